@@ -1,0 +1,1 @@
+"""The data contract: what Twofold's records in Kafka mean. Importing this package needs nothing but the standard library."""

@@ -1,0 +1,60 @@
+"""What a table looks like: the one description that the source makes and that schemas and the transcoder read.
+
+Pure, frozen, hashable values without dependencies, so that two versions of a table are compared with `==`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+TypeKind = Literal["base", "domain", "enum", "composite", "range", "multirange", "array", "pseudo"]
+ReplicaIdentity = Literal["default", "index", "full", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeShape:
+    """A PostgreSQL type with its modifier, resolved from the catalog."""
+
+    oid: int
+    namespace: str
+    name: str
+    kind: TypeKind = "base"
+    typmod: int = -1
+    element: TypeShape | None = None
+    """Of an array its element, of a domain its base type, of a range its subtype, of a multirange its range."""
+    labels: tuple[str, ...] = ()
+    """Of an enum, in the enum's order."""
+    fields: tuple[tuple[str, TypeShape], ...] = ()
+    """Of a composite."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnShape:
+    """A published column, in the order in which pgoutput sends it."""
+
+    name: str
+    type: TypeShape
+    in_key: bool = False
+    """Part of the Kafka message key."""
+    in_identity: bool = False
+    """Part of the replica identity as pgoutput flags it: sent in 'K' tuples."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """One version of a published table. Keyless when no column is in the key."""
+
+    oid: int
+    schema: str
+    table: str
+    columns: tuple[ColumnShape, ...]
+    replica_identity: ReplicaIdentity = "default"
+
+    @property
+    def key(self) -> tuple[ColumnShape, ...]:
+        return tuple(c for c in self.columns if c.in_key)
+
+    @property
+    def keyless(self) -> bool:
+        return not any(c.in_key for c in self.columns)

@@ -1,0 +1,3 @@
+"""Twofold: carries PostgreSQL's changes into Kafka exactly once, prepared transactions included."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,71 @@
+"""Everything Twofold raises on purpose. The class says what the user does next; the message names the cause and the remedy.
+
+    TwofoldError
+      UsageError            exit 2   the command line or the configuration is wrong: mend it
+      MissingGround         exit 3   the machine or a server lacks something: the message says the statement or setting that mends it
+      Unreachable           exit 4   a server does not answer now; `run` retries by itself, other commands report it
+      Refused               exit 5   going on could lose or repeat data: read the message, run the repair it names
+      Fenced                exit 6   another instance took over: nothing to do unless it was not meant to
+      RunEnded              -        something failed in mid-run; the run drops its memory and recovers by the one path
+      MalformedMessage      exit 7   a server sent bytes that cannot be what they claim: report it with the offset
+
+KafkaError of confluent_kafka is not an Exception: the sink catches it by name and raises one of these.
+"""
+
+from __future__ import annotations
+
+
+class TwofoldError(Exception):
+    """Base of all. `exit_status` is what the command line ends with."""
+
+    exit_status = 1
+
+
+class UsageError(TwofoldError):
+    """The command line or the configuration is wrong."""
+
+    exit_status = 2
+
+
+class MissingGround(TwofoldError):
+    """The machine, PostgreSQL, Kafka or the registry lacks something that must be there; the message has the remedy."""
+
+    exit_status = 3
+
+
+class Unreachable(TwofoldError):
+    """A server does not answer; trying again may help."""
+
+    exit_status = 4
+
+
+class Refused(TwofoldError):
+    """Promise 8: continuing could lose or repeat data."""
+
+    exit_status = 5
+
+    def __init__(self, what: str, *, at_stake: str, repair: str) -> None:
+        super().__init__(f"{what}\n  at stake: {at_stake}\n  repair:   {repair}")
+        self.what = what
+        self.at_stake = at_stake
+        self.repair = repair
+
+
+class Fenced(TwofoldError):
+    """Another instance holds the transactional ids or the slot."""
+
+    exit_status = 6
+
+
+class RunEnded(TwofoldError):
+    """This run cannot go on, and recovery can: drop everything in memory, back off, start again."""
+
+
+class MalformedMessage(TwofoldError):
+    """Bytes from a server that are not what the protocol says."""
+
+    exit_status = 7
+
+    def __init__(self, what: str, *, offset: int) -> None:
+        super().__init__(f"{what} at byte {offset}")
+        self.offset = offset

@@ -1,0 +1,1 @@
+"""Spark jobs that carry Twofold's topics into tables."""
