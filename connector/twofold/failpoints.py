@@ -60,7 +60,9 @@ def _parse(text: str) -> dict[str, _Armed]:
         place, _, action = part.partition("=")
         name, _, count = place.partition(":")
         if name not in NAMES or action not in {"", "kill", "stop", "error"} or not (count or "1").isdigit():
-            raise UsageError(f"TWOFOLD_FAILPOINT: {part!r} is not name[:count][=kill|stop|error] with a name of {', '.join(sorted(NAMES))}")
+            raise UsageError(
+                f"TWOFOLD_FAILPOINT: {part!r} is not name[:count][=kill|stop|error] with a name of {', '.join(sorted(NAMES))}"
+            )
         armed[name] = _Armed(action or "kill", int(count or "1"))
     return armed
 

@@ -1,0 +1,263 @@
+"""The configuration: one TOML file, environment variables over it.
+
+`load(path)` reads and checks everything once; each room gets its own part, frozen. An environment variable is the setting's path in capitals, joined by two underscores:
+`TWOFOLD_SOURCE__DSN`, `TWOFOLD_PREPARED__HOLD`. Secrets are `SecretStr`, so that no log, error or `config show` prints them. Times are seconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from twofold.errors import UsageError
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,40}$")]
+TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
+
+DEFAULT_FILE = Path("twofold.toml")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceConfig(_Part):
+    """PostgreSQL."""
+
+    dsn: SecretStr = Field(
+        description="libpq connection string or URL of the database, for example host=db dbname=bank user=twofold. Everything libpq knows may stand in it; the password is better kept in password_file or PGPASSFILE."
+    )
+    password_file: Path | None = Field(None, description="File whose first line is the password.")
+    slot: Name | None = Field(None, description="Replication slot; the connector's name if not set.")
+    publication: str | None = Field(None, description="Publication; the connector's name if not set.")
+    tables: tuple[str, ...] = Field(
+        (),
+        description="What `init` publishes: tables as schema.table, schemas as schema.*, or the one entry * for all tables. Empty: the publication exists already.",
+    )
+    publish_via_root: bool = Field(False, description="Publish a partitioned table's changes under the root's name.")
+    two_phase: bool = Field(
+        True, description="Decode prepared transactions at PREPARE. It is fixed when `init` makes the slot."
+    )
+    failover: bool = Field(
+        False, description="Make the slot a failover slot (PostgreSQL 17 and later). Fixed when `init` makes the slot."
+    )
+    streaming: Literal["on", "off"] = Field(
+        "off", description="Let PostgreSQL send large transactions before they end."
+    )
+    binary: bool = Field(True, description="Let PostgreSQL send values in binary: less work on both sides.")
+    messages: bool = Field(True, description="Carry logical messages (pg_logical_emit_message).")
+    slot_wait: float = Field(
+        60, gt=0, description="How long `init` waits for running transactions when it makes the slot."
+    )
+
+
+class KafkaConfig(_Part):
+    """Kafka."""
+
+    bootstrap: str = Field(description="Brokers, host:port, separated by commas.")
+    prefix: TopicPrefix | None = Field(
+        None,
+        description="Topic prefix and prefix of the transactional ids; the connector's name if not set. One source per prefix.",
+    )
+    partitions: int = Field(6, ge=1, le=1000, description="Partitions of a table's topic when it is made.")
+    replication: int = Field(3, ge=1, description="Replication factor of topics that are made.")
+    min_insync_replicas: int = Field(2, ge=1, description="min.insync.replicas of topics that are made.")
+    retention: float = Field(
+        7 * 86400, description="Retention of tables' topics and of the commits topic when they are made; -1 keeps all."
+    )
+    transaction_timeout: float = Field(
+        60,
+        gt=0,
+        description="After this time the broker aborts a transaction whose producer went silent; above prepared.hold.",
+    )
+    call_timeout: float = Field(
+        30, gt=0, description="Longest time that one call to Kafka may take before the run ends and recovers."
+    )
+    options: dict[str, str | int | float | bool] = Field(
+        default_factory=dict,
+        description="Passed to librdkafka as they are: security.protocol, sasl.*, ssl.*, linger.ms, compression.type... Those that would break a promise are refused.",
+    )
+    options_file: Path | None = Field(None, description="TOML file with more of the same, for secrets.")
+    tombstones: bool = Field(True, description="Follow a delete by a record with the key and a null value.")
+
+
+class RegistryConfig(_Part):
+    """The schema registry."""
+
+    url: str = Field(description="URL of a registry with Confluent's API.")
+    username: str | None = Field(None, description="Basic authentication.")
+    password: SecretStr | None = Field(None, description="Basic authentication.")
+    token: SecretStr | None = Field(None, description="Bearer token.")
+    ca_file: Path | None = Field(None, description="Certificate authorities.")
+    timeout: float = Field(10, gt=0, description="Longest time of one call, retries included.")
+
+
+class GidRule(_Part):
+    """What to do with prepared transactions whose gid fits a pattern; the first rule that fits wins."""
+
+    gid: str = Field(description="Shell pattern: * ? [...].")
+    action: Literal["open", "park"] = Field(
+        description="open: the rows go to Kafka at PREPARE; park: they wait here for the outcome."
+    )
+
+
+class PreparedConfig(_Part):
+    """Prepared transactions."""
+
+    hold: float = Field(
+        30,
+        gt=0,
+        description="How long a prepared transaction's Kafka transaction stays open before it is parked, so that readers go on. Must stay below the broker's transaction.max.timeout.ms.",
+    )
+    open_within: float = Field(
+        0.2,
+        ge=0,
+        description="A staged prepared transaction is opened when nothing more waits to be read, at the latest after this time.",
+    )
+    pool: int = Field(8, ge=1, le=100, description="How many may be open at once; more are parked.")
+    synchronous: bool = Field(
+        False, description="Acknowledge a prepare to PostgreSQL only when Kafka has its rows; see docs."
+    )
+    rules: tuple[GidRule, ...] = Field((), description="Rules by gid.")
+    doubt_warning: float = Field(
+        600, gt=0, description="A prepared transaction older than this is reported as in doubt too long."
+    )
+
+    def parks(self, gid: str) -> bool:
+        """What the rules say of this gid: the counterpart of an output plugin's filter_prepare."""
+        return next((rule.action for rule in self.rules if fnmatch.fnmatchcase(gid, rule.gid)), "open") == "park"
+
+
+class TurnConfig(_Part):
+    """Limits of one turn of the loop."""
+
+    rows: int = Field(20_000, ge=1, description="Rows after which a turn is closed at the next transaction's end.")
+    bytes: int = Field(16 << 20, ge=1, description="Bytes after which a turn is closed at the next transaction's end.")
+    time: float = Field(0.5, gt=0, description="Longest time before a turn is closed while there is more to read.")
+    idle_progress: float = Field(
+        10, gt=0, description="With nothing to do, how often the position follows PostgreSQL's, so that no WAL is held."
+    )
+
+
+class SpoolConfig(_Part):
+    """Where prepared and large transactions wait. A cache: losing it loses nothing."""
+
+    folder: Path = Field(
+        Path("/var/tmp/twofold"),  # noqa: S108  (a name of its own is made in it, readable by its owner alone)
+        description="Folder for what does not fit into memory; a folder of the connector's name is made in it.",
+    )
+    memory: int = Field(64 << 20, ge=0, description="Memory for waiting rows.")
+    disk: int = Field(64 << 30, ge=0, description="Disk for waiting rows; past it the run stops and says so.")
+
+
+class Config(BaseSettings):
+    """All of it."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, env_prefix="TWOFOLD_", env_nested_delimiter="__")
+
+    name: Name = Field(
+        description="The connector's name: names the slot, the publication, the topic prefix and the progress record."
+    )
+    source: SourceConfig
+    kafka: KafkaConfig
+    registry: RegistryConfig
+    prepared: PreparedConfig = PreparedConfig()  # type: ignore[call-arg]
+    turn: TurnConfig = TurnConfig()  # type: ignore[call-arg]
+    spool: SpoolConfig = SpoolConfig()  # type: ignore[call-arg]
+
+    @property
+    def slot(self) -> str:
+        return self.source.slot or self.name
+
+    @property
+    def publication(self) -> str:
+        return self.source.publication or self.name
+
+    @property
+    def prefix(self) -> str:
+        return self.kafka.prefix or self.name
+
+    @property
+    def conninfo(self) -> str:
+        """The connection string with the password from its file."""
+        from psycopg.conninfo import make_conninfo  # noqa: PLC0415  (libpq is loaded only by those who connect)
+
+        more = {}
+        if self.source.password_file:
+            more["password"] = _first_line(self.source.password_file)
+        return make_conninfo(self.source.dsn.get_secret_value(), **more)
+
+    @field_validator("name")
+    @classmethod
+    def _not_reserved(cls, name: str) -> str:
+        if name.startswith("pg_"):
+            raise ValueError("names that begin with pg_ are PostgreSQL's own")
+        return name
+
+    @model_validator(mode="after")
+    def _holds_below_timeout(self) -> Config:
+        if self.prepared.hold >= self.kafka.transaction_timeout:
+            raise ValueError(
+                f"prepared.hold ({self.prepared.hold:g} s) must be below kafka.transaction_timeout ({self.kafka.transaction_timeout:g} s): the broker would abort what is still held open"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  (the base class names it)
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text().partition("\n")[0]
+    except OSError as error:
+        raise UsageError(f"password file {path} cannot be read: {error.strerror}") from None
+
+
+def load(path: Path | None = None) -> Config:
+    """Read the file (twofold.toml in the working directory if none is named) and the environment; all mistakes at once, each with its place."""
+    given = path or DEFAULT_FILE
+    values: dict[str, Any] = {}
+    if path or given.exists():
+        try:
+            values = tomllib.loads(given.read_text())
+        except OSError as error:
+            raise UsageError(f"configuration file {given} cannot be read: {error.strerror}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"configuration file {given} is not TOML: {error}") from None
+    try:
+        return Config(**values)
+    except ValidationError as error:
+        lines = [
+            f"  {'.'.join(str(p) for p in e['loc']) or given}: {e['msg']}"
+            for e in error.errors(include_input=False, include_url=False)
+        ]
+        raise UsageError(
+            "\n".join(
+                [
+                    f"configuration is not usable (file {given}{'' if values else ', which is empty or missing'}; environment TWOFOLD_*):",
+                    *lines,
+                ]
+            )
+        ) from None
