@@ -1,0 +1,5 @@
+"""`python -m twofold`."""
+
+from twofold.cli import main
+
+main()

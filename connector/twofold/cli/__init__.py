@@ -1,0 +1,86 @@
+"""The command line: one module a command, errors on one line, exit statuses that mean something.
+
+Importing this package must stay quick: what a command needs is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import click
+
+from twofold.errors import TwofoldError
+
+COMMANDS = {
+    "init": "Make publication, slot and topics.",
+    "run": "Carry changes until stopped.",
+    "status": "Where the connector stands.",
+    "prepared": "Prepared transactions in doubt.",
+    "reset": "Remove what init made.",
+    "config": "Show or check the configuration.",
+    "stack": "PostgreSQL, Kafka and a registry on this machine, without Docker.",
+    "demo": "A story to watch, on this machine.",
+    "version": "Print the version.",
+}
+
+EXIT_STATUSES = """\b
+Exit statuses:
+  0  done                       4  a server does not answer
+  1  unforeseen error           5  refused: going on could lose or repeat data
+  2  wrong usage, configuration 6  fenced: another instance took over
+  3  something is missing       7  a server sent malformed bytes
+"""
+
+
+class _Lazy(click.Group):
+    """Knows the commands' names and imports a command's module when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"twofold.cli.{name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(
+    cls=_Lazy, epilog=EXIT_STATUSES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.option(
+    "--config",
+    "-c",
+    "config_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="TWOFOLD_CONFIG",
+    help="Configuration file [default: twofold.toml if it is there].",
+)
+@click.pass_context
+def twofold(ctx: click.Context, config_file: Path | None) -> None:
+    """Carry PostgreSQL's changes into Kafka exactly once, prepared transactions included.
+
+    Try it on this machine, with nothing installed: twofold demo
+    """
+    ctx.obj = config_file
+
+
+def main() -> None:
+    """Entry point. What was raised on purpose is one message on stderr and its own exit status."""
+    try:
+        twofold.main(prog_name="twofold", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        sys.exit(130)
+    except TwofoldError as error:
+        click.echo(f"twofold: {error}", err=True)
+        sys.exit(error.exit_status)

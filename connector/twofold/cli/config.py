@@ -1,0 +1,32 @@
+"""`twofold config show|check`: what the configuration says after file and environment, without secrets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from twofold.config import load
+
+
+@click.group(help="Show or check the configuration.\n\nExample: twofold config check -c bank.toml")
+def command() -> None:
+    pass
+
+
+@command.command(
+    help="Print the configuration as JSON, secrets masked, defaults included.\n\nExample: twofold config show"
+)
+@click.pass_obj
+def show(config_file: Path | None) -> None:
+    click.echo(json.dumps(load(config_file).model_dump(mode="json"), indent=2))
+
+
+@command.command(
+    help="Read the configuration and name every mistake in it; contacts no server.\n\nExample: twofold config check"
+)
+@click.pass_obj
+def check(config_file: Path | None) -> None:
+    config = load(config_file)
+    click.echo(f"configuration of connector {config.name} is usable")
