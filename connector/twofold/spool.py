@@ -55,7 +55,7 @@ class Spool:
         return self.memory_bytes + size <= self._memory_max
 
     def new_file(self) -> BinaryIO:
-        return tempfile.TemporaryFile(dir=self._folder)  # type: ignore[return-value]  # noqa: SIM115  (lives as long as the transaction waits)
+        return tempfile.TemporaryFile(dir=self._folder)
 
     def write(self, file: BinaryIO, chunk: bytes) -> None:
         if self.disk_bytes + len(chunk) > self._disk_max:
