@@ -35,6 +35,7 @@ class Spool:
         self._disk_max = disk_max
         self.memory_bytes = 0
         self.disk_bytes = 0
+        self._living: set[Waiting] = set()
         try:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True, mode=0o700, exist_ok=True)
@@ -45,10 +46,17 @@ class Spool:
 
     def new(self) -> Waiting:
         """A place for one transaction's rows."""
-        return Waiting(self)
+        waiting = Waiting(self)
+        self._living.add(waiting)
+        return waiting
+
+    def forget(self, waiting: Waiting) -> None:
+        self._living.discard(waiting)
 
     def close(self) -> None:
-        """Delete the folder: the run has ended."""
+        """Drop everything: the run has ended."""
+        for waiting in list(self._living):
+            waiting.drop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def fits(self, size: int) -> bool:
@@ -120,6 +128,7 @@ class Waiting:
 
     def drop(self) -> None:
         """Forget the rows."""
+        self._spool.forget(self)
         self._spool.memory_bytes -= sum(size for _, size in self._chunks)
         self._chunks.clear()
         if self._file is not None:

@@ -1,0 +1,85 @@
+"""The spool keeps rows in order, in memory or on disk, and stops at its limit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from twofold.errors import MissingGround
+from twofold.spool import Spool, TopicLists
+
+
+class MakeSpool(Protocol):
+    def __call__(self, *, memory_max: int, disk_max: int = 1 << 20) -> Spool: ...
+
+
+@pytest.fixture
+def make_spool(tmp_path: Path) -> Iterator[MakeSpool]:
+    with ExitStack() as stack:
+
+        def make(*, memory_max: int, disk_max: int = 1 << 20) -> Spool:
+            return stack.enter_context(closing(Spool(tmp_path / "s", memory_max=memory_max, disk_max=disk_max)))
+
+        yield make
+
+
+def chunk(start: int, count: int = 3) -> TopicLists:
+    return {
+        "t": [
+            [{"key": b"%d" % n, "value": b"v" * 10} for n in range(start, start + count)],
+            [{"key": None, "value": None}],
+        ]
+    }
+
+
+@pytest.mark.parametrize("memory_max", [0, 100, 10_000])
+def test_rows_come_back_in_order_as_often_as_asked(make_spool: MakeSpool, memory_max: int) -> None:
+    spool = make_spool(memory_max=memory_max)
+    waiting = spool.new()
+    expected = [chunk(n) for n in range(0, 30, 3)]
+    for lists in expected:
+        waiting.append(lists, records=4, size=60)
+    assert list(waiting.chunks()) == expected
+    assert list(waiting.chunks()) == expected
+    assert waiting.records == 40
+    assert (spool.disk_bytes > 0) == (memory_max < 600)
+    waiting.drop()
+    assert (spool.memory_bytes, spool.disk_bytes) == (0, 0)
+
+
+def test_memory_is_shared_and_small_transactions_stay_in_it(make_spool: MakeSpool) -> None:
+    spool = make_spool(memory_max=100)
+    small, large = spool.new(), spool.new()
+    small.append(chunk(0), records=4, size=60)
+    large.append(chunk(0), records=4, size=60)
+    assert spool.memory_bytes == 60
+    assert spool.disk_bytes > 0
+    assert list(small.chunks()) == list(large.chunks())
+
+
+def test_the_limit_of_the_disk_is_named_with_its_remedy(make_spool: MakeSpool) -> None:
+    spool = make_spool(memory_max=0, disk_max=100)
+    with pytest.raises(MissingGround, match="raise it, or end the transactions in doubt"):
+        spool.new().append(chunk(0, 100), records=100, size=1000)
+
+
+def test_a_predecessors_files_are_gone_and_none_are_left(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    folder.mkdir()
+    (folder / "left").write_text("x")
+    spool = Spool(folder, memory_max=0, disk_max=1 << 20)
+    spool.new().append(chunk(0), records=4, size=60)
+    assert os.listdir(folder) == []
+    spool.close()
+    assert not folder.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(MissingGround, match=r"set spool\.folder"):
+        Spool(tmp_path / "file" / "s", memory_max=0, disk_max=0)
