@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -74,7 +73,7 @@ def test_a_predecessors_files_are_gone_and_none_are_left(tmp_path: Path) -> None
     (folder / "left").write_text("x")
     spool = Spool(folder, memory_max=0, disk_max=1 << 20)
     spool.new().append(chunk(0), records=4, size=60)
-    assert os.listdir(folder) == []
+    assert not list(folder.iterdir())
     spool.close()
     assert not folder.exists()
 
