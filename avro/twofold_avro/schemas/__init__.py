@@ -1,0 +1,143 @@
+"""The schemas: of a table's key and envelope, made from its shape, and the fixed ones of the `.avsc` files beside this module.
+
+All are JSON values (dicts, lists, names), complete in themselves and deterministic: the same shape gives the same schema, so
+that registering one twice finds the first. The envelope is Debezium's (docs/envelope.md says where it adds and differs).
+Standard library only; reads its own package data and touches nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from twofold_avro.names import avro_name, namespace_of
+from twofold_avro.shapes import ColumnShape, TableShape
+from twofold_avro.types import Avro, encoding_of, key_encoding_of
+
+FixedName = Literal["commit", "message", "pin", "prepared", "progress", "source", "special", "transaction"]
+
+_PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+
+
+def key_schema(shape: TableShape, prefix: str) -> Avro | None:
+    """The message key's record, of the key's columns in the table's order; None for a keyless table."""
+    if shape.keyless:
+        return None
+    fields = [_field(column, key_encoding_of(column.type).schema) for column in shape.key]
+    return _record("Key", shape, prefix, f"The message key of {shape.schema}.{shape.table}.", fields)
+
+
+def envelope_schema(shape: TableShape, prefix: str) -> Avro:
+    """The message value's record: Debezium's envelope around the table's row."""
+    row = _record("Value", shape, prefix, f"A row of {shape.schema}.{shape.table}.", map(_column, shape.columns))
+    names = {"type": "array", "items": "string"}
+    return _record(
+        "Envelope",
+        shape,
+        prefix,
+        f"A change of a row of {shape.schema}.{shape.table}.",
+        [
+            _optional(
+                "before", row, "The row before the change, as far as PostgreSQL sends it: the key, or all of it."
+            ),
+            _optional("after", f"{_namespace(shape, prefix)}.Value", "The row after the change; null for d and t."),
+            {"name": "source", "type": fixed("source"), "doc": "Where the change comes from."},
+            {"name": "op", "type": "string", "doc": "c insert, u update, d delete, r backfilled row, t truncate."},
+            _optional("ts_ms", "long", "When the connector handled the change."),
+            _optional(
+                "transaction", fixed("transaction"), "The change's place in its transaction; null in a backfill."
+            ),
+            {
+                "name": "unchanged",
+                "type": names,
+                "default": [],
+                "doc": "Columns of `after` that the change left alone and whose TOASTed value PostgreSQL did not send: null here.",
+            },
+            {
+                "name": "special",
+                "type": {"type": "array", "items": fixed("special")},
+                "default": [],
+                "doc": "Values that their column's Avro type cannot say: null in the column, PostgreSQL's text here.",
+            },
+        ],
+    )
+
+
+@cache
+def _text(name: str) -> str:
+    return files(__name__).joinpath(f"{name}.avsc").read_text(encoding="utf-8")
+
+
+def fixed(name: FixedName) -> dict[str, Any]:
+    """One of the fixed schemas, with the others that it names put in at their first mention."""
+    schema: dict[str, Any] = json.loads(_text(name))
+    _resolve(schema, schema["namespace"], set())
+    return schema
+
+
+def canonical(schema: Avro) -> str:
+    """A schema as text: the same for the same schema. This is what is registered and what a pin compares."""
+    return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+
+
+def _resolve(node: Avro, namespace: str, known: set[str]) -> Avro:
+    """Put the fixed schemas that are mentioned by name (`twofold.Source`) in at their first mention."""
+    match node:
+        case str() if node in _PRIMITIVES or node in known:
+            return node
+        case str():
+            inner = fixed(node.removeprefix(f"{namespace}.").lower())  # type: ignore[arg-type]
+            known.add(node)
+            return inner
+        case list():
+            return [_resolve(branch, namespace, known) for branch in node]
+        case {"type": "record", "name": str(name), "fields": list(fields)}:
+            known.add(f"{namespace}.{name}")
+            for field in fields:
+                field["type"] = _resolve(field["type"], namespace, known)
+        case {"type": "array", "items": items}:
+            node["items"] = _resolve(items, namespace, known)
+        case {"type": "enum", "name": str(name)}:
+            known.add(f"{namespace}.{name}")
+        case _:
+            pass
+    return node
+
+
+def _record(name: str, shape: TableShape, prefix: str, doc: str, fields: Iterable[Avro]) -> dict[str, Any]:
+    namespace = _namespace(shape, prefix)
+    return {
+        "type": "record",
+        "name": name,
+        "namespace": namespace,
+        "doc": doc,
+        "fields": list(fields),
+        "connect.name": f"{namespace}.{name}",
+    }
+
+
+def _namespace(shape: TableShape, prefix: str) -> str:
+    return namespace_of(prefix, shape.schema, shape.table)
+
+
+def _column(column: ColumnShape) -> Avro:
+    """A column of the row: the key's are always there, all others may be missing in an old or a partial row."""
+    encoding = encoding_of(column.type)
+    if column.in_key and encoding.total:
+        return _field(column, encoding.schema)
+    return {**_field(column, ["null", encoding.schema]), "default": None}
+
+
+def _field(column: ColumnShape, schema: Avro) -> dict[str, Any]:
+    name = avro_name(column.name)
+    field = {"name": name, "type": schema}
+    if name != column.name:
+        field["postgres.name"] = column.name
+    return field
+
+
+def _optional(name: str, schema: Avro, doc: str) -> dict[str, Any]:
+    return {"name": name, "type": ["null", schema], "default": None, "doc": doc}

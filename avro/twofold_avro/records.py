@@ -1,0 +1,220 @@
+"""The fixed records (`schemas/*.avsc`) as values, and their bytes in Kafka. Needs fastavro: the extra `records`.
+
+    from_bytes(Commit, message)     a framed message as a value
+    Commit(...).to_bytes(id)        a value as a framed message
+
+Times are microseconds since 1970 as plain ints, as in the bytes: nothing is rounded on the way. Pure.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, ClassVar, Literal, Self
+
+import fastavro
+
+from twofold_avro import wire
+from twofold_avro.schemas import FixedName, fixed
+from twofold_avro.types import Avro
+
+
+class Record:
+    """Base of the records that are messages of their own."""
+
+    __slots__ = ()
+    schema_name: ClassVar[FixedName]
+
+    def to_bytes(self, schema_id: int) -> bytes:
+        out = io.BytesIO()
+        out.write(wire.header(schema_id))
+        fastavro.schemaless_writer(out, _codec(self.schema_name), _as_json(self))
+        return out.getvalue()
+
+    @classmethod
+    def from_bytes(cls, message: bytes, writer: Avro | None = None) -> Self:
+        """`writer` is the schema that the message's id names, where it is not this version's own."""
+        _, body = wire.unframe(message)
+        mine = _codec(cls.schema_name)
+        theirs = mine if writer is None else fastavro.parse_schema(_without_logical_types(writer))
+        found = fastavro.schemaless_reader(io.BytesIO(body), theirs, mine)
+        assert isinstance(found, dict)
+        return cls(**{name: _as_value(name, value) for name, value in found.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A stretch of one partition, both ends inclusive."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedOutcome:
+    """A prepared transaction that was committed."""
+
+    id: str
+    xid: int
+    gid: str
+    prepare_lsn: int
+    commit_lsn: int
+    committed_at: int
+    global_id: str | None = None
+    branch: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Record):
+    """One committed Kafka transaction."""
+
+    schema_name: ClassVar[FixedName] = "commit"
+    sequence: int
+    kind: Literal["batch", "prepared", "backfill", "reload"]
+    applied_lsn: int
+    committed_at: int
+    transactions: int
+    rows: int
+    prepared: tuple[PreparedOutcome, ...] = ()
+    ranges: tuple[Range, ...] = ()
+    backfilling: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(Record):
+    """How far the connector is."""
+
+    schema_name: ClassVar[FixedName] = "progress"
+    applied_lsn: int
+    sequence: int
+    system_identifier: str
+    timeline: int
+    database: str
+    slot: str
+    pool: int
+    written_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pin(Record):
+    """What is pinned of a table while its topic lives."""
+
+    schema_name: ClassVar[FixedName] = "pin"
+    schema: str
+    table: str
+    partitions: int
+    key_schema: str | None = None
+    key_schema_id: int | None = None
+    value_schema_id: int | None = None
+    backfill: Literal["ready", "waiting", "running", "paused"] = "ready"
+    bound: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Record):
+    """The in-doubt ledger's entry."""
+
+    schema_name: ClassVar[FixedName] = "prepared"
+    xid: int
+    gid: str
+    prepare_lsn: int
+    prepared_at: int
+    state: Literal["open", "parked", "committed", "rolled_back"]
+    rows: int
+    topics: tuple[str, ...] = ()
+    global_id: str | None = None
+    branch: str | None = None
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a change comes from."""
+
+    version: str
+    name: str
+    db: str
+    ts_ms: int
+    ts_us: int
+    lsn: int
+    connector: str = "postgresql"
+    schema: str = ""
+    table: str = ""
+    txId: int | None = None  # noqa: N815 - Debezium's name, and the field's in the schema
+    gid: str | None = None
+    snapshot: str = "false"
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A change's place in its transaction."""
+
+    id: str
+    total_order: int
+    data_collection_order: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBody:
+    """What was emitted."""
+
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Record):
+    """A logical message."""
+
+    schema_name: ClassVar[FixedName] = "message"
+    source: Source
+    message: MessageBody
+    transaction: Transaction | None = None
+    ts_ms: int | None = None
+    op: str = "m"
+
+
+_INNER: Mapping[str, type[Any]] = {
+    "prepared": PreparedOutcome,
+    "ranges": Range,
+    "source": Source,
+    "transaction": Transaction,
+    "message": MessageBody,
+}
+"""The fields that hold records of their own."""
+
+
+def _as_json(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _as_json(getattr(value, field.name)) for field in fields(value)}
+    return [_as_json(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _as_value(name: str, value: Any) -> Any:
+    match value:
+        case list():
+            return tuple(_as_value(name, item) for item in value)
+        case dict():
+            return _INNER[name](**value)
+        case _:
+            return value
+
+
+@cache
+def _codec(name: FixedName) -> Avro:
+    return fastavro.parse_schema(_without_logical_types(fixed(name)))
+
+
+def _without_logical_types(schema: Avro) -> Avro:
+    match schema:
+        case dict():
+            return {key: _without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
+        case list():
+            return [_without_logical_types(branch) for branch in schema]
+        case _:
+            return schema
