@@ -1,0 +1,56 @@
+"""`RowBatch`: encoded records in order, per topic and partition, on their way from the transcoder to a producer.
+
+Plain lists and dicts, because that is what the transcoder appends to and what `produce_batch` takes: nothing is made per row beyond the record itself.
+A batch lives in memory only. On kill -9 it is gone and PostgreSQL sends its rows again: nothing in it was confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+Record = dict[str, Any]
+"""`{"key": bytes | None, "value": bytes | None}`."""
+
+
+class RowBatch:
+    """Records per topic and partition.
+
+    The writer counts `bytes` itself (`batch.bytes += len(payload)`): the raw message's length is at hand there, and a rough bound is all that is wanted.
+    """
+
+    __slots__ = ("_topics", "bytes")
+
+    def __init__(self) -> None:
+        self._topics: dict[str, list[list[Record]]] = {}
+        self.bytes = 0
+
+    def lists(self, topic: str, partitions: int) -> list[list[Record]]:
+        """The topic's lists, one a partition, to append to. Cheap, but worth keeping for the length of a turn."""
+        lists = self._topics.get(topic)
+        if lists is None:
+            lists = self._topics[topic] = [[] for _ in range(partitions)]
+        assert len(lists) == partitions, f"{topic} has {len(lists)} partitions in this batch, not {partitions}"
+        return lists
+
+    @property
+    def records(self) -> int:
+        """How many records there are, tombstones included. Counted when asked."""
+        return sum(len(records) for lists in self._topics.values() for records in lists)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that have at least one record."""
+        return tuple(topic for topic, lists in self._topics.items() if any(lists))
+
+    def partitions(self) -> Iterator[tuple[str, int, list[Record]]]:
+        """Every topic and partition that has records, in a fixed order."""
+        for topic, lists in self._topics.items():
+            for partition, records in enumerate(lists):
+                if records:
+                    yield topic, partition, records
+
+    def clear(self) -> None:
+        """Empty it; the lists that `lists` gave out before are no longer part of it."""
+        self._topics.clear()
+        self.bytes = 0

@@ -1,0 +1,72 @@
+"""The names that one connector uses in Kafka: topics, transactional ids, keys. Pure; fixed, short and enumerable, because recovery must fence every one of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from twofold.errors import UsageError
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,150}")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Everything follows from the prefix of the topics and the connector's name."""
+
+    prefix: str
+    name: str
+
+    def __post_init__(self) -> None:
+        if not _TOPIC.fullmatch(self.prefix) or self.prefix in {".", ".."}:
+            raise UsageError(
+                f"the prefix {self.prefix!r} cannot begin a topic's name: use up to 150 letters, digits, '.', '_' and '-'"
+            )
+        if not self.name or "/" in self.name:
+            raise UsageError(f"the connector's name {self.name!r} must not be empty or contain '/'")
+
+    @property
+    def commits(self) -> str:
+        return f"{self.prefix}.commits"
+
+    @property
+    def progress(self) -> str:
+        return f"{self.prefix}.progress"
+
+    @property
+    def prepared(self) -> str:
+        return f"{self.prefix}.prepared"
+
+    @property
+    def messages(self) -> str:
+        return f"{self.prefix}.messages"
+
+    @property
+    def bookkeeping(self) -> frozenset[str]:
+        """The topics that carry no rows: a commit record's ranges leave them out."""
+        return frozenset({self.commits, self.progress, self.prepared})
+
+    @property
+    def main_id(self) -> str:
+        """The transactional id of the main producer."""
+        return f"{self.prefix}.main"
+
+    def prepared_id(self, slot: int) -> str:
+        """The transactional id of a slot of the pool."""
+        return f"{self.prefix}.prepared.{slot:02d}"
+
+    @property
+    def progress_key(self) -> bytes:
+        return self.name.encode()
+
+    @property
+    def takeover_key(self) -> bytes:
+        return f"{self.name}/takeover".encode()
+
+    def pin_key(self, topic: str) -> bytes:
+        return f"{self.name}/table/{topic}".encode()
+
+    def pinned_topic(self, key: bytes) -> str | None:
+        """The topic that a key of the progress topic pins; None for another key."""
+        head = f"{self.name}/table/".encode()
+        return key[len(head) :].decode() if key.startswith(head) else None

@@ -1,0 +1,245 @@
+"""One transactional producer: librdkafka's, with every call bounded, watched and resumed where it may be, and the offsets of what it wrote.
+
+Promises
+- A call returns, or raises a `TwofoldError`, within `call_timeout_s`; retriable errors are retried until then, in slices of time.
+- `commit` returning means committed. Where that cannot be known the producer is destroyed: only recovery, which reads the progress behind the fence, tells the outcome.
+- `ranges` are exact: the offsets of the first and the last record of each partition, from their delivery reports, and the count of what was handed over. No offset is computed.
+- Order in a partition is the order of `produce`: a full queue makes librdkafka refuse the rest of a list, never a record in its middle.
+
+What is queued here is lost on kill -9, and was never committed: the next holder of the id has the broker abort it, and PostgreSQL sends the rows again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from twofold.errors import RunEnded
+from twofold.sink.batch import Record
+from twofold.sink.client import (
+    MSG_SIZE_TOO_LARGE,
+    QUEUE_FULL,
+    TIMED_OUT,
+    KafkaSettings,
+    kafka_error_of,
+    sort_error,
+    sorted_errors,
+    too_large,
+)
+from twofold.sink.watch import Watch
+
+_SLICE_S: Final = 5.0
+"""A call is resumed at least this often, so that a signal or a shutdown is noticed."""
+_PAUSE_S: Final = 0.02
+"""Before a retriable call is repeated: some of them fail at once while a broker is away."""
+_PRODUCE_S_MAX: Final = 3600.0
+"""Handing over a large transaction takes as long as Kafka takes; each step without any progress is bounded by `call_timeout_s`."""
+_CHUNK: Final = 10_000
+"""Records handed to librdkafka at once: between two chunks delivery reports are served, so that its queue drains while a large transaction is written."""
+
+
+DeliveryCallback = Callable[[KafkaError | None, Message], None]
+
+
+@dataclass(slots=True)
+class Written:
+    """What one transaction wrote into one partition. Offsets are -1 until their delivery reports are in."""
+
+    topic: str
+    partition: int
+    count: int = 0
+    first: int = -1
+    last: int = -1
+
+
+class TransactionalProducer:
+    """All methods are called by one thread."""
+
+    def __init__(self, transactional_id: str, settings: KafkaSettings, watch: Watch) -> None:
+        self.transactional_id = transactional_id
+        self.in_transaction = False
+        self._timeout_s = settings.call_timeout_s
+        self._watch = watch
+        self._written: dict[tuple[str, int], Written] = {}
+        self._acknowledged = 0
+        self._failed: KafkaError | None = None
+        with sorted_errors(f"making the producer {transactional_id}"):
+            self._producer: Producer | None = Producer(settings.producer(transactional_id))
+
+    def init(self) -> None:
+        """Fence every older holder of the id and have the broker abort what it left open."""
+        self._call("init_transactions", self._alive.init_transactions)
+
+    def begin(self) -> None:
+        assert not self.in_transaction, self.transactional_id
+        self._written.clear()
+        self._acknowledged = 0
+        self._failed = None
+        begin = self._alive.begin_transaction
+        with (
+            self._watch.call(f"{self.transactional_id}: begin_transaction", self._timeout_s, keeps_lock=True),
+            sorted_errors(f"{self.transactional_id}: begin_transaction"),
+        ):
+            begin()
+        self.in_transaction = True
+
+    def produce(self, topic: str, partition: int, records: list[Record], *, every: bool = False) -> None:
+        """Hand the records over, in order. With `every` each delivery is reported, so that `flush` can tell without a commit that all are acknowledged.
+
+        The records are as they were when this returns.
+        """
+        assert self.in_transaction, self.transactional_id
+        if not records:
+            return
+        written = self._written.get((topic, partition))
+        edges = [records[-1]]
+        if written is None:
+            written = self._written[topic, partition] = Written(topic, partition)
+            edges.append(records[0])
+        if not every:
+            for record in edges:
+                record["callback"] = self._delivered
+        try:
+            with (
+                self._watch.call(f"{self.transactional_id}: produce", _PRODUCE_S_MAX),
+                sorted_errors(f"producing to {topic} [{partition}]"),
+            ):
+                self._enqueue(topic, partition, records, self._delivered if every else None)
+        finally:
+            for record in edges:
+                record.pop("callback", None)
+        written.count += len(records)
+
+    def flush(self) -> None:
+        """Return when the brokers have acknowledged everything that was handed over and asked to be reported."""
+        self._call("flush", self._alive.flush)
+        self._check_delivered()
+
+    def ranges(self) -> tuple[Written, ...]:
+        """What this transaction has written so far; after a flush."""
+        assert not len(self._alive), "ranges are known after a flush"
+        for w in self._written.values():
+            if w.first < 0 or w.last - w.first + 1 < w.count:
+                raise RunEnded(
+                    f"Kafka: the delivery reports of {w.topic} [{w.partition}] give offsets {w.first} to {w.last} for {w.count} records"
+                )
+        return tuple(sorted(self._written.values(), key=lambda w: (w.topic, w.partition)))
+
+    @property
+    def all_acknowledged(self) -> bool:
+        """Whether every record of the transaction was reported as delivered; for records produced with `every`."""
+        return self._acknowledged == sum(w.count for w in self._written.values())
+
+    def commit(self) -> None:
+        """Return when the transaction is committed. Any error of this call but an abortable one leaves the outcome open, and the producer destroyed."""
+        assert self.in_transaction, self.transactional_id
+        self._call("commit_transaction", self._alive.commit_transaction)
+        self.in_transaction = False
+
+    def abort(self) -> None:
+        """Abort, after a flush: an abort that overtakes what was just produced can kill the producer."""
+        assert self.in_transaction, self.transactional_id
+        self._call("flush", self._alive.flush)
+        self._call("abort_transaction", self._alive.abort_transaction)
+        self.in_transaction = False
+
+    def destroy(self) -> None:
+        """Drop the client. What is queued is gone; what is open stays so until the id is initialised again or the broker times it out."""
+        producer, self._producer = self._producer, None
+        self.in_transaction = False
+        if producer is None:
+            return
+        with self._watch.call(f"{self.transactional_id}: destroy", self._timeout_s):
+            try:
+                producer.purge()
+                producer.flush(0)
+            except:  # noqa: E722, S110 - a fatal error has been raised before, by the call that led here
+                pass
+            del producer
+
+    @property
+    def _alive(self) -> Producer:
+        if self._producer is None:
+            raise RunEnded(f"Kafka: the producer {self.transactional_id} was destroyed after an error")
+        return self._producer
+
+    def _enqueue(self, topic: str, partition: int, records: list[Record], on_delivery: DeliveryCallback | None) -> None:
+        producer, deadline, at = self._alive, time.monotonic() + self._timeout_s, 0
+        while at < len(records):
+            chunk = records if len(records) <= _CHUNK and not at else records[at : at + _CHUNK]
+            taken = producer.produce_batch(topic, chunk, partition=partition, on_delivery=on_delivery)
+            if taken:
+                at, deadline = at + taken, time.monotonic() + self._timeout_s
+            if taken < len(chunk):
+                self._check_refused(topic, partition, chunk, deadline)
+            producer.poll(0 if taken == len(chunk) else 0.1)
+            self._check_delivered()
+
+    def _check_refused(self, topic: str, partition: int, chunk: list[Record], deadline: float) -> None:
+        """Go on only if the one reason is a full queue that still drains."""
+        for record in chunk:
+            error: KafkaError | None = record.pop("_error", None)
+            if error is None or error.code() == QUEUE_FULL:
+                continue
+            if error.code() == MSG_SIZE_TOO_LARGE:
+                size = len(record["key"] or b"") + len(record["value"] or b"")
+                key = (record["key"] or b"").hex() or "none"
+                raise too_large(
+                    f"a row of {topic} is too large: its record takes {size} bytes, more than message.max.bytes of the client allows; its key, in Avro: {key}"
+                )
+            raise sort_error(error, f"producing to {topic} [{partition}]")
+        if time.monotonic() > deadline:
+            raise sort_error(
+                KafkaError(TIMED_OUT),
+                f"producing to {topic} [{partition}]: the queue has been full for {self._timeout_s:.0f} s",
+            )
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed = self._failed or error
+            return
+        self._acknowledged += 1
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        written = self._written[topic, partition]
+        written.last = max(written.last, offset)
+        written.first = offset if written.first < 0 else min(written.first, offset)
+
+    def _check_delivered(self) -> None:
+        if self._failed is not None:
+            raise sort_error(self._failed, f"{self.transactional_id}: delivering rows")
+
+    def _call(self, name: str, call: Callable[[float], object]) -> None:
+        """Call, in slices of time, until it returns nothing or 0; retriable errors are retried."""
+        deadline, doing = time.monotonic() + self._timeout_s, f"{self.transactional_id}: {name}"
+        with self._watch.call(doing, self._timeout_s + 2 * _SLICE_S):
+            while True:
+                left = deadline - time.monotonic()
+                try:
+                    if not call(max(0.0, min(_SLICE_S, left))):
+                        return
+                    error: object = KafkaError(TIMED_OUT, retriable=True)
+                except:  # noqa: E722 - KafkaError is not an Exception
+                    error = sys.exc_info()[1]
+                self._go_on_after(error, doing, left)
+
+    def _go_on_after(self, error: object, doing: str, left_s: float) -> None:
+        """Return if the call may be resumed. Otherwise raise; and unless the error says that the transaction is merely to be aborted, destroy the producer."""
+        found = kafka_error_of(error)
+        if found is None and not isinstance(error, SystemError):
+            assert isinstance(error, BaseException)
+            raise error
+        if found is not None and found.retriable() and left_s > 0:
+            time.sleep(_PAUSE_S)
+            return
+        reason = sort_error(error, doing)
+        if found is None or not found.txn_requires_abort():
+            self.destroy()
+        raise reason from (error if isinstance(error, BaseException) else None)

@@ -1,0 +1,225 @@
+"""Topics: made as configured where they are missing; where they are, checked and never changed.
+
+Whatever is wrong with a topic is found here, before a row is written, and told with the command that mends it. A topic that is pinned and gone is refused, not made again: its rows are gone, and
+an empty topic of the same name would hide that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from twofold.errors import MissingGround, Refused, Unreachable, UsageError
+from twofold.sink.client import TOPIC_ALREADY_EXISTS, KafkaSettings, kafka_error_of, sorted_errors
+
+Kind = Literal["table", "messages", "commits", "progress", "prepared"]
+
+_COMPACTED: frozenset[Kind] = frozenset({"progress", "prepared"})
+_SMALL_SEGMENTS = {
+    # One key is written at every commit, and the active segment is never compacted: small ones keep recovery's read short.
+    "cleanup.policy": "compact",
+    "segment.bytes": str(8 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+    "max.compaction.lag.ms": str(3_600_000),
+}
+_CONFIG: Mapping[Kind, Mapping[str, str]] = {
+    "table": {"cleanup.policy": "delete"},
+    "messages": {"cleanup.policy": "delete"},
+    "commits": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
+    "progress": _SMALL_SEGMENTS,
+    "prepared": _SMALL_SEGMENTS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicy:
+    """How topics are made, and the least that existing ones must offer."""
+
+    replication: int = 3
+    min_insync_replicas: int = 2
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_insync_replicas <= self.replication:
+            raise UsageError(
+                f"kafka.min_insync_replicas is {self.min_insync_replicas} and kafka.replication {self.replication}:"
+                " nothing could be written; use at least 1 and at most the replication"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A topic that must be there."""
+
+    name: str
+    kind: Kind
+    partitions: int = 1
+    pinned: bool = False
+    """It was there before, with these partitions: rows lie in it that cannot be made again without a reload."""
+    table: str = ""
+    """`schema.table`, for the command in a message."""
+    keyless: bool = False
+
+    @property
+    def reload(self) -> str:
+        return f"twofold backfill --reload {self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    partitions: int
+    replication: int
+    config: Mapping[str, str]
+
+
+class Topics:
+    """The administrator's view. `AdminClient` stays referenced here while its futures run, as it must."""
+
+    def __init__(self, settings: KafkaSettings, policy: TopicPolicy) -> None:
+        self._policy = policy
+        self._timeout_s = settings.call_timeout_s
+        with sorted_errors("making the admin client"):
+            self._admin = AdminClient(settings.admin())
+
+    def ensure(self, wanted: Iterable[Wanted]) -> dict[str, int]:
+        """Make what is missing, check what is there. Returns each topic's partitions: an existing table's topic keeps its own."""
+        asked = {w.name: w for w in wanted}
+        found = self._describe(asked)
+        for name, topic in found.items():
+            _check(asked[name], topic, self._policy)
+        for w in asked.values():
+            if w.pinned and w.name not in found:
+                raise _deleted(w)
+        missing = [w for w in asked.values() if w.name not in found]
+        if missing:
+            self._create(missing)
+            found |= self._await_made([w.name for w in missing])
+        _check_retention(asked, found)
+        return {name: topic.partitions for name, topic in found.items()}
+
+    def transaction_max_timeout_ms(self) -> int:
+        """The broker's bound on a transaction's timeout: `prepared.hold` must stay below it."""
+        with sorted_errors("reading the broker's configuration"):
+            broker = min(self._admin.list_topics(timeout=self._timeout_s).brokers)
+            resource = ConfigResource(ResourceType.BROKER, str(broker))
+            config = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource].result()
+        return int(config["transaction.max.timeout.ms"].value)
+
+    def _describe(self, names: Iterable[str]) -> dict[str, _Found]:
+        with sorted_errors("reading the topics"):
+            topics = self._admin.list_topics(timeout=self._timeout_s).topics
+            there = {name: topics[name] for name in names if name in topics and topics[name].partitions}
+            resources = [ConfigResource(ResourceType.TOPIC, name) for name in there]
+            futures = self._admin.describe_configs(resources, request_timeout=self._timeout_s) if resources else {}
+            configs = {r.name: {k: e.value for k, e in f.result().items()} for r, f in futures.items()}
+        return {
+            name: _Found(len(t.partitions), min(len(p.replicas) for p in t.partitions.values()), configs[name])
+            for name, t in there.items()
+        }
+
+    def _create(self, missing: list[Wanted]) -> None:
+        common = {"min.insync.replicas": str(self._policy.min_insync_replicas)}
+        new = [
+            NewTopic(w.name, w.partitions, self._policy.replication, config={**common, **_CONFIG[w.kind]})
+            for w in missing
+        ]
+        with sorted_errors("making topics"):
+            for name, future in self._admin.create_topics(new, request_timeout=self._timeout_s).items():
+                error = future.exception()
+                if error is None:
+                    continue
+                found = kafka_error_of(error)
+                if found is None or found.code() != TOPIC_ALREADY_EXISTS:
+                    raise MissingGround(
+                        f"Kafka does not make the topic {name}: {found.str() if found else error}; make it by hand, or mend kafka.replication ({self._policy.replication})"
+                    ) from error
+
+    def _await_made(self, names: list[str]) -> dict[str, _Found]:
+        """A topic is in every broker's metadata a moment after it was made."""
+        deadline = time.monotonic() + self._timeout_s
+        while len(found := self._describe(names)) < len(names):
+            if time.monotonic() > deadline:
+                raise Unreachable(
+                    f"Kafka made the topics {', '.join(set(names) - set(found))} and does not show them; look into its controller's log"
+                )
+            time.sleep(0.05)
+        return found
+
+
+def _check(w: Wanted, topic: _Found, policy: TopicPolicy) -> None:
+    compacted = "compact" in topic.config["cleanup.policy"]
+    if compacted != (w.kind in _COMPACTED) or (w.kind in _COMPACTED and topic.config["cleanup.policy"] != "compact"):
+        should = "compact" if w.kind in _COMPACTED else "delete"
+        raise Refused(
+            f"the topic {w.name} has cleanup.policy={topic.config['cleanup.policy']}, and must have {should}",
+            at_stake="compaction takes away rows that consumers have yet to read"
+            if compacted
+            else "retention takes away what recovery must read: rows would be lost or repeated",
+            repair=_alter(w.name, f"cleanup.policy={should}")
+            + (f"; then {w.reload}, for rows may be gone already" if w.kind == "table" and compacted else ""),
+        )
+    expected = 1 if w.keyless or w.kind != "table" else w.partitions if w.pinned else topic.partitions
+    if topic.partitions != expected:
+        raise Refused(
+            f"the topic {w.name} has {topic.partitions} partitions, and must have {expected}"
+            + (" as before" if w.pinned else ""),
+            at_stake="rows of one key would lie in two partitions, and their order would be lost",
+            repair=f"{w.reload} (it starts the table's topic anew)"
+            if w.kind == "table"
+            else f"delete the topic {w.name} if nothing was written to it, or choose another prefix",
+        )
+    if topic.replication < policy.replication or int(topic.config["min.insync.replicas"]) < policy.min_insync_replicas:
+        raise MissingGround(
+            f"the topic {w.name} has {topic.replication} replicas and min.insync.replicas={topic.config['min.insync.replicas']}; the configuration asks for"
+            f" {policy.replication} and {policy.min_insync_replicas}: {_alter(w.name, f'min.insync.replicas={policy.min_insync_replicas}')}, reassign its replicas, or lower"
+            " kafka.replication and kafka.min_insync_replicas"
+        )
+
+
+def _check_retention(asked: Mapping[str, Wanted], found: Mapping[str, _Found]) -> None:
+    """Commit records are kept at least as long as the rows they speak of: a mirror reads the rows by them."""
+
+    def kept(kind: Kind, setting: str) -> dict[str, float]:
+        values = {name: int(found[name].config[setting]) for name, w in asked.items() if w.kind == kind}
+        return {name: float("inf") if value < 0 else value for name, value in values.items()}
+
+    for commits, limit in kept("commits", "retention.bytes").items():
+        if limit != float("inf"):
+            raise _short(commits, f"keeps only {limit:.0f} bytes (retention.bytes)", "retention.bytes=-1")
+    longest = max(kept("table", "retention.ms").values(), default=0.0)
+    for commits, limit in kept("commits", "retention.ms").items():
+        if limit < longest:
+            raise _short(
+                commits, f"keeps its records for {limit:.0f} ms, less than the tables' topics", "retention.ms=-1"
+            )
+
+
+def _short(commits: str, what: str, mend: str) -> Refused:
+    return Refused(
+        f"the topic {commits} {what}",
+        at_stake="a mirror that lags would never learn where rows lie that are still there",
+        repair=_alter(commits, mend),
+    )
+
+
+def _deleted(w: Wanted) -> Refused:
+    what = f"the topic {w.name} was in use and is gone"
+    if w.kind == "table":
+        return Refused(what, at_stake="its rows are lost to every consumer that had not read them", repair=w.reload)
+    return Refused(
+        what,
+        at_stake="what Twofold knew of its progress or its commits is lost with it",
+        repair="twofold backfill --reload --all",
+    )
+
+
+def _alter(topic: str, setting: str) -> str:
+    return f"kafka-configs --bootstrap-server ... --alter --topic {topic} --add-config {setting}"
