@@ -1,0 +1,98 @@
+"""How this room connects: one place for what every session says of itself, and for what a failed attempt means.
+
+`conninfo` is whatever libpq takes (keywords or a URL; service files, TLS, several hosts). Values of columns arrive as text or
+in binary form, and their text depends on settings of the session; so every connection that reads values uses `SETTINGS`, and
+the same row has the same bytes whether it was streamed or copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from twofold.errors import MissingGround, TwofoldError, Unreachable
+
+Plain: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
+
+SETTINGS = {
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "search_path": "",  # names inside of values (regclass and the like) are always qualified
+    "client_min_messages": "warning",  # a server that skips a publication says so by a warning only
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+
+MIN_SERVER_VERSION = 150000
+CONNECT_TIMEOUT_S = 10
+"""Unless the connection string has its own. A server that takes longer is tried again by the run's back-off."""
+
+
+def connect(conninfo: str, application_name: str = "twofold", *, replication: bool = False) -> Plain:
+    """Open a connection in autocommit; with `replication` one that takes replication commands and simple queries only."""
+    given = conninfo_to_dict(conninfo)
+    own = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+    parameters: dict[str, str] = {
+        "application_name": application_name,
+        "client_encoding": "UTF8",
+        "options": f"{given.get('options') or ''} {own}".strip(),
+    }
+    if "connect_timeout" not in given:
+        parameters["connect_timeout"] = str(CONNECT_TIMEOUT_S)
+    if replication:
+        parameters["replication"] = "database"
+    try:
+        connection = psycopg.connect(
+            make_conninfo(conninfo, **parameters),
+            autocommit=True,
+            cursor_factory=psycopg.ClientCursor if replication else psycopg.Cursor,
+            prepare_threshold=None,
+        )
+    except psycopg.OperationalError as error:
+        raise connect_error(conninfo, error) from error
+    if connection.info.server_version < MIN_SERVER_VERSION:
+        version = connection.info.parameter_status("server_version")
+        connection.close()
+        raise MissingGround(f"PostgreSQL {version} at {address(conninfo)} is too old: Twofold needs 15 or later")
+    return connection
+
+
+def address(conninfo: str) -> str:
+    """Where a connection string points to, for messages; never the password."""
+    given = conninfo_to_dict(conninfo)
+    host = given.get("host") or given.get("hostaddr") or "the default host"
+    return f"{host}:{given.get('port') or 5432}/{given.get('dbname') or given.get('user') or ''}"
+
+
+# libpq gives no SQLSTATE for a refused start-up; these pieces of its and the server's messages are the only sign there is. A server
+# whose lc_messages is another language falls through to Unreachable, which repeats the server's own words.
+_REMEDIES = (
+    ("pg_hba.conf", "add a line for this host, user and database to pg_hba.conf"),
+    ("authentication failed", "mend user or password of the source"),
+    ("no password supplied", "give the source a password"),
+    ("superuser or replication role", "ALTER ROLE {user} REPLICATION"),
+    ("permission denied to start WAL sender", "ALTER ROLE {user} REPLICATION"),
+    ("exceeds max_wal_senders", "raise max_wal_senders and restart PostgreSQL, or end another replication client"),
+    ("recovery is in progress", "connect to the primary, or raise the standby to 16 or later"),
+)
+_NO_SUCH = (("role", "CREATE ROLE {user} LOGIN REPLICATION"), ("database", "mend the database's name in the source"))
+
+
+def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
+    """Say what a failed attempt to connect means for the user."""
+    words = " ".join(str(error).split())
+    user = conninfo_to_dict(conninfo).get("user") or "<user>"
+    for sign, remedy in _REMEDIES:
+        if sign in words:
+            return MissingGround(f"PostgreSQL at {address(conninfo)}: {words}; remedy: {remedy.format(user=user)}")
+    for noun, remedy in _NO_SUCH:
+        if f"{noun} " in words and "does not exist" in words:
+            return MissingGround(f"PostgreSQL at {address(conninfo)}: {words}; remedy: {remedy.format(user=user)}")
+    return Unreachable(f"PostgreSQL at {address(conninfo)} does not answer: {words}")

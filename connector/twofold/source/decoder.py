@@ -1,0 +1,335 @@
+"""Bytes of pgoutput to the values of `messages`. Pure: no IO, no state, no memory of what came before.
+
+Promises: each byte is read once and none is left over; what is not exactly a message of protocol versions 1 to 4
+raises MalformedMessage with the offset at which it stopped being one, and nothing else is ever raised. Time and memory
+are bounded by the payload's length: a count in the payload is never trusted further than the bytes that back it.
+
+Only the caller knows whether a stream block is open (between StreamStart and StreamStop), and in there most messages
+carry an xid more; so `in_stream` is an argument. Bytes decoded with the wrong one give an error or wrong values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+
+from twofold.errors import MalformedMessage
+from twofold.positions import Lsn, PreparedIdentity
+from twofold.source.messages import (
+    Begin,
+    BeginPrepare,
+    Binary,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    Origin,
+    Prepare,
+    Relation,
+    RelationColumn,
+    RollbackPrepared,
+    Row,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Text,
+    Truncate,
+    Type,
+    Unchanged,
+    Update,
+    Value,
+)
+from twofold_avro.shapes import ReplicaIdentity
+
+POSTGRES_EPOCH_US = 946_684_800_000_000
+"""2000-01-01, from which PostgreSQL counts, in microseconds of the Unix epoch."""
+
+_U16 = Struct(">H")
+_U32 = Struct(">I")
+_I32 = Struct(">i")
+_U64 = Struct(">Q")
+_I64 = Struct(">q")
+
+_REPLICA_IDENTITIES: dict[int, ReplicaIdentity] = {
+    ord("d"): "default",
+    ord("i"): "index",
+    ord("f"): "full",
+    ord("n"): "nothing",
+}
+
+
+def decode(payload: bytes, *, in_stream: bool) -> Message:
+    """Decode one message: the payload of one XLogData, without its header."""
+    cursor = _Cursor(payload)
+    tag = cursor.u8("the message's tag")
+    if (plain := _PLAIN.get(tag)) is not None:
+        message = plain(cursor)
+    elif (streamable := _STREAMABLE.get(tag)) is not None:
+        message = streamable(cursor, cursor.u32("xid") if in_stream else None)
+    else:
+        raise MalformedMessage(f"no message of pgoutput starts with {bytes((tag,))!r}", offset=0)
+    cursor.end()
+    return message
+
+
+def row_relation(payload: bytes, in_stream: bool) -> int:
+    """The oid of the relation of an Insert, Update or Delete, read at its fixed place and nothing more."""
+    oid: int = _U32.unpack_from(payload, 5 if in_stream else 1)[0]
+    return oid
+
+
+class _Cursor:
+    """Reads forward through one payload; each read names what it wanted, for the error."""
+
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def _fixed(self, form: Struct, what: str) -> int:
+        end = self.at + form.size
+        if end > len(self.data):
+            raise MalformedMessage(f"the message ends within {what}", offset=self.at)
+        value: int = form.unpack_from(self.data, self.at)[0]
+        self.at = end
+        return value
+
+    def u8(self, what: str) -> int:
+        if self.at >= len(self.data):
+            raise MalformedMessage(f"the message ends before {what}", offset=self.at)
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def u16(self, what: str) -> int:
+        return self._fixed(_U16, what)
+
+    def u32(self, what: str) -> int:
+        return self._fixed(_U32, what)
+
+    def i32(self, what: str) -> int:
+        return self._fixed(_I32, what)
+
+    def lsn(self, what: str) -> Lsn:
+        return Lsn(self._fixed(_U64, what))
+
+    def time(self, what: str) -> int:
+        return self._fixed(_I64, what) + POSTGRES_EPOCH_US
+
+    def counted(self, what: str) -> bytes:
+        size = self.u32(f"the length of {what}")
+        if size > len(self.data) - self.at:
+            raise MalformedMessage(f"{what} is said to have {size} bytes and the message ends before", offset=self.at)
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def text(self, what: str) -> str:
+        """A string in UTF-8 that ends with a zero byte."""
+        start, end = self.at, self.data.find(b"\0", self.at)
+        if end < 0:
+            raise MalformedMessage(f"{what} has no end", offset=start)
+        self.at = end + 1
+        try:
+            return self.data[start:end].decode()
+        except UnicodeDecodeError as error:
+            raise MalformedMessage(f"{what} is not UTF-8", offset=start + error.start) from None
+
+    def flags(self, what: str, known: int) -> int:
+        value = self.u8(what)
+        if value & ~known:
+            raise MalformedMessage(f"{what} {value:#04x} has unknown bits", offset=self.at - 1)
+        return value
+
+    def end(self) -> None:
+        if self.at != len(self.data):
+            raise MalformedMessage(f"{len(self.data) - self.at} bytes are left over", offset=self.at)
+
+
+def _identity(cursor: _Cursor) -> PreparedIdentity:
+    return PreparedIdentity(cursor.u32("xid"), cursor.text("gid"))
+
+
+def _begin(cursor: _Cursor) -> Begin:
+    return Begin(cursor.lsn("commit_lsn"), cursor.time("commit_ts"), cursor.u32("xid"))
+
+
+def _commit(cursor: _Cursor) -> Commit:
+    cursor.flags("flags", 0)
+    return Commit(cursor.lsn("commit_lsn"), cursor.lsn("end_lsn"), cursor.time("commit_ts"))
+
+
+def _begin_prepare(cursor: _Cursor) -> BeginPrepare:
+    return BeginPrepare(cursor.lsn("prepare_lsn"), cursor.lsn("end_lsn"), cursor.time("prepare_ts"), _identity(cursor))
+
+
+def _prepare(cursor: _Cursor) -> Prepare:
+    cursor.flags("flags", 0)
+    return Prepare(cursor.lsn("prepare_lsn"), cursor.lsn("end_lsn"), cursor.time("prepare_ts"), _identity(cursor))
+
+
+def _stream_prepare(cursor: _Cursor) -> StreamPrepare:
+    cursor.flags("flags", 0)
+    return StreamPrepare(cursor.lsn("prepare_lsn"), cursor.lsn("end_lsn"), cursor.time("prepare_ts"), _identity(cursor))
+
+
+def _commit_prepared(cursor: _Cursor) -> CommitPrepared:
+    cursor.flags("flags", 0)
+    return CommitPrepared(cursor.lsn("commit_lsn"), cursor.lsn("end_lsn"), cursor.time("commit_ts"), _identity(cursor))
+
+
+def _rollback_prepared(cursor: _Cursor) -> RollbackPrepared:
+    cursor.flags("flags", 0)
+    return RollbackPrepared(
+        cursor.lsn("prepare_end_lsn"),
+        cursor.lsn("rollback_end_lsn"),
+        cursor.time("prepare_ts"),
+        cursor.time("rollback_ts"),
+        _identity(cursor),
+    )
+
+
+def _stream_start(cursor: _Cursor) -> StreamStart:
+    return StreamStart(cursor.u32("xid"), bool(cursor.flags("first_segment", 1)))
+
+
+def _stream_stop(_: _Cursor) -> StreamStop:
+    return StreamStop()
+
+
+def _stream_commit(cursor: _Cursor) -> StreamCommit:
+    xid = cursor.u32("xid")
+    cursor.flags("flags", 0)
+    return StreamCommit(xid, cursor.lsn("commit_lsn"), cursor.lsn("end_lsn"), cursor.time("commit_ts"))
+
+
+def _stream_abort(cursor: _Cursor) -> StreamAbort:
+    xid, subxid = cursor.u32("xid"), cursor.u32("subxid")
+    if cursor.at == len(cursor.data):
+        return StreamAbort(xid, subxid)
+    return StreamAbort(xid, subxid, cursor.lsn("abort_lsn"), cursor.time("abort_ts"))
+
+
+def _origin(cursor: _Cursor) -> Origin:
+    return Origin(cursor.lsn("origin_lsn"), cursor.text("the origin's name"))
+
+
+def _schema(cursor: _Cursor) -> str:
+    return cursor.text("the schema's name") or "pg_catalog"
+
+
+def _relation(cursor: _Cursor, xid: int | None) -> Relation:
+    oid, schema, table = cursor.u32("oid"), _schema(cursor), cursor.text("the table's name")
+    setting = cursor.u8("the replica identity")
+    if (identity := _REPLICA_IDENTITIES.get(setting)) is None:
+        raise MalformedMessage(f"{bytes((setting,))!r} is no replica identity", offset=cursor.at - 1)
+    columns = tuple([_column(cursor) for _ in range(cursor.u16("the number of columns"))])
+    return Relation(oid, schema, table, identity, columns, xid)
+
+
+def _column(cursor: _Cursor) -> RelationColumn:
+    in_identity = bool(cursor.flags("the column's flags", 1))
+    name = cursor.text("the column's name")
+    return RelationColumn(name, cursor.u32("the type's oid"), cursor.i32("the type's modifier"), in_identity)
+
+
+def _type(cursor: _Cursor, xid: int | None) -> Type:
+    return Type(cursor.u32("oid"), _schema(cursor), cursor.text("the type's name"), xid)
+
+
+def _insert(cursor: _Cursor, xid: int | None) -> Insert:
+    relation = cursor.u32("the relation's oid")
+    _expect_new(cursor, cursor.u8("the new row's tag"))
+    return Insert(relation, _row(cursor), xid)
+
+
+def _update(cursor: _Cursor, xid: int | None) -> Update:
+    relation = cursor.u32("the relation's oid")
+    tag = cursor.u8("a row's tag")
+    key = old = None
+    if tag == ord("K"):
+        key = _row(cursor)
+    elif tag == ord("O"):
+        old = _row(cursor)
+    if key is not None or old is not None:
+        tag = cursor.u8("the new row's tag")
+    _expect_new(cursor, tag)
+    return Update(relation, key, old, _row(cursor), xid)
+
+
+def _delete(cursor: _Cursor, xid: int | None) -> Delete:
+    relation = cursor.u32("the relation's oid")
+    tag = cursor.u8("the old row's tag")
+    if tag == ord("K"):
+        return Delete(relation, _row(cursor), None, xid)
+    if tag == ord("O"):
+        return Delete(relation, None, _row(cursor), xid)
+    raise MalformedMessage(f"an old row starts with K or O, not {bytes((tag,))!r}", offset=cursor.at - 1)
+
+
+def _expect_new(cursor: _Cursor, tag: int) -> None:
+    if tag != ord("N"):
+        raise MalformedMessage(f"a new row starts with N, not {bytes((tag,))!r}", offset=cursor.at - 1)
+
+
+def _row(cursor: _Cursor) -> Row:
+    return tuple([_value(cursor) for _ in range(cursor.u16("the number of columns"))])
+
+
+def _value(cursor: _Cursor) -> Value:
+    kind = cursor.u8("a value's kind")
+    if kind == ord("t"):
+        return Text(cursor.counted("a value"))
+    if kind == ord("n"):
+        return None
+    if kind == ord("b"):
+        return Binary(cursor.counted("a value"))
+    if kind == ord("u"):
+        return Unchanged.TOAST
+    raise MalformedMessage(f"no value is of kind {bytes((kind,))!r}", offset=cursor.at - 1)
+
+
+def _truncate(cursor: _Cursor, xid: int | None) -> Truncate:
+    count = cursor.u32("the number of relations")
+    flags = cursor.flags("flags", 3)
+    if count * _U32.size > len(cursor.data) - cursor.at:
+        raise MalformedMessage(f"{count} relations are announced and the message ends before", offset=cursor.at)
+    relations = tuple([cursor.u32("a relation's oid") for _ in range(count)])
+    return Truncate(relations, bool(flags & 1), bool(flags & 2), xid)
+
+
+def _message(cursor: _Cursor, xid: int | None) -> LogicalMessage:
+    transactional = bool(cursor.flags("flags", 1))
+    lsn, prefix = cursor.lsn("lsn"), cursor.text("the prefix")
+    return LogicalMessage(transactional, lsn, prefix, cursor.counted("the content"), xid)
+
+
+_PLAIN: dict[int, Callable[[_Cursor], Message]] = {
+    ord("B"): _begin,
+    ord("C"): _commit,
+    ord("b"): _begin_prepare,
+    ord("P"): _prepare,
+    ord("K"): _commit_prepared,
+    ord("r"): _rollback_prepared,
+    ord("S"): _stream_start,
+    ord("E"): _stream_stop,
+    ord("c"): _stream_commit,
+    ord("A"): _stream_abort,
+    ord("p"): _stream_prepare,
+    ord("O"): _origin,
+}
+"""Messages that look the same inside and outside of a stream block."""
+
+_STREAMABLE: dict[int, Callable[[_Cursor, int | None], Message]] = {
+    ord("R"): _relation,
+    ord("Y"): _type,
+    ord("I"): _insert,
+    ord("U"): _update,
+    ord("D"): _delete,
+    ord("T"): _truncate,
+    ord("M"): _message,
+}
+"""Messages that carry the subtransaction's xid between StreamStart and StreamStop."""

@@ -1,0 +1,201 @@
+"""Who the server is and what it holds: system, timelines, slots, prepared transactions, and who waits for whom. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import class_row
+
+from twofold.errors import MissingGround, Unreachable
+from twofold.positions import NO_LSN, Lsn, parse_lsn
+from twofold.source.connection import Plain, connect
+from twofold.source.trouble import words_of
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    system_identifier: str
+    timeline: int
+    xlogpos: Lsn
+    database: str
+    version_num: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineSwitch:
+    """`timeline` ends at `ends_at`; what lies beyond is another history."""
+
+    timeline: int
+    ends_at: Lsn
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """A row of pg_replication_slots. What a server's version does not know is None."""
+
+    name: str
+    database: str | None
+    plugin: str | None
+    confirmed_flush: Lsn
+    restart: Lsn
+    active_pid: int | None
+    two_phase: bool
+    two_phase_at: Lsn | None
+    wal_status: str | None
+    safe_wal_size: int | None
+    invalidation_reason: str | None
+    failover: bool | None
+    synced: bool | None
+    catalog_xmin: int | None
+
+    @property
+    def lost(self) -> bool:
+        return self.wal_status == "lost" or self.invalidation_reason is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTransaction:
+    """A row of pg_prepared_xacts, of any database of the server."""
+
+    xid: int
+    gid: str
+    owner: str
+    database: str
+    age: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A transaction that another one waits for: prepared (`gid`), or of a process (`pid`)."""
+
+    gid: str | None
+    pid: int | None
+    database: str | None
+    owner: str | None
+    age: timedelta | None
+    what: str
+    """The lock that is waited for."""
+
+    def __str__(self) -> str:
+        who = f"prepared transaction {self.gid!r}" if self.gid is not None else f"process {self.pid}"
+        age = "" if self.age is None else f", {self.age.total_seconds():.0f} s old"
+        return f"{who} (database {self.database}, owner {self.owner}{age}) holds {self.what}"
+
+
+def identify(conninfo: str) -> ServerIdentity:
+    """IDENTIFY_SYSTEM; needs the right to replicate, as the stream does."""
+    with connect(conninfo, replication=True) as connection:
+        row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+        if row is None:
+            raise Unreachable("PostgreSQL gave no answer to IDENTIFY_SYSTEM")
+        system_identifier, timeline, xlogpos, database = row
+        return ServerIdentity(
+            system_identifier, int(timeline), parse_lsn(xlogpos), database, connection.info.server_version
+        )
+
+
+def timeline_history(conninfo: str, timeline: int) -> tuple[TimelineSwitch, ...]:
+    """The ancestors of `timeline`, oldest first, and where each of them ended. Timeline 1 has none."""
+    if timeline == 1:
+        return ()
+    with connect(conninfo, replication=True) as connection:
+        try:
+            row = connection.execute(sql.SQL("TIMELINE_HISTORY {}").format(sql.SQL(str(timeline)))).fetchone()
+        except psycopg.Error as error:
+            raise MissingGround(
+                f"PostgreSQL cannot show the history of timeline {timeline}: {words_of(error)}; "
+                f"remedy: put {timeline:08X}.history from the WAL archive into pg_wal"
+            ) from error
+    return parse_history(bytes(row[1]).decode() if row and isinstance(row[1], bytes) else str(row[1]) if row else "")
+
+
+def parse_history(content: str) -> tuple[TimelineSwitch, ...]:
+    """A timeline history file: timeline, position, reason, separated by white space; `#` starts a comment."""
+    switches = []
+    for line in content.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        timeline, position, *reason = line.split(maxsplit=2)
+        switches.append(TimelineSwitch(int(timeline), parse_lsn(position), reason[0] if reason else ""))
+    return tuple(switches)
+
+
+def slot_state(conninfo: str, slot: str) -> SlotState | None:
+    with connect(conninfo) as connection:
+        row = connection.execute(
+            "SELECT to_jsonb(s) FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s", (slot,)
+        )
+        found = row.fetchone()
+    if found is None:
+        return None
+    # One row as JSON: a column that this version does not have is simply not there.
+    columns = found[0]
+    return SlotState(
+        name=columns["slot_name"],
+        database=columns["database"],
+        plugin=columns["plugin"],
+        confirmed_flush=_lsn(columns["confirmed_flush_lsn"]) or NO_LSN,
+        restart=_lsn(columns["restart_lsn"]) or NO_LSN,
+        active_pid=columns["active_pid"],
+        two_phase=columns["two_phase"],
+        two_phase_at=_lsn(columns.get("two_phase_at")),
+        wal_status=columns["wal_status"],
+        safe_wal_size=columns["safe_wal_size"],
+        invalidation_reason=columns.get("invalidation_reason"),
+        failover=columns.get("failover"),
+        synced=columns.get("synced"),
+        catalog_xmin=int(columns["catalog_xmin"]) if columns["catalog_xmin"] else None,
+    )
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return parse_lsn(text) if text else None
+
+
+def prepared_transactions(conninfo: str, *, all_databases: bool = True) -> tuple[PreparedTransaction, ...]:
+    """Oldest first. A slot's stream only ever sends those of its own database; making a slot waits for all."""
+    with connect(conninfo) as connection:
+        cursor = connection.cursor(row_factory=class_row(PreparedTransaction))
+        cursor.execute(
+            "SELECT transaction::text::bigint AS xid, gid, owner::text, database::text, clock_timestamp() - prepared AS age"
+            " FROM pg_catalog.pg_prepared_xacts WHERE %s OR database = current_database() ORDER BY prepared, gid",
+            (all_databases,),
+        )
+        return tuple(cursor.fetchall())
+
+
+_BLOCKERS = """
+SELECT DISTINCT
+       p.gid,
+       CASE WHEN p.gid IS NULL THEN held.pid END AS pid,
+       coalesce(p.database, a.datname)::text AS database,
+       coalesce(p.owner, a.usename)::text AS owner,
+       clock_timestamp() - coalesce(p.prepared, a.xact_start) AS age,
+       held.mode || ' on ' || CASE held.locktype
+           WHEN 'transactionid' THEN 'transaction ' || held.transactionid
+           WHEN 'virtualxid' THEN 'transaction ' || held.virtualxid
+           WHEN 'relation' THEN 'table ' || coalesce(c.relname::text, held.relation::text)
+           ELSE held.locktype END AS what
+  FROM pg_catalog.pg_locks asked
+  JOIN pg_catalog.pg_locks held ON held.granted
+       AND (held.locktype, held.database, held.relation, held.page, held.tuple, held.virtualxid, held.transactionid,
+            held.classid, held.objid, held.objsubid)
+           IS NOT DISTINCT FROM
+           (asked.locktype, asked.database, asked.relation, asked.page, asked.tuple, asked.virtualxid,
+            asked.transactionid, asked.classid, asked.objid, asked.objsubid)
+  LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = held.pid
+  LEFT JOIN pg_catalog.pg_prepared_xacts p ON held.pid IS NULL AND held.virtualtransaction = '-1/' || p.transaction
+  LEFT JOIN pg_catalog.pg_class c ON c.oid = held.relation
+ WHERE NOT asked.granted AND asked.pid = ANY (%s) AND held.pid IS DISTINCT FROM asked.pid
+"""
+
+
+def blockers(connection: Plain, pids: Sequence[int]) -> tuple[Blocker, ...]:
+    """Whom the processes wait for now, by pg_locks; prepared transactions included, which pg_blocking_pids calls 0."""
+    cursor = connection.cursor(row_factory=class_row(Blocker))
+    return tuple(cursor.execute(_BLOCKERS, (list(pids),)).fetchall())

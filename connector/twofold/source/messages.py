@@ -1,0 +1,240 @@
+"""What pgoutput says, one frozen value per message of protocol versions 1 to 4. Pure; compared with `==`.
+
+Every `*_lsn` is where a record starts, every `*end_lsn` where it ends, except `LogicalMessage.lsn` (see there).
+Times are microseconds since the Unix epoch. `xid` of a message that can stand in a stream block is the xid of the
+*sub*transaction that made it, and None outside of a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from twofold.positions import Lsn, PreparedIdentity
+from twofold_avro.shapes import ReplicaIdentity
+
+
+class Unchanged(Enum):
+    """The one value of a column whose TOASTed value PostgreSQL did not send, because the change left it alone."""
+
+    TOAST = "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A value in the text form of its type, in UTF-8."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A value in the form of its type's send function."""
+
+    data: bytes
+
+
+Value: TypeAlias = Text | Binary | Unchanged | None
+Row: TypeAlias = tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    commit_lsn: Lsn
+    commit_ts_us: int
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    commit_ts_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPrepare:
+    prepare_lsn: Lsn
+    end_lsn: Lsn
+    prepare_ts_us: int
+    identity: PreparedIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Ends what BeginPrepare began."""
+
+    prepare_lsn: Lsn
+    end_lsn: Lsn
+    prepare_ts_us: int
+    identity: PreparedIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPrepared:
+    """Carries no position of the prepare: it is matched by its identity."""
+
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    commit_ts_us: int
+    identity: PreparedIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPrepared:
+    """Has no start of its own record, only its end."""
+
+    prepare_end_lsn: Lsn
+    end_lsn: Lsn
+    prepare_ts_us: int
+    rollback_ts_us: int
+    identity: PreparedIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    xid: int
+    first_segment: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStop:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCommit:
+    xid: int
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    commit_ts_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAbort:
+    """Takes back the rows of `subxid`; of the whole transaction when both are the same.
+
+    `abort_lsn` and `abort_ts_us` are only sent with streaming `parallel`.
+    """
+
+    xid: int
+    subxid: int
+    abort_lsn: Lsn | None = None
+    abort_ts_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPrepare:
+    """Ends a streamed transaction with a PREPARE; no BeginPrepare came before."""
+
+    prepare_lsn: Lsn
+    end_lsn: Lsn
+    prepare_ts_us: int
+    identity: PreparedIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    origin_lsn: Lsn
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RelationColumn:
+    name: str
+    type_oid: int
+    typmod: int
+    in_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What a table looked like when the change that follows was made."""
+
+    oid: int
+    schema: str
+    table: str
+    replica_identity: ReplicaIdentity
+    columns: tuple[RelationColumn, ...]
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """The name of a type that is not built in; comes before the Relation that uses it."""
+
+    oid: int
+    schema: str
+    name: str
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    relation: int
+    new: Row
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """`key`: the old identity columns, sent when one of them changed. `old`: the whole old row, with identity full."""
+
+    relation: int
+    key: Row | None
+    old: Row | None
+    new: Row
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """One of `key` and `old` is there, never both."""
+
+    relation: int
+    key: Row | None
+    old: Row | None
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    relations: tuple[int, ...]
+    cascade: bool
+    restart_identity: bool
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalMessage:
+    """What pg_logical_emit_message wrote."""
+
+    transactional: bool
+    lsn: Lsn
+    prefix: str
+    content: bytes
+    xid: int | None = None
+
+
+Message: TypeAlias = (
+    Begin
+    | Commit
+    | BeginPrepare
+    | Prepare
+    | CommitPrepared
+    | RollbackPrepared
+    | StreamStart
+    | StreamStop
+    | StreamCommit
+    | StreamAbort
+    | StreamPrepare
+    | Origin
+    | Relation
+    | Type
+    | Insert
+    | Update
+    | Delete
+    | Truncate
+    | LogicalMessage
+)

@@ -1,0 +1,249 @@
+"""Makes and removes what Twofold needs in the source: a publication and a slot. Nothing else is ever written there.
+
+Making a slot waits for every transaction that is running in any database of the server, prepared ones included; `create_slot` says for whom, and gives
+up after a limit without leaving anything. Who is killed in mid-creation leaves nothing either: the server removes a half-made slot with its session.
+Only a publication that `create_publication` made is removed by `drop`: its comment says so.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import pq, sql
+
+from twofold.errors import MissingGround, Unreachable, UsageError
+from twofold.positions import Lsn
+from twofold.source.connection import Plain, connect
+from twofold.source.identity import Blocker, blockers, prepared_transactions, slot_state
+from twofold.source.trouble import start_error, words_of
+
+MARK = "made by twofold init"
+LOOK_INTERVAL_S = 0.5
+"""How often a waiting creation looks for whom it waits."""
+DROP_WAIT_S = 5.0
+"""A client that has just gone holds its slot until its walsender notices."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table in a publication; with `columns` only those, with `where` (an SQL expression) only the rows that fulfil it."""
+
+    schema: str
+    table: str
+    columns: tuple[str, ...] = ()
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publication is to contain: either all tables, or tables and whole schemas."""
+
+    tables: tuple[PublishedTable, ...] = ()
+    schemas: tuple[str, ...] = ()
+    all_tables: bool = False
+    via_partition_root: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What removing a slot gives up: to be shown before it is done."""
+
+    slot: str
+    unconfirmed_bytes: int
+    """WAL written after the last confirmed position; what of it was published would not be sent again."""
+    in_doubt: tuple[str, ...]
+    """gids prepared in this database: their outcome would never be streamed."""
+    active_pid: int | None
+
+    def __str__(self) -> str:
+        lines = [
+            f"slot {self.slot!r}: {self.unconfirmed_bytes} bytes of WAL have not been confirmed and would not be sent again"
+        ]
+        if self.in_doubt:
+            lines.append(f"in doubt, their outcome would never arrive: {', '.join(map(repr, self.in_doubt))}")
+        if self.active_pid is not None:
+            lines.append(f"process {self.active_pid} is using it now")
+        return "\n".join(lines)
+
+
+def create_publication(conninfo: str, name: str, published: Published) -> bool:
+    """Make the publication; False, and nothing is changed, if there is one of this name."""
+    with connect(conninfo) as connection:
+        found = connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone()
+        if found is not None:
+            return False
+        try:
+            with connection.transaction():
+                connection.execute(_publication(name, published))
+                connection.execute(
+                    sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(MARK))
+                )
+        except psycopg.errors.InsufficientPrivilege as error:
+            remedy = (
+                "a superuser must publish all tables or whole schemas"
+                if published.all_tables or published.schemas
+                else ("the role needs CREATE on the database and must own the tables")
+            )
+            raise MissingGround(f"publication {name!r}: {words_of(error)}; remedy: {remedy}") from error
+        except psycopg.OperationalError as error:
+            raise Unreachable(f"publication {name!r}: {words_of(error)}") from error
+        except psycopg.Error as error:
+            raise UsageError(f"publication {name!r} cannot be made: {words_of(error)}") from error
+    return True
+
+
+def _publication(name: str, published: Published) -> sql.Composed:
+    if published.all_tables:
+        scope: sql.Composable = sql.SQL("FOR ALL TABLES")
+    elif published.tables or published.schemas:
+        members = [_member(table) for table in published.tables]
+        members += [sql.SQL("TABLES IN SCHEMA {}").format(sql.Identifier(schema)) for schema in published.schemas]
+        scope = sql.SQL("FOR ") + sql.SQL(", ").join(members)
+    else:
+        raise UsageError(f"publication {name!r} would be empty: name tables or schemas, or all tables")
+    return sql.SQL("CREATE PUBLICATION {} {} WITH (publish_via_partition_root = {})").format(
+        sql.Identifier(name), scope, sql.Literal(published.via_partition_root)
+    )
+
+
+def _member(table: PublishedTable) -> sql.Composable:
+    member: sql.Composable = sql.SQL("TABLE {}").format(sql.Identifier(table.schema, table.table))
+    if table.columns:
+        member += sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.columns)))
+    if table.where:
+        member += sql.SQL(f" WHERE ({table.where})")  # the owner's own SQL, as in CREATE PUBLICATION
+    return member
+
+
+def create_slot(
+    conninfo: str,
+    slot: str,
+    *,
+    two_phase: bool,
+    failover: bool = False,
+    wait_limit_s: float,
+    on_wait: Callable[[tuple[Blocker, ...]], None],
+) -> Lsn:
+    """Make the slot and return where its stream starts. `on_wait` is told, again and again, for whom creation waits.
+
+    MissingGround: the server cannot have such a slot. Unreachable: the wait was longer than the limit, or the server went away.
+    """
+    with connect(conninfo) as maker, connect(conninfo) as watcher:
+        if failover and maker.info.server_version < 170000:
+            raise MissingGround("a failover slot needs PostgreSQL 17: leave failover out, or upgrade the server")
+        call = sql.SQL(
+            "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', false, {}{})"
+        ).format(sql.Literal(slot), sql.Literal(two_phase), sql.SQL(", true") if failover else sql.SQL(""))
+        maker.pgconn.send_query(call.as_bytes(maker))
+        waiting = _wait_watching(maker, watcher, wait_limit_s, on_wait)
+        result = maker.pgconn.get_result()
+        while maker.pgconn.get_result() is not None:
+            pass  # the end of the answer, which leaves the connection idle
+        if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+            refusal = psycopg.errors.error_from_result(result) if result else psycopg.OperationalError("no answer")
+            if isinstance(refusal, psycopg.errors.QueryCanceled):
+                names = "; ".join(map(str, waiting)) or "transactions that have ended meanwhile"
+                raise Unreachable(
+                    f"slot {slot!r} was not made within {wait_limit_s:.0f} s: it waits for {names}; "
+                    "remedy: end them (COMMIT PREPARED or ROLLBACK PREPARED), or give it longer"
+                ) from refusal
+            raise start_error(conninfo, slot, refusal) from refusal
+    state = slot_state(conninfo, slot)
+    if state is None:
+        raise Unreachable(f"slot {slot!r} was made and is gone again: someone has dropped it")
+    return state.confirmed_flush
+
+
+def _wait_watching(
+    maker: Plain, watcher: Plain, wait_limit_s: float, on_wait: Callable[[tuple[Blocker, ...]], None]
+) -> tuple[Blocker, ...]:
+    """Wait for the maker's answer; past the limit cancel it. Returns whom it was last seen to wait for."""
+    deadline = time.monotonic() + wait_limit_s
+    waiting: tuple[Blocker, ...] = ()
+    while not _answered(maker.pgconn, LOOK_INTERVAL_S):
+        if waiting := blockers(watcher, [maker.info.backend_pid]):
+            on_wait(waiting)
+        if time.monotonic() >= deadline:
+            maker.cancel_safe()
+            _answered(maker.pgconn, DROP_WAIT_S)
+            break
+    return waiting
+
+
+def _answered(pgconn: pq.abc.PGconn, wait_s: float) -> bool:
+    """Whether a query that was sent has its result, after waiting for it."""
+    pgconn.flush()
+    deadline = time.monotonic() + wait_s
+    while pgconn.is_busy():
+        if (left := deadline - time.monotonic()) <= 0:
+            return False
+        poll = select.poll()
+        poll.register(pgconn.socket, select.POLLIN)
+        poll.poll(left * 1000)
+        pgconn.consume_input()
+    return True
+
+
+def describe_loss(conninfo: str, slot: str) -> Loss | None:
+    """What `drop` would give up; None if there is no such slot."""
+    state = slot_state(conninfo, slot)
+    if state is None:
+        return None
+    with connect(conninfo) as connection:
+        row = connection.execute(
+            "SELECT pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+            " ELSE pg_current_wal_lsn() END, confirmed_flush_lsn)::bigint"
+            " FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
+            (slot,),
+        ).fetchone()
+    return Loss(
+        slot=slot,
+        unconfirmed_bytes=max(0, row[0] or 0) if row else 0,
+        in_doubt=tuple(p.gid for p in prepared_transactions(conninfo, all_databases=False)),
+        active_pid=state.active_pid,
+    )
+
+
+def drop(conninfo: str, slot: str, publications: Sequence[str]) -> tuple[str, ...]:
+    """Remove the slot and those of the publications that `create_publication` made; returns what was removed.
+
+    What is not there is no error, so an interrupted reset is simply repeated. SlotBusy: a client still uses the slot.
+    """
+    removed = []
+    with connect(conninfo) as connection:
+        if _drop_slot(conninfo, connection, slot):
+            removed.append(f"slot {slot}")
+        for name in publications:
+            if _made_here(connection, name):
+                connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+                removed.append(f"publication {name}")
+    return tuple(removed)
+
+
+def _drop_slot(conninfo: str, connection: Plain, slot: str) -> bool:
+    deadline = time.monotonic() + DROP_WAIT_S
+    while True:
+        try:
+            connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (slot,))
+        except psycopg.errors.UndefinedObject:
+            return False
+        except psycopg.errors.ObjectInUse as error:
+            if time.monotonic() >= deadline:
+                raise start_error(conninfo, slot, error) from error
+            time.sleep(0.1)
+        except psycopg.Error as error:
+            raise start_error(conninfo, slot, error) from error
+        else:
+            return True
+
+
+def _made_here(connection: Plain, publication: str) -> bool:
+    row = connection.execute(
+        "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s",
+        (publication,),
+    ).fetchone()
+    return row is not None and row[0] == MARK

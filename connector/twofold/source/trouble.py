@@ -1,0 +1,124 @@
+"""What the server's errors on a replication session mean, and what mends them. Looks closer over a plain connection where that helps."""
+
+from __future__ import annotations
+
+import psycopg
+
+from twofold.errors import MissingGround, Refused, RunEnded, TwofoldError, Unreachable
+from twofold.source.connection import connect
+
+RELOAD = "`twofold reset`, then `twofold init`, and a new backfill"
+
+
+class SlotBusy(Unreachable):
+    """Another client holds the slot: a standby waits and tries again."""
+
+    def __init__(self, slot: str, pid: int | None, address: str) -> None:
+        holder = f"process {pid} from {address}" if pid else "another client"
+        super().__init__(
+            f"slot {slot!r} is held by {holder}: wait for it to end, or end it with "
+            f"SELECT pg_terminate_backend({pid or '<pid>'})"
+        )
+        self.pid = pid
+        self.address = address
+
+
+def start_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError:
+    """Why START_REPLICATION, or the use of a slot by other means, was refused."""
+    if error.sqlstate == "55006":  # object_in_use
+        return SlotBusy(slot, *slot_holder(conninfo, slot))
+    if error.sqlstate == "55000" and (lost := _lost(conninfo, slot)) is not None:
+        return lost
+    words = words_of(error)
+    if error.sqlstate == "55000" and "wal_level" in words:
+        remedy = "ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL"
+    else:
+        remedy = _REMEDIES.get(error.sqlstate or "", "see the server's log")
+    return MissingGround(
+        f"PostgreSQL refuses slot {slot!r}: {words}; remedy: {remedy.format(slot=slot, user=_user(conninfo))}"
+    )
+
+
+_REMEDIES = {
+    "42704": "`twofold init` makes the slot",  # undefined_object
+    "42501": "ALTER ROLE {user} REPLICATION",  # insufficient_privilege
+    "53400": "drop a slot that nobody needs, see pg_replication_slots, or raise max_replication_slots and restart PostgreSQL",
+    "42710": "use it as it is, or `twofold reset` first",  # duplicate_object
+}
+
+
+def stream_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError:
+    """Why a running stream ended. What recovery can mend is RunEnded; what it would meet again is named."""
+    words = words_of(error)
+    if error.sqlstate == "42704" and "publication" in words:
+        return missing_publication(words)
+    if error.sqlstate in {"55000", "57P01", "58P01"} and (lost := _lost(conninfo, slot)) is not None:
+        return lost
+    return RunEnded(f"the stream of slot {slot!r} ended: {words}")
+
+
+def skipped_publication(diagnostic: psycopg.errors.Diagnostic) -> TwofoldError | None:
+    """PostgreSQL 18 warns and leaves the changes of a dropped publication out, where earlier ones end the stream."""
+    if diagnostic.sqlstate == "42704" and "publication" in (diagnostic.message_primary or ""):
+        return missing_publication(f"{diagnostic.severity}: {diagnostic.message_primary}")
+    if diagnostic.severity_nonlocalized == "WARNING" and "publication" in (diagnostic.message_primary or ""):
+        return missing_publication(f"{diagnostic.severity}: {diagnostic.message_primary}")
+    return None
+
+
+def missing_publication(words: str) -> Refused:
+    return Refused(
+        f"a publication of this slot is gone: {words}",
+        at_stake="changes made while there is no publication are not sent, and making it again does not bring them back: "
+        "the server decodes each change with the catalog of its own time",
+        repair=f"{RELOAD}: it makes the publication and reads the tables as they are",
+    )
+
+
+def slot_holder(conninfo: str, slot: str) -> tuple[int | None, str]:
+    """Process and address of the client that holds a slot, as far as it can be seen."""
+    with connect(conninfo) as connection:
+        row = connection.execute(
+            "SELECT s.active_pid, coalesce(host(a.client_addr), 'a local socket')"
+            "       || coalesce(' (' || nullif(a.application_name, '') || ')', '')"
+            " FROM pg_catalog.pg_replication_slots s LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid"
+            " WHERE s.slot_name = %s",
+            (slot,),
+        ).fetchone()
+    return (row[0], row[1]) if row else (None, "")
+
+
+def _lost(conninfo: str, slot: str) -> Refused | None:
+    """What to say of a slot that the server has invalidated; None if it has not."""
+    try:
+        connection = connect(conninfo)
+    except Unreachable:
+        return None  # no closer look is possible now; recovery meets the slot again
+    with connection:
+        reason = "s.invalidation_reason" if connection.info.server_version >= 170000 else "NULL"
+        row = connection.execute(
+            f"SELECT s.wal_status, {reason} FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = %s",  # noqa: S608
+            (slot,),
+        ).fetchone()
+    if row is None or (row[0] != "lost" and row[1] is None):
+        return None
+    return lost_slot(slot, row[1])
+
+
+def lost_slot(slot: str, reason: str | None) -> Refused:
+    why = f" ({reason})" if reason else ""
+    return Refused(
+        f"PostgreSQL has invalidated slot {slot!r}{why}: the WAL that it needs is gone",
+        at_stake="every change since the last confirmed position: it can no longer be streamed",
+        repair=f"{RELOAD}; raise max_slot_wal_keep_size (or idle_replication_slot_timeout) so that it does not happen again",
+    )
+
+
+def words_of(error: psycopg.Error) -> str:
+    """The server's message and detail on one line."""
+    detail = error.diag.message_detail
+    return " ".join(f"{error.diag.message_primary or error}{f' ({detail})' if detail else ''}".split())
+
+
+def _user(conninfo: str) -> str:
+    return str(psycopg.conninfo.conninfo_to_dict(conninfo).get("user") or "<user>")
