@@ -6,24 +6,21 @@ its own. Memory is bounded by the budget and one chunk, disk by its limit; at th
 It is a cache: on kill -9 everything here is lost and nothing is missed, because the position reported to PostgreSQL is held before the first row that waits. So nothing is
 synced, and what a predecessor left is deleted at start.
 
-One thread appends; when a transaction is complete another may read it. Nothing is both appended to and read.
+One thread appends; when a transaction is complete another may read and drop it. The counters have a lock, the rows need none.
 """
 
 from __future__ import annotations
 
 import errno
-import marshal
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from twofold.errors import MissingGround
-
-Record = dict[str, bytes | None]
-TopicLists = dict[str, list[list[Record]]]
-"""By topic, then by partition: the records in order, as the transcoder makes them and Kafka's client takes them."""
+from twofold.sink.batch import RowBatch
 
 
 class Spool:
@@ -35,6 +32,7 @@ class Spool:
         self._disk_max = disk_max
         self.memory_bytes = 0
         self.disk_bytes = 0
+        self._lock = threading.Lock()
         self._living: set[Waiting] = set()
         try:
             shutil.rmtree(folder, ignore_errors=True)
@@ -59,8 +57,18 @@ class Spool:
             waiting.drop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def fits(self, size: int) -> bool:
-        return self.memory_bytes + size <= self._memory_max
+    def reserve(self, size: int) -> bool:
+        """Take so much of the budget, if it is there."""
+        with self._lock:
+            if self.memory_bytes + size > self._memory_max:
+                return False
+            self.memory_bytes += size
+            return True
+
+    def release(self, *, memory: int = 0, disk: int = 0) -> None:
+        with self._lock:
+            self.memory_bytes -= memory
+            self.disk_bytes -= disk
 
     def new_file(self) -> BinaryIO:
         return tempfile.TemporaryFile(dir=self._folder)
@@ -79,71 +87,65 @@ class Spool:
             raise MissingGround(
                 f"no room in the spool folder {self._folder} ({error.strerror}): make room or set spool.folder; the run takes up again by itself. Nothing is lost: the rows are in PostgreSQL's WAL"
             ) from None
-        self.disk_bytes += len(chunk)
+        with self._lock:
+            self.disk_bytes += len(chunk)
 
 
 class Waiting:
     """The rows of one transaction, in order."""
 
-    __slots__ = ("_chunks", "_file", "_file_bytes", "_spool", "bytes", "records")
+    __slots__ = ("_batches", "_file", "_file_bytes", "_held", "_spool", "records")
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._chunks: list[tuple[TopicLists, int]] = []
+        self._batches: list[RowBatch] = []
+        self._held = 0
         self._file: BinaryIO | None = None
         self._file_bytes = 0
         self.records = 0
-        self.bytes = 0
 
-    def append(self, lists: TopicLists, *, records: int, size: int) -> None:
-        """Take a chunk of rows; the caller does not touch it any more. `size` is what it roughly takes in memory."""
-        self.records += records
-        self.bytes += size
-        if self._file is None and self._spool.fits(size):
-            self._chunks.append((lists, size))
-            self._spool.memory_bytes += size
+    def append(self, batch: RowBatch) -> None:
+        """Take a batch of rows; the caller does not touch it any more."""
+        self.records += batch.records
+        if self._file is None and self._spool.reserve(batch.bytes):
+            self._batches.append(batch)
+            self._held += batch.bytes
             return
         if self._file is None:
             self._file = self._spool.new_file()
-            for waiting, held in self._chunks:
+            for waiting in self._batches:
                 self._spill(waiting)
-                self._spool.memory_bytes -= held
-            self._chunks.clear()
-        self._spill(lists)
+            self._release_memory()
+        self._spill(batch)
 
-    def chunks(self) -> Iterator[TopicLists]:
-        """All rows in order, chunk by chunk; may be read more than once (opened, then parked, then published)."""
-        for lists, _ in self._chunks:
-            yield lists
+    def batches(self) -> Iterator[RowBatch]:
+        """All rows in order, batch by batch; may be read more than once (opened, then parked, then published)."""
+        yield from self._batches
         if self._file is not None:
             self._file.seek(0)
             read = 0
             while read < self._file_bytes:
                 size = int.from_bytes(self._file.read(4), "big")
-                yield {
-                    topic: [[{"key": key, "value": value} for key, value in records] for records in partitions]
-                    for topic, partitions in marshal.loads(self._file.read(size)).items()  # noqa: S302  (written by this process, in a folder that only it can write)
-                }
+                yield RowBatch.from_bytes(self._file.read(size))
                 read += 4 + size
 
     def drop(self) -> None:
         """Forget the rows."""
         self._spool.forget(self)
-        self._spool.memory_bytes -= sum(size for _, size in self._chunks)
-        self._chunks.clear()
+        self._release_memory()
         if self._file is not None:
             self._file.close()
             self._file = None
-            self._spool.disk_bytes -= self._file_bytes
+            self._spool.release(disk=self._file_bytes)
             self._file_bytes = 0
 
-    def _spill(self, lists: TopicLists) -> None:
+    def _release_memory(self) -> None:
+        self._batches.clear()
+        self._spool.release(memory=self._held)
+        self._held = 0
+
+    def _spill(self, batch: RowBatch) -> None:
         assert self._file is not None
-        chunk = marshal.dumps(
-            {
-                topic: [[(r["key"], r["value"]) for r in records] for records in partitions]
-                for topic, partitions in lists.items()
-            }
-        )
+        chunk = batch.to_bytes()
         self._spool.write(self._file, len(chunk).to_bytes(4, "big") + chunk)
         self._file_bytes += 4 + len(chunk)

@@ -6,6 +6,7 @@ A batch lives in memory only. On kill -9 it is gone and PostgreSQL sends its row
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,3 +55,21 @@ class RowBatch:
         """Empty it; the lists that `lists` gave out before are no longer part of it."""
         self._topics.clear()
         self.bytes = 0
+
+    def to_bytes(self) -> bytes:
+        """For the spool's files, which only this process reads."""
+        topics = {
+            topic: [[(r["key"], r["value"]) for r in records] for records in lists]
+            for topic, lists in self._topics.items()
+        }
+        return marshal.dumps((self.bytes, topics))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> RowBatch:
+        batch = cls()
+        batch.bytes, topics = marshal.loads(data)  # noqa: S302  (written by this process into a file without a name)
+        batch._topics = {
+            topic: [[{"key": k, "value": v} for k, v in records] for records in lists]
+            for topic, lists in topics.items()
+        }
+        return batch

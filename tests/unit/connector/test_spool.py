@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +10,8 @@ from typing import Protocol
 import pytest
 
 from twofold.errors import MissingGround
-from twofold.spool import Spool, TopicLists
+from twofold.sink.batch import RowBatch
+from twofold.spool import Spool
 
 
 class MakeSpool(Protocol):
@@ -27,24 +28,28 @@ def make_spool(tmp_path: Path) -> Iterator[MakeSpool]:
         yield make
 
 
-def chunk(start: int, count: int = 3) -> TopicLists:
-    return {
-        "t": [
-            [{"key": b"%d" % n, "value": b"v" * 10} for n in range(start, start + count)],
-            [{"key": None, "value": None}],
-        ]
-    }
+def batch(start: int, count: int = 3) -> RowBatch:
+    made = RowBatch()
+    lists = made.lists("t", 2)
+    lists[0].extend({"key": b"%d" % n, "value": b"v" * 10} for n in range(start, start + count))
+    lists[1].append({"key": None, "value": None})
+    made.bytes = 60
+    return made
+
+
+def rows(batches: Iterable[RowBatch]) -> list[bytes]:
+    return [b.to_bytes() for b in batches]
 
 
 @pytest.mark.parametrize("memory_max", [0, 100, 10_000])
 def test_rows_come_back_in_order_as_often_as_asked(make_spool: MakeSpool, memory_max: int) -> None:
     spool = make_spool(memory_max=memory_max)
     waiting = spool.new()
-    expected = [chunk(n) for n in range(0, 30, 3)]
-    for lists in expected:
-        waiting.append(lists, records=4, size=60)
-    assert list(waiting.chunks()) == expected
-    assert list(waiting.chunks()) == expected
+    expected = [batch(n) for n in range(0, 30, 3)]
+    for given in expected:
+        waiting.append(given)
+    assert rows(waiting.batches()) == rows(expected)
+    assert rows(waiting.batches()) == rows(expected)
     assert waiting.records == 40
     assert (spool.disk_bytes > 0) == (memory_max < 600)
     waiting.drop()
@@ -54,17 +59,17 @@ def test_rows_come_back_in_order_as_often_as_asked(make_spool: MakeSpool, memory
 def test_memory_is_shared_and_small_transactions_stay_in_it(make_spool: MakeSpool) -> None:
     spool = make_spool(memory_max=100)
     small, large = spool.new(), spool.new()
-    small.append(chunk(0), records=4, size=60)
-    large.append(chunk(0), records=4, size=60)
+    small.append(batch(0))
+    large.append(batch(0))
     assert spool.memory_bytes == 60
     assert spool.disk_bytes > 0
-    assert list(small.chunks()) == list(large.chunks())
+    assert rows(small.batches()) == rows(large.batches())
 
 
 def test_the_limit_of_the_disk_is_named_with_its_remedy(make_spool: MakeSpool) -> None:
     spool = make_spool(memory_max=0, disk_max=100)
     with pytest.raises(MissingGround, match="raise it, or end the transactions in doubt"):
-        spool.new().append(chunk(0, 100), records=100, size=1000)
+        spool.new().append(batch(0, 100))
 
 
 def test_a_predecessors_files_are_gone_and_none_are_left(tmp_path: Path) -> None:
@@ -72,7 +77,7 @@ def test_a_predecessors_files_are_gone_and_none_are_left(tmp_path: Path) -> None
     folder.mkdir()
     (folder / "left").write_text("x")
     spool = Spool(folder, memory_max=0, disk_max=1 << 20)
-    spool.new().append(chunk(0), records=4, size=60)
+    spool.new().append(batch(0))
     assert not list(folder.iterdir())
     spool.close()
     assert not folder.exists()
