@@ -1,0 +1,65 @@
+"""What may be told to PostgreSQL: two positions that only grow.
+
+Flush decides what the server may forget, and what it sends again after a restart; write is what a coordinator waits for under synchronous prepare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twofold.bridge.actions import Action, Report
+from twofold.bridge.state import NO_FLOOR, State
+from twofold.positions import Lsn
+
+
+def report(state: State, out: list[Action]) -> State:
+    """Report what has grown."""
+    flush = max(state.flush, flush_position(state))
+    write = max(state.write, write_position(state))
+    if (write, flush) == (state.write, state.flush):
+        return state
+    out.append(Report(write, flush))
+    return replace(state, write=write, flush=flush)
+
+
+def flush_position(state: State) -> Lsn:
+    """The least of what is applied, what this session has read, and every prepare whose outcome is not committed in Kafka."""
+    reachable = min(state.applied_lsn, state.read_lsn)
+    if reachable <= state.flush:
+        return state.flush
+    return min(reachable, oldest_unresolved(state), oldest_uncommitted(state))
+
+
+def oldest_unresolved(state: State) -> Lsn:
+    """The oldest prepare without an outcome."""
+    return state.prepared[0].prepare_lsn if state.prepared else NO_FLOOR
+
+
+def oldest_uncommitted(state: State) -> Lsn:
+    """The oldest prepare whose outcome has been read and is not yet committed in Kafka: a restart needs its rows once more."""
+    group = state.group.floor if state.group else NO_FLOOR
+    return min([group, *(flight.floor for flight in state.in_flight)])
+
+
+def write_position(state: State) -> Lsn:
+    """How far a synchronous standby has `written`.
+
+    Without synchronous prepare: how far was read, as PostgreSQL's own subscribers say it; holding it at flush would make a session that waits for
+    remote_write in its PREPARE wait for its own outcome. With it: everything up to here is accepted by Kafka, outcomes committed, prepares open or parked by rule.
+    """
+    if not state.policy.synchronous:
+        return state.read_lsn
+    if state.in_flight:
+        reachable = state.in_flight[0].since
+    elif state.group:
+        reachable = state.group.since
+    else:
+        reachable = state.read_lsn
+    if reachable <= state.write:
+        return state.write
+    return min(reachable, oldest_unacknowledged(state))
+
+
+def oldest_unacknowledged(state: State) -> Lsn:
+    """The oldest prepare that Kafka has not accepted."""
+    return next((each.prepare_lsn for each in state.prepared if not each.acknowledged), NO_FLOOR)

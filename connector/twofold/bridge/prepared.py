@@ -1,0 +1,212 @@
+"""A prepared transaction's life: staged, then open or parked, then committed, aborted or forgotten.
+
+Whether it is resolved is decided at its outcome alone, never by where its prepare lies: that may be before what was confirmed or applied.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import replace
+
+from twofold.bridge.actions import (
+    AbortPrepared,
+    Action,
+    AppendStaged,
+    CommitPrepared,
+    Forget,
+    LedgerState,
+    NoteInDoubt,
+    OpenPrepared,
+    Refuse,
+)
+from twofold.bridge.events import CommitPreparedRead, PrepareRead, RollbackPreparedRead
+from twofold.bridge.group import answered, close, join, read_to
+from twofold.bridge.state import Flight, Phase, Prepared, State
+from twofold.positions import Lsn, PreparedIdentity, format_lsn
+
+
+def stage(state: State, event: PrepareRead, out: list[Action]) -> State:
+    """PREPARE: the rows wait in the spool. One met before the stream has caught up may be resolved already, so nothing else is done with it yet."""
+    if state.find(event.identity):
+        out.append(_prepared_twice(event))
+        return state
+    staged = Prepared(event.identity, event.prepare_lsn, event.rows, Phase.STAGED, acknowledged=not event.rows)
+    outstanding = list(state.prepared)
+    insort(outstanding, staged, key=lambda each: each.prepare_lsn)
+    state = replace(state, prepared=tuple(outstanding), read_lsn=max(state.read_lsn, event.end_lsn))
+    if event.park_reason is not None:
+        return park(state, event.identity, event.park_reason, out)
+    return due(state, event.identity) if state.policy.open_at_once or state.policy.synchronous else state
+
+
+def due(state: State, identity: PreparedIdentity) -> State:
+    """It is to be opened as soon as that is possible."""
+    entry = state.find(identity)
+    if entry is None or entry.phase is not Phase.STAGED or not entry.rows or identity in state.due:
+        return state
+    return replace(state, due=(*state.due, identity))
+
+
+def all_due(state: State) -> State:
+    """So are all staged ones: nothing more waits to be read, their outcomes are not there yet."""
+    return replace(
+        state, due=tuple(each.identity for each in state.prepared if each.phase is Phase.STAGED and each.rows)
+    )
+
+
+def may_open(state: State) -> bool:
+    """Not while it may be resolved already, nor while rows that must be committed before are half there."""
+    return state.caught_up and not state.unfinished
+
+
+def open_due(state: State, out: list[Action]) -> State:
+    """Open what is due. The pool is full: park, since the outcome that would free a slot is behind in the same stream; under synchronous prepare let it wait."""
+    while state.due and may_open(state) and (state.free or not state.policy.synchronous):
+        identity = state.due[0]
+        state = open_one(state, identity, out) if state.free else park(state, identity, "the pool is full", out)
+    return state
+
+
+def open_one(state: State, identity: PreparedIdentity, out: list[Action]) -> State:
+    """Open it, behind everything that the main producer holds: rows of two producers never interleave in a partition."""
+    entry = state.find(identity)
+    assert entry is not None
+    state = close(state, out)
+    slot, *free = state.free
+    out.append(OpenPrepared(identity, slot))
+    state = state.moved(entry, Phase.OPENING, acknowledged=False)
+    return replace(
+        state,
+        free=tuple(free),
+        held=(*state.held, (identity, slot)),
+        due=tuple(each for each in state.due if each != identity),
+        unnoted=(*state.unnoted, identity),
+    )
+
+
+def opened(state: State, identity: PreparedIdentity) -> State:
+    """Kafka has the rows, even if it is to be parked meanwhile."""
+    entry = state.find(identity)
+    if entry is None:
+        return state
+    return state.moved(entry, Phase.OPEN if entry.is_open else entry.phase, acknowledged=True)
+
+
+def park(state: State, identity: PreparedIdentity, why: str, out: list[Action]) -> State:
+    """Let the rows wait outside Kafka for the outcome, so that readers go on. Parked once, it stays so."""
+    entry = state.find(identity)
+    if entry is None or entry.phase is Phase.PARKED or not entry.rows:
+        return state
+    if entry.is_open:
+        out.append(AbortPrepared(identity, _slot(state, identity), why))
+    return _parked(state, entry)
+
+
+def _parked(state: State, entry: Prepared) -> State:
+    identity = entry.identity
+    state = state.moved(entry, Phase.PARKED, acknowledged=entry.acknowledged or not entry.is_open)
+    unnoted = state.unnoted if identity in state.unnoted else (*state.unnoted, identity)
+    return replace(state, unnoted=unnoted, due=tuple(each for each in state.due if each != identity))
+
+
+def aborted(state: State, identity: PreparedIdentity) -> State:
+    """Its Kafka transaction is no more. If nobody asked for that, Kafka has timed it out: it is parked like one that was held too long."""
+    entry = state.find(identity)
+    if entry and entry.is_open:
+        state = _parked(state, entry)
+    return release(state, identity)
+
+
+def committed(state: State, identity: PreparedIdentity, applied_lsn: Lsn, out: list[Action]) -> State:
+    """Its own Kafka transaction is committed: the rows are needed no more."""
+    out.append(Forget(identity))
+    return release(answered(state, applied_lsn, identity), identity)
+
+
+def release(state: State, identity: PreparedIdentity) -> State:
+    """Its slot may be used again."""
+    freed = tuple(slot for holder, slot in state.held if holder == identity)
+    return replace(state, free=state.free + freed, held=tuple(each for each in state.held if each[0] != identity))
+
+
+def commit(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
+    """COMMIT PREPARED: an open one commits by itself, behind the group; a staged or parked one becomes part of the group."""
+    entry = state.find(event.identity)
+    if state.skips(event.commit_lsn):
+        return read_to(_discard(state, entry, out) if entry else state, event.end_lsn)
+    if entry is None:
+        return _commit_unknown(state, event, out)
+    if entry.is_open:
+        return _commit_open(state.without(entry), entry, event, out)
+    out.append(AppendStaged(entry.identity, event.commit_lsn) if entry.rows else Forget(entry.identity))
+    state = _resolved(state.without(entry), entry.identity, LedgerState.COMMITTED, out)
+    return join(state, event.end_lsn, transactions=1 if entry.rows else 0, rows=entry.rows, floor=entry.prepare_lsn)
+
+
+def _commit_open(state: State, entry: Prepared, event: CommitPreparedRead, out: list[Action]) -> State:
+    identity, since = entry.identity, state.read_lsn
+    state = close(state, out)
+    sequence = state.sequence + 1
+    out.append(
+        CommitPrepared(
+            identity, _slot(state, identity), sequence, event.end_lsn, event.commit_lsn, identity in state.ledger
+        )
+    )
+    flight = Flight(since, event.end_lsn, entry.prepare_lsn, identity)
+    state = replace(state, sequence=sequence, in_flight=(*state.in_flight, flight), ledger=state.ledger - {identity})
+    return read_to(state, event.end_lsn)
+
+
+def _commit_unknown(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
+    """Without its prepare: an empty one, which some servers announce so; or one whose rows the server will never send again."""
+    if event.identity in state.ledger or state.policy.may_lack_prepares:
+        out.append(_rows_lost(event))
+        return state
+    return join(state, event.end_lsn)
+
+
+def rollback(state: State, event: RollbackPreparedRead, out: list[Action]) -> State:
+    """ROLLBACK PREPARED: nothing was ever visible. It is an outcome all the same: its prepare holds flush until Kafka has the progress."""
+    entry = state.find(event.identity)
+    if event.end_lsn <= state.resume_lsn:
+        return read_to(_discard(state, entry, out) if entry else state, event.end_lsn)
+    state = _resolved(state, event.identity, LedgerState.ROLLED_BACK, out)
+    if entry is None:
+        return join(state, event.end_lsn)
+    return join(_discard(state, entry, out), event.end_lsn, floor=entry.prepare_lsn)
+
+
+def _resolved(state: State, identity: PreparedIdentity, how: LedgerState, out: list[Action]) -> State:
+    """What the ledger has as unresolved ends there in the Kafka transaction that carries the outcome."""
+    if identity not in state.ledger:
+        return state
+    out.append(NoteInDoubt(identity, how))
+    return replace(state, ledger=state.ledger - {identity})
+
+
+def _discard(state: State, entry: Prepared, out: list[Action]) -> State:
+    if entry.is_open:
+        out.append(AbortPrepared(entry.identity, _slot(state, entry.identity), "rolled back"))
+    out.append(Forget(entry.identity))
+    return state.without(entry)
+
+
+def _slot(state: State, identity: PreparedIdentity) -> int:
+    return next(slot for holder, slot in state.held if holder == identity)
+
+
+def _prepared_twice(event: PrepareRead) -> Refuse:
+    name = f"transaction {event.identity.xid} ({event.identity.gid!r})"
+    return Refuse(
+        f"PostgreSQL sent PREPARE of {name} at {format_lsn(event.prepare_lsn)} while the same transaction is still without an outcome",
+        at_stake="which of the two the next COMMIT PREPARED or ROLLBACK PREPARED speaks of",
+        repair="start again; if it comes back, report it with the server's version and `twofold status`",
+    )
+
+
+def _rows_lost(event: CommitPreparedRead) -> Refuse:
+    return Refuse(
+        f"PostgreSQL sent COMMIT PREPARED of transaction {event.identity.xid} ({event.identity.gid!r}) at {format_lsn(event.commit_lsn)} without its PREPARE",
+        at_stake="its rows: they are committed in the source, and this server will not send them again (a 17 that was promoted forgets what was prepared before)",
+        repair="`twofold prepared list` names its tables; reload them with `twofold backfill`, then start again",
+    )
