@@ -1,0 +1,54 @@
+"""What is asked of which server, and the pure readers beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from twofold.errors import MissingGround
+from twofold.positions import Lsn
+from twofold.source.connection import address
+from twofold.source.identity import TimelineSwitch, parse_history
+from twofold.source.session import SessionOptions, negotiate
+
+
+def test_server_15_gets_what_it_knows() -> None:
+    said = negotiate(SessionOptions(streaming="parallel"), 150018, ["p"])
+    assert said == {
+        "proto_version": "3",
+        "publication_names": '"p"',
+        "streaming": "on",
+        "two_phase": "on",
+        "binary": "on",
+        "messages": "on",
+    }
+
+
+def test_server_18_gets_all() -> None:
+    said = negotiate(SessionOptions(streaming="parallel", origin="none"), 180006, ["p", 'q"r'])
+    assert said["proto_version"] == "4"
+    assert said["streaming"] == "parallel"
+    assert said["origin"] == "none"
+    assert said["publication_names"] == '"p","q""r"'
+
+
+def test_what_is_off_is_not_said() -> None:
+    options = SessionOptions(two_phase=False, streaming="off", binary=False, messages=False)
+    assert negotiate(options, 170000, ["p"]) == {"proto_version": "4", "publication_names": '"p"'}
+
+
+def test_origin_is_refused_where_the_server_has_none() -> None:
+    with pytest.raises(MissingGround, match="needs PostgreSQL 16"):
+        negotiate(SessionOptions(origin="none"), 150019, ["p"])
+
+
+def test_a_history_file_is_read() -> None:
+    content = "# made by hand\n1\t0/3000148\tno recovery target specified\n\n2\t1A/5000000\n"
+    assert parse_history(content) == (
+        TimelineSwitch(1, Lsn(0x3000148), "no recovery target specified"),
+        TimelineSwitch(2, Lsn(0x1A_0500_0000), ""),
+    )
+
+
+def test_an_address_never_shows_the_password() -> None:
+    for conninfo in ("postgresql://u:secret@h:5/d", "host=h port=5 dbname=d user=u password=secret"):
+        assert address(conninfo) == "h:5/d"
