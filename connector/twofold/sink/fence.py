@@ -1,0 +1,87 @@
+"""Recovery's steps 2 and 3: fence, take over, read. In that order, and nothing else writes before it is through.
+
+`init_transactions` of every id the connector may have used, main first, makes every older holder's calls fail and aborts what it left open. Then a takeover record, committed through main: of two
+instances that fence at once, the one that lost main learns it here. Only then is the progress read: read before the fence, it could be the progress before a predecessor's last commit.
+If it names a larger pool than ours, the ids beyond are fenced too, and the takeover and the reading are repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+
+from twofold import failpoints
+from twofold.errors import Fenced
+from twofold.sink.client import KafkaSettings
+from twofold.sink.names import Names
+from twofold.sink.producer import TransactionalProducer
+from twofold.sink.progress import ProgressReader, Recovered
+from twofold.sink.publisher import Publisher, close_quietly
+from twofold.sink.records import SchemaIds
+from twofold.sink.registry import Registry
+from twofold.sink.watch import Watch
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fencing:
+    """The ground is ours: what was read, and the producers to go on with."""
+
+    recovered: Recovered
+    publisher: Publisher
+
+
+def fence(
+    settings: KafkaSettings, names: Names, registry: Registry, ids: SchemaIds, *, pool: int, watch: Watch
+) -> Fencing:
+    """Fence all predecessors and read what they left. The topics of the bookkeeping exist. On any error nothing stays behind."""
+    producers: list[TransactionalProducer] = []
+    ids_in_use = pool
+    reader = ProgressReader(settings, names, registry)
+    try:
+        main = _initialised(names.main_id, settings, watch, producers)
+        failpoints.hit("fence_main")
+        while True:
+            for slot in range(len(producers) - 1, ids_in_use):
+                _initialised(names.prepared_id(slot), settings, watch, producers)
+                failpoints.hit("fence_prepared")
+            token = uuid.uuid4().hex
+            _take_over(main, names, token)
+            failpoints.hit("after_takeover")
+            recovered = reader.read()
+            failpoints.hit("after_progress_read")
+            if recovered.takeover != token:
+                raise Fenced(
+                    f"another instance took {names.prefix} over while this one did: it goes on, and this one stands by"
+                )
+            used = recovered.progress.pool if recovered.progress else 0
+            if used <= ids_in_use:
+                break
+            _log.info("the last progress names a pool of %d producers: fencing those beyond %d", used, ids_in_use)
+            ids_in_use = used
+    except BaseException:
+        for producer in producers:
+            close_quietly(producer)
+        raise
+    finally:
+        reader.close()
+    for beyond in producers[1 + pool :]:
+        beyond.destroy()
+    return Fencing(recovered, Publisher(names, ids, main, producers[1 : 1 + pool]))
+
+
+def _initialised(
+    transactional_id: str, settings: KafkaSettings, watch: Watch, producers: list[TransactionalProducer]
+) -> TransactionalProducer:
+    producer = TransactionalProducer(transactional_id, settings, watch)
+    producers.append(producer)
+    producer.init()
+    return producer
+
+
+def _take_over(main: TransactionalProducer, names: Names, token: str) -> None:
+    main.begin()
+    main.produce(names.progress, 0, [{"key": names.takeover_key, "value": token.encode()}])
+    main.commit()

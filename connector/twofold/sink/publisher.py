@@ -1,0 +1,153 @@
+"""`Publisher`: the main producer and the pool, and the one order in which they may be used.
+
+Promises
+- Whole: the rows, the commit record, the progress record and what else is said of them are in one Kafka transaction.
+- Serial: one transaction commits after the other, in the order of the calls.
+- Never interleaved: before a producer writes, what every other one wrote is acknowledged; and while the main producer has a transaction open no other one writes. So a commit record's offset
+  ranges hold nobody else's rows.
+- Exact: ranges come from delivery reports, after a flush; the commit record is written last but for the progress.
+
+It decides nothing and keeps nothing: an error of any call ends the run, and after it the only call is `close`. All methods are called by one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from twofold import failpoints
+from twofold.errors import RunEnded, TwofoldError
+from twofold.sink.batch import Record, RowBatch
+from twofold.sink.names import Names
+from twofold.sink.producer import TransactionalProducer
+from twofold.sink.records import SchemaIds
+from twofold_avro.records import Commit, Pin, Prepared, Progress, Range
+
+
+class Publisher:
+    """Takes the producers over from `fence`, initialised."""
+
+    def __init__(
+        self, names: Names, ids: SchemaIds, main: TransactionalProducer, pool: Sequence[TransactionalProducer]
+    ) -> None:
+        self._names = names
+        self._ids = ids
+        self._main = main
+        self._pool = tuple(pool)
+
+    @property
+    def pool(self) -> int:
+        return len(self._pool)
+
+    def produce(self, batch: RowBatch) -> None:
+        """Add rows to the main producer's transaction, which begins with the first."""
+        self._begin_main()
+        for topic, partition, records in batch.partitions():
+            self._main.produce(topic, partition, records)
+        failpoints.hit("after_produce")
+
+    def commit_main(
+        self,
+        commit: Commit | None,
+        progress: Progress,
+        *,
+        ledger: Mapping[str, Prepared] | None = None,
+        pins: Mapping[str, Pin] | None = None,
+    ) -> Commit | None:
+        """Commit the group. `commit`'s rows and ranges are filled in here. None: a transaction that says only how far the connector is; then there must be no rows.
+
+        `ledger` by downstream id, `pins` by topic. Returns the commit record as it was written.
+        """
+        self._begin_main()
+        return self._finish(self._main, commit, progress, ledger or {}, pins or {})
+
+    def open(self, slot: int, batch: RowBatch) -> None:
+        """A prepared transaction's rows into a Kafka transaction of their own: acknowledged by the in-sync replicas when this returns, and nothing else written."""
+        self._assert_main_committed()
+        failpoints.hit("before_open")
+        producer = self._pool[slot]
+        producer.begin()
+        failpoints.hit("after_begin")
+        for topic, partition, records in batch.partitions():
+            producer.produce(topic, partition, records, every=True)
+        failpoints.hit("after_produce")
+        producer.flush()
+        if not producer.all_acknowledged:
+            raise RunEnded(f"Kafka: {producer.transactional_id}: flushed, and not every row was reported as delivered")
+        failpoints.hit("after_open")
+
+    def commit_prepared(
+        self, slot: int, commit: Commit, progress: Progress, *, ledger: Mapping[str, Prepared]
+    ) -> Commit:
+        """Make an open prepared transaction visible: commit record, progress, ledger, commit."""
+        self._assert_main_committed()
+        written = self._finish(self._pool[slot], commit, progress, ledger, {})
+        assert written is not None
+        return written
+
+    def abort(self, slot: int) -> None:
+        """Leave nothing of an open prepared transaction."""
+        failpoints.hit("before_abort")
+        self._pool[slot].abort()
+        failpoints.hit("after_abort")
+
+    def close(self) -> None:
+        """Give readers their topics back soon: abort what is open, then drop all producers. Recovery does not depend on it."""
+        for producer in (self._main, *self._pool):
+            close_quietly(producer)
+
+    def _begin_main(self) -> None:
+        if not self._main.in_transaction:
+            self._main.begin()
+            failpoints.hit("after_begin")
+
+    def _assert_main_committed(self) -> None:
+        assert not self._main.in_transaction, "the main producer commits before another one writes"
+
+    def _finish(
+        self,
+        producer: TransactionalProducer,
+        commit: Commit | None,
+        progress: Progress,
+        ledger: Mapping[str, Prepared],
+        pins: Mapping[str, Pin],
+    ) -> Commit | None:
+        producer.flush()
+        failpoints.hit("after_flush")
+        ranges = tuple(Range(w.topic, w.partition, w.first, w.last, w.count) for w in producer.ranges())
+        failpoints.hit("before_commit_record")
+        if commit is not None:
+            commit = replace(commit, ranges=ranges, rows=sum(r.count for r in ranges))
+            self._write(producer, self._names.commits, [{"key": None, "value": commit.to_bytes(self._ids.commit)}])
+        else:
+            assert not ranges, "rows without a commit record"
+        failpoints.hit("after_commit_record")
+        self._write(
+            producer,
+            self._names.prepared,
+            [{"key": key.encode(), "value": entry.to_bytes(self._ids.prepared)} for key, entry in ledger.items()],
+        )
+        self._write(producer, self._names.progress, self._progress_records(progress, pins))
+        failpoints.hit("before_commit")
+        producer.commit()
+        failpoints.hit("after_commit")
+        return commit
+
+    def _progress_records(self, progress: Progress, pins: Mapping[str, Pin]) -> list[Record]:
+        pinned: Iterable[Record] = (
+            {"key": self._names.pin_key(topic), "value": pin.to_bytes(self._ids.pin)} for topic, pin in pins.items()
+        )
+        return [*pinned, {"key": self._names.progress_key, "value": progress.to_bytes(self._ids.progress)}]
+
+    @staticmethod
+    def _write(producer: TransactionalProducer, topic: str, records: list[Record]) -> None:
+        producer.produce(topic, 0, records)
+
+
+def close_quietly(producer: TransactionalProducer) -> None:
+    """Abort if there is something open, and destroy. An error here changes nothing: the id's next `init` aborts all the same."""
+    if producer.in_transaction:
+        with contextlib.suppress(TwofoldError):
+            producer.abort()
+    producer.destroy()
