@@ -1,0 +1,100 @@
+"""The three servers together: started side by side, ready together, ended together."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from twofold.stack import ground
+from twofold.stack.kafka import KafkaCluster
+from twofold.stack.postgres import PostgresServer
+from twofold.stack.registry import RegistryServer
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports that were chosen by the caller; None is a free one."""
+
+    postgres: int | None = None
+    kafka: int | None = None
+    registry: int | None = None
+
+
+class LocalStack:
+    """PostgreSQL, Kafka and a registry in one folder, as a context manager.
+
+    Without a folder it makes one and removes it at the end, except where something failed: the logs say why.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        postgres: str | None = None,
+        brokers: int = 1,
+        registry: bool = True,
+        ports: Ports | None = None,
+        postgres_settings: Mapping[str, str] | None = None,
+        kafka_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        ground.require_linux()
+        self._temporary = folder is None
+        self.folder = temporary_folder() if folder is None else folder.absolute()
+        ports = ports or Ports()
+        self.postgres = PostgresServer(
+            self.folder / "postgres", version=postgres, port=ports.postgres, settings=postgres_settings
+        )
+        self.kafka = KafkaCluster(self.folder / "kafka", brokers=brokers, port=ports.kafka, settings=kafka_settings)
+        self.registry = RegistryServer(self.folder / "registry", port=ports.registry) if registry else None
+
+    def start(self) -> None:
+        """Returns when all are ready; if one cannot be, none is left."""
+        try:
+            self._fetch()
+            self._each([server.start for server in self._servers])
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        self._each([server.stop for server in self._servers])
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+        if self._temporary and kind is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _servers(self) -> list[PostgresServer | KafkaCluster | RegistryServer]:
+        servers: list[PostgresServer | KafkaCluster | RegistryServer] = [self.postgres, self.kafka]
+        return servers if self.registry is None else [*servers, self.registry]
+
+    def _fetch(self) -> None:
+        """All downloads at once and before anything starts, so that their progress is one line."""
+        wanted = ground.locked("kafka") + (ground.locked("registry") if self.registry else ())
+        ground.fetched(wanted)
+
+    @staticmethod
+    def _each(steps: list[Callable[[], None]]) -> None:
+        """All steps side by side, each to its end; then the first error."""
+        with ThreadPoolExecutor(len(steps)) as pool:
+            futures = [pool.submit(step) for step in steps]
+        for future in futures:
+            future.result()
+
+
+def temporary_folder() -> Path:
+    """A fresh folder that an unprivileged PostgreSQL can reach."""
+    folder = Path(tempfile.mkdtemp(prefix="stack-", dir=ground.open_folder()))
+    folder.chmod(0o755)
+    return folder

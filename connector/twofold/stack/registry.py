@@ -1,0 +1,104 @@
+"""Apicurio Registry on loopback, with Confluent's API and Confluent's default compatibility. Its data is an H2 file that survives kill -9."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+from twofold.stack import ground, java
+from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
+
+_JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+_READY_SUBJECT: Final = "twofold-stack-ready"
+_START_S: Final = 120
+
+
+class RegistryServer:
+    """One registry: data, port and log stay the same over stop, kill and start."""
+
+    def __init__(self, folder: Path, *, port: int | None = None) -> None:
+        self.folder = folder
+        self.log = folder / "registry.log"
+        self._wanted_port = port
+        self._process: GuardedProcess | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """The address for a client of Confluent's registry."""
+        return self.address(self.port)
+
+    @staticmethod
+    def address(port: int) -> str:
+        return f"http://{LOOPBACK}:{port}/apis/ccompat/v7"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the registry was started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns when a schema has been registered."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (artifact,) = ground.locked("registry")
+        program = ground.unpacked(artifact) / "quarkus-run.jar"
+        self.port = choose_port(self.port or self._wanted_port, "the registry")
+        settings = {
+            "quarkus.http.host": LOOPBACK,
+            "quarkus.http.port": self.port,
+            # By default this port opens on all interfaces.
+            "quarkus.management.host": LOOPBACK,
+            "quarkus.management.port": choose_port(None, "the registry's management"),
+            "apicurio.storage.kind": "sql",
+            "apicurio.storage.sql.kind": "h2",
+            "apicurio.datasource.url": f"jdbc:h2:file:{self.folder.absolute() / 'registry'}",
+        }
+        options = [f"-D{name}={value}" for name, value in settings.items()]
+        self._process = GuardedProcess(
+            "the registry",
+            [java.for_registry().program, *_JVM, *options, "-jar", program],
+            log=self.log,
+        )
+        self._process.wait_until(self._registers, seconds=_START_S)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.kill()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def _registers(self) -> bool:
+        try:
+            self.prove_ready(self.url)
+        except OSError:
+            # Not listening yet, or answering with an error while it starts: the caller asks again until its deadline.
+            return False
+        return True
+
+    @staticmethod
+    def prove_ready(url: str) -> None:
+        """Sets Confluent's default compatibility, registers a schema and deletes it again; OSError if it is not ready."""
+        subject = f"{url}/subjects/{_READY_SUBJECT}"
+        _call("PUT", f"{url}/config", {"compatibility": "BACKWARD"})
+        _call("POST", f"{subject}/versions", {"schema": '"string"'})
+        _call("DELETE", subject)
+        _call("DELETE", f"{subject}?permanent=true")
+
+
+def _call(method: str, address: str, body: dict[str, Any] | None = None) -> None:
+    request = urllib.request.Request(  # noqa: S310  (the caller's own address)
+        address,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
+    )
+    urllib.request.urlopen(request, timeout=10).close()  # noqa: S310
