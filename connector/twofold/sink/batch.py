@@ -7,8 +7,10 @@ A batch lives in memory only. On kill -9 it is gone and PostgreSQL sends its row
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from twofold_avro import wire
 
 Record = dict[str, Any]
 """`{"key": bytes | None, "value": bytes | None}`."""
@@ -55,6 +57,16 @@ class RowBatch:
         """Empty it; the lists that `lists` gave out before are no longer part of it."""
         self._topics.clear()
         self.bytes = 0
+
+    def reframe(self, ids: Mapping[int, tuple[int, int]]) -> None:
+        """Put real schema ids of key and envelope in the place of provisional ones."""
+        frames = {wire.header(old): (wire.header(key), wire.header(value)) for old, (key, value) in ids.items()}
+        for _, _, records in self.partitions():
+            for record in records:
+                for part, name in enumerate(("key", "value")):
+                    data = record[name]
+                    if data is not None and (frame := frames.get(data[:5])):
+                        record[name] = frame[part] + data[5:]
 
     def to_bytes(self) -> bytes:
         """For the spool's files, which only this process reads."""

@@ -105,6 +105,7 @@ class KafkaSettings:
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # a fetch that finds nothing tells a topic's end; by default it waits half a second
             "allow.auto.create.topics": False,
             "logger": _librdkafka,
         }

@@ -41,12 +41,13 @@ def fence(
     ids_in_use = pool
     reader = ProgressReader(settings, names, registry)
     try:
-        main = _initialised(names.main_id, settings, watch, producers)
+        producers.append(main := TransactionalProducer(names.main_id, settings, watch))
+        main.init()
         failpoints.hit("fence_main")
         while True:
-            for slot in range(len(producers) - 1, ids_in_use):
-                _initialised(names.prepared_id(slot), settings, watch, producers)
-                failpoints.hit("fence_prepared")
+            _fence_pool(
+                producers, [names.prepared_id(slot) for slot in range(len(producers) - 1, ids_in_use)], settings, watch
+            )
             token = uuid.uuid4().hex
             _take_over(main, names, token)
             failpoints.hit("after_takeover")
@@ -65,20 +66,20 @@ def fence(
         for producer in producers:
             close_quietly(producer)
         raise
-    finally:
-        reader.close()
     for beyond in producers[1 + pool :]:
         beyond.destroy()
     return Fencing(recovered, Publisher(names, ids, main, producers[1 : 1 + pool]))
 
 
-def _initialised(
-    transactional_id: str, settings: KafkaSettings, watch: Watch, producers: list[TransactionalProducer]
-) -> TransactionalProducer:
-    producer = TransactionalProducer(transactional_id, settings, watch)
-    producers.append(producer)
-    producer.init()
-    return producer
+def _fence_pool(producers: list[TransactionalProducer], ids: list[str], settings: KafkaSettings, watch: Watch) -> None:
+    """All are sent on their way before the first is waited for."""
+    new = [TransactionalProducer(transactional_id, settings, watch) for transactional_id in ids]
+    producers.extend(new)
+    for producer in new:
+        producer.start_init()
+    for producer in new:
+        producer.init()
+        failpoints.hit("fence_prepared")
 
 
 def _take_over(main: TransactionalProducer, names: Names, token: str) -> None:

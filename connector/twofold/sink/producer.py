@@ -11,13 +11,14 @@ What is queued here is lost on kill -9, and was never committed: the next holder
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from twofold.errors import RunEnded
 from twofold.sink.batch import Record
@@ -74,6 +75,11 @@ class TransactionalProducer:
     def init(self) -> None:
         """Fence every older holder of the id and have the broker abort what it left open."""
         self._call("init_transactions", self._alive.init_transactions)
+
+    def start_init(self) -> None:
+        """Send `init` on its way; `init` then waits for the rest. So a pool is fenced in the time of one."""
+        with contextlib.suppress(KafkaException):  # "not yet", or an error that `init` meets again
+            self._alive.init_transactions(0.001)
 
     def begin(self) -> None:
         assert not self.in_transaction, self.transactional_id

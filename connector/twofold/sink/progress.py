@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from twofold.errors import Unreachable
@@ -23,9 +23,10 @@ from twofold_avro import wire
 from twofold_avro.records import Commit, Pin, Prepared, Progress, Record
 from twofold_avro.schemas import fixed
 
+_Latest = dict[bytes, bytes]
 _R = TypeVar("_R", bound=Record)
 
-_BOUNDS = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+_ENDS = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
 _TAIL = 64
 """How far before the end the last commit record is looked for first; each further look goes twice as far."""
 
@@ -54,26 +55,24 @@ class ProgressReader:
     """Reads; writes nothing. Used by one thread."""
 
     def __init__(self, settings: KafkaSettings, names: Names, registry: Registry) -> None:
+        self._settings = settings
         self._timeout_s = settings.call_timeout_s
         self._names = names
         self._registry = registry
         self._own_schemas: dict[tuple[int, type[Record]], bool] = {}
-        with sorted_errors("making the reader"):
+        with sorted_errors("making the admin client"):
             self._admin = AdminClient(settings.admin())
-            self._consumer = Consumer(settings.consumer())
-
-    def close(self) -> None:
-        with sorted_errors("closing the reader"):
-            self._consumer.close()
 
     def read(self) -> Recovered:
         """Everything that recovery reads. True only after the fence."""
-        latest = self._latest(self._names.progress)
-        ledger = self._latest(self._names.prepared)
-        last = self._last(self._names.commits)
-        progress = latest.get(self._names.progress_key)
-        takeover = latest.get(self._names.takeover_key)
-        pinned = {topic: m for key, m in latest.items() if (topic := self._names.pinned_topic(key))}
+        names = self._names
+        bounds = {topic: self._bounds(topic) for topic in (names.progress, names.prepared, names.commits)}
+        low, end = bounds[names.commits]
+        found = self._committed({**bounds, names.commits: (max(low, end - _TAIL), end)})
+        latest, ledger = found[names.progress], found[names.prepared]
+        last = self._last_commit(found[names.commits].get(b""), low, end)
+        progress, takeover = latest.get(names.progress_key), latest.get(names.takeover_key)
+        pinned = {topic: value for key, value in latest.items() if (topic := names.pinned_topic(key))}
         entries = {key.decode(): self._decode(Prepared, value) for key, value in ledger.items()}
         return Recovered(
             progress=None if progress is None else self._decode(Progress, progress),
@@ -83,64 +82,73 @@ class ProgressReader:
             last_commit=None if last is None else self._decode(Commit, last),
         )
 
-    def _latest(self, topic: str) -> dict[bytes, bytes]:
-        """What compaction would leave: each key's last value; a key whose last value is a tombstone is gone."""
-        latest: dict[bytes, bytes | None] = {}
-        _, end = self._bounds(topic)
-        for message in self._committed(topic, OFFSET_BEGINNING, end):
-            latest[message.key() or b""] = message.value()
-        return {key: value for key, value in latest.items() if value is not None}
-
-    def _last(self, topic: str) -> bytes | None:
-        """The last record's value. Markers and aborted records take offsets too, so it may lie some way before the end."""
-        low, end = self._bounds(topic)
+    def _last_commit(self, last: bytes | None, low: int, end: int) -> bytes | None:
+        """Markers and aborted records take offsets too, so the last commit record may lie some way before the end."""
         back = _TAIL
-        while True:
-            start = max(low, end - back)
-            last = None
-            for message in self._committed(topic, start, end):
-                last = message.value()
-            if last is not None or start == low:
-                return last
+        while last is None and end - back > low:
             back *= 4
+            last = self._committed({self._names.commits: (max(low, end - back), end)})[self._names.commits].get(b"")
+        return last
 
     def _bounds(self, topic: str) -> tuple[int, int]:
         """The first offset, and the high watermark: beyond what read_committed may see now."""
         place = TopicPartition(topic, 0)
         with sorted_errors(f"reading the bounds of {topic}"):
-            bounds = [
+            low, high = (
                 self._admin.list_offsets(
                     {place: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._timeout_s
                 )[place]
                 .result()
                 .offset
-                for spec in _BOUNDS
-            ]
-        return bounds[0], bounds[1]
+                for spec in _ENDS
+            )
+        return low, high
 
-    def _committed(self, topic: str, start: int, end: int) -> Iterator[Message]:
-        """The records from `start` to the high watermark `end`. Each step is bounded, not their number."""
-        with sorted_errors(f"reading {topic}"):
-            self._consumer.assign([TopicPartition(topic, 0, start)])
-            deadline = time.monotonic() + self._timeout_s
-            while True:
-                for message in self._consumer.consume(1000, _WAIT_S):
-                    deadline = time.monotonic() + self._timeout_s
-                    error = message.error()
-                    if error is None:
-                        yield message
-                    elif error.code() != PARTITION_EOF:
-                        raise sort_error(error, f"reading {topic}")
-                    elif (message.offset() or 0) >= end:
-                        return
-                if time.monotonic() > deadline:
-                    raise Unreachable(
-                        f"Kafka does not give {topic} to its end, offset {end}, within {self._timeout_s:.0f} s: brokers are away, or a transaction of another"
-                        f" program is open in it (kafka-transactions --bootstrap-server ... find-hanging --topic {topic} --partition 0)"
-                    )
+    def _committed(self, stretches: Mapping[str, tuple[int, int]]) -> dict[str, _Latest]:
+        """Each topic's last committed value of each key, from an offset to a high watermark: what compaction would leave. A record without a key has the key b"".
+
+        Each step is bounded, not the number of records; only what is returned is held in memory.
+        One new consumer for all: one that knows its brokers already looks for a further topic only once a second.
+        """
+        found: dict[str, _Latest] = {topic: {} for topic in stretches}
+        unfinished = set(stretches)
+        with sorted_errors(f"reading {', '.join(stretches)}"):
+            consumer = Consumer(self._settings.consumer())
+            try:
+                consumer.assign([TopicPartition(topic, 0, start) for topic, (start, _) in stretches.items()])
+                deadline = time.monotonic() + self._timeout_s
+                while unfinished:
+                    for message in consumer.consume(1000, _WAIT_S):
+                        deadline = time.monotonic() + self._timeout_s
+                        topic, error = message.topic() or "", message.error()
+                        if error is None:
+                            _keep(found[topic], message.key() or b"", message.value())
+                        elif error.code() != PARTITION_EOF:
+                            raise sort_error(error, f"reading {topic}")
+                        elif (message.offset() or 0) >= stretches[topic][1]:
+                            unfinished.discard(topic)
+                    if time.monotonic() > deadline:
+                        raise _stuck(sorted(unfinished), self._timeout_s)
+            finally:
+                consumer.close()
+        return found
 
     def _decode(self, kind: type[_R], message: bytes) -> _R:
         schema_id, _ = wire.unframe(message)
         writer = json.loads(self._registry.schema(schema_id))
         own = self._own_schemas.setdefault((schema_id, kind), writer == fixed(kind.schema_name))
         return kind.from_bytes(message, None if own else writer)
+
+
+def _keep(latest: _Latest, key: bytes, value: bytes | None) -> None:
+    if value is None:
+        latest.pop(key, None)
+    else:
+        latest[key] = value
+
+
+def _stuck(topics: list[str], timeout_s: float) -> Unreachable:
+    return Unreachable(
+        f"Kafka does not give {', '.join(topics)} to the end within {timeout_s:.0f} s: brokers are away, or a transaction of another program is open there"
+        f" (kafka-transactions.sh --bootstrap-server ... find-hanging --topic {topics[0]} --partition 0)"
+    )
