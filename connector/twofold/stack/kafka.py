@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from twofold.errors import UsageError
+from twofold.errors import MissingGround, UsageError
 from twofold.stack import ground, java
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 
@@ -117,6 +117,12 @@ class KafkaCluster:
         """Starts all nodes, or those named, and returns when a transaction has been committed with every running node in it."""
         chosen = self._chosen(numbers)
         self.folder.mkdir(parents=True, exist_ok=True)
+        made_for = len(list(self.folder.glob("node*/data")))
+        if made_for not in (0, len(self.nodes)):
+            raise MissingGround(
+                f"{self.folder} has the data of {made_for} Kafka nodes, not of {len(self.nodes)}: "
+                f"ask for {made_for} brokers or choose another folder"
+            )
         cluster_id = self._cluster_id()
         with ThreadPoolExecutor(len(chosen)) as pool:
             started = list(pool.map(lambda node: node.launch(self._settings, cluster_id), chosen))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -55,15 +55,27 @@ class LocalStack:
 
     def start(self) -> None:
         """Returns when all are ready; if one cannot be, none is left."""
-        try:
-            self._fetch()
-            self._each([server.start for server in self._servers])
-        except BaseException:
-            self.stop()
-            raise
+        fetch_all(registry=self.registry is not None)
+        with ThreadPoolExecutor() as pool:
+            starting = [pool.submit(server.start) for server in self._servers]
+            try:
+                wait(starting, return_when=FIRST_EXCEPTION)
+                for future in starting:
+                    if future.done():
+                        future.result()
+            except BaseException:
+                # An error or Ctrl-C: what has started ends, until no thread is left that could start another.
+                while wait(starting, timeout=0.1).not_done:
+                    self.stop()
+                self.stop()
+                raise
 
     def stop(self) -> None:
-        self._each([server.stop for server in self._servers])
+        """All side by side, each to its end; then the first error, if there was one."""
+        with ThreadPoolExecutor() as pool:
+            stopping = [pool.submit(server.stop) for server in self._servers]
+        for future in stopping:
+            future.result()
 
     def __enter__(self) -> Self:
         self.start()
@@ -79,18 +91,10 @@ class LocalStack:
         servers: list[PostgresServer | KafkaCluster | RegistryServer] = [self.postgres, self.kafka]
         return servers if self.registry is None else [*servers, self.registry]
 
-    def _fetch(self) -> None:
-        """All downloads at once and before anything starts, so that their progress is one line."""
-        wanted = ground.locked("kafka") + (ground.locked("registry") if self.registry else ())
-        ground.fetched(wanted)
 
-    @staticmethod
-    def _each(steps: list[Callable[[], None]]) -> None:
-        """All steps side by side, each to its end; then the first error."""
-        with ThreadPoolExecutor(len(steps)) as pool:
-            futures = [pool.submit(step) for step in steps]
-        for future in futures:
-            future.result()
+def fetch_all(*, registry: bool = True) -> None:
+    """All downloads at once and before anything starts, so that their progress is one line."""
+    ground.fetched(ground.locked("kafka") + (ground.locked("registry") if registry else ()))
 
 
 def temporary_folder() -> Path:

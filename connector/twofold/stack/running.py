@@ -1,0 +1,142 @@
+"""A stack that outlives a command: which folder it is in, whether it runs, how another process finds its endpoints and ends it.
+
+Whoever runs a stack holds a lock on a file in its folder; the kernel gives it up with the process, so a stack that died is never taken for a running one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Self
+
+from twofold.errors import MissingGround, Unreachable, UsageError
+from twofold.stack import ground
+from twofold.stack.local import LocalStack
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where a running stack is."""
+
+    postgres: str
+    postgres_version: int
+    kafka: str
+    registry: str | None
+    folder: str
+    pid: int
+
+    @classmethod
+    def of(cls, stack: LocalStack) -> Self:
+        return cls(
+            postgres=stack.postgres.dsn(),
+            postgres_version=stack.postgres.version,
+            kafka=stack.kafka.bootstrap,
+            registry=stack.registry.url if stack.registry else None,
+            folder=str(stack.folder),
+            pid=os.getpid(),
+        )
+
+
+def default_folder() -> Path:
+    """Not below the home folder: PostgreSQL, where it cannot run as root, could not reach it there."""
+    return ground.open_folder() / "stack"
+
+
+@contextlib.contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Makes this process the one that runs the folder's stack."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _lock_file(folder) as lock:
+        if not _take(lock):
+            raise UsageError(f"a stack runs in {folder} already: twofold stack down, or choose another --folder")
+        _state(folder).unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            _state(folder).unlink(missing_ok=True)
+
+
+def publish(endpoints: Endpoints) -> None:
+    """Tells other processes that the stack is ready, and where."""
+    place = _state(Path(endpoints.folder))
+    part = place.with_suffix(".part")
+    part.write_text(json.dumps(asdict(endpoints)))
+    part.replace(place)
+
+
+def endpoints(folder: Path) -> Endpoints | None:
+    """The running stack's, or none if there is none that is ready."""
+    try:
+        with _lock_file(folder) as lock:
+            if _take(lock):
+                return None
+            return Endpoints(**json.loads(_state(folder).read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def detach(folder: Path, arguments: Sequence[str]) -> Endpoints:
+    """Runs `twofold stack up` in a session of its own and returns when it is ready."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "stack.log"
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "twofold", "stack", "up", "--folder", folder, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    while True:
+        if (found := endpoints(folder)) is not None and found.pid == child.pid:
+            # It lives on; what Popen says of a running child at the end of its parent is not so here.
+            child.returncode = 0
+            return found
+        if child.poll() is not None:
+            lines = log.read_text().strip().splitlines()
+            raise MissingGround(
+                lines[-1].removeprefix("twofold: ") if lines else f"the stack ended at once (log: {log})"
+            )
+        time.sleep(0.1)
+
+
+def end(folder: Path, *, seconds: float = 60) -> bool:
+    """Ends the running stack and waits until it has ended; False if there was none."""
+    running = endpoints(folder)
+    if running is None:
+        return False
+    os.kill(running.pid, signal.SIGTERM)
+    deadline = time.monotonic() + seconds
+    with _lock_file(folder) as lock:
+        while not _take(lock):
+            if time.monotonic() > deadline:
+                raise Unreachable(
+                    f"the stack in {folder} has not ended within {seconds:.0f} s: kill -9 {running.pid}, and its servers follow"
+                )
+            time.sleep(0.05)
+    return True
+
+
+def _state(folder: Path) -> Path:
+    return folder / "stack.json"
+
+
+def _lock_file(folder: Path) -> IO[bytes]:
+    return (folder / "stack.lock").open("ab") if folder.is_dir() else (folder / "stack.lock").open("rb")
+
+
+def _take(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
