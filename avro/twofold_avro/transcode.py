@@ -1,0 +1,1008 @@
+"""A row's bytes as PostgreSQL sends them -> the bytes of its Kafka messages, in one pass by a plan made once per table version.
+
+    plan = RowPlan(shape, key_schema_id=1, value_schema_id=2, partitions=6, server=ServerConstants(...), tombstones=True)
+    plan.append(payload, offset, wal_start, header, ts_ms, lists)
+
+Written in Cython's pure Python mode: one source that runs as it is and that setup.py compiles when a C compiler is there; the
+bytes are the same (tests/unit/avro). Pure: no IO, no clock, no registry. It allocates what it gives back and little else. One
+plan serves one thread: it writes into a buffer of its own.
+
+A value that its Avro type cannot say is null in its column and stands in `special`; see `types.py`. Bytes that cannot be what the
+relation says are a MalformedRow, and nothing was appended.
+"""
+
+# ruff: noqa: PLR0917 - C functions take their few numbers one by one: a bag of them would be allocated for every value
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twofold_avro.errors import MalformedRow
+from twofold_avro.names import avro_name
+from twofold_avro.shapes import ColumnShape, TableShape
+from twofold_avro.text import array_elements, binary_text
+from twofold_avro.types import Encoding, encoding_of, key_encoding_of
+from twofold_avro.wire import header as frame_header
+from twofold_avro.wire import partition_of
+
+if TYPE_CHECKING:
+    from twofold_avro import plain as cython
+else:
+    try:
+        import cython
+    except ModuleNotFoundError:
+        from twofold_avro import plain as cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
+# The numbers of types.How, as C numbers.
+TEXT = cython.declare(cython.uint, 0)
+TEXT_ONLY = cython.declare(cython.uint, 1)
+INT = cython.declare(cython.uint, 2)
+UNSIGNED = cython.declare(cython.uint, 3)
+BOOL = cython.declare(cython.uint, 4)
+FLOAT4 = cython.declare(cython.uint, 5)
+FLOAT8 = cython.declare(cython.uint, 6)
+BYTES = cython.declare(cython.uint, 7)
+NUMERIC = cython.declare(cython.uint, 8)
+DECIMAL = cython.declare(cython.uint, 9)
+DATE = cython.declare(cython.uint, 10)
+TIME = cython.declare(cython.uint, 11)
+TIMESTAMP = cython.declare(cython.uint, 12)
+TIMESTAMPTZ = cython.declare(cython.uint, 13)
+UUID = cython.declare(cython.uint, 14)
+JSONB = cython.declare(cython.uint, 15)
+CHAR = cython.declare(cython.uint, 16)
+ARRAY = cython.declare(cython.uint, 17)
+
+# Bytes of the protocol, and of text.
+INSERT = cython.declare(cython.uchar, 0x49)
+UPDATE = cython.declare(cython.uchar, 0x55)
+DELETE = cython.declare(cython.uchar, 0x44)
+NEW_TUPLE = cython.declare(cython.uchar, 0x4E)
+KEY_TUPLE = cython.declare(cython.uchar, 0x4B)
+OLD_TUPLE = cython.declare(cython.uchar, 0x4F)
+AS_NULL = cython.declare(cython.uchar, 0x6E)
+AS_UNCHANGED = cython.declare(cython.uchar, 0x75)
+AS_TEXT = cython.declare(cython.uchar, 0x74)
+AS_BINARY = cython.declare(cython.uchar, 0x62)
+MINUS = cython.declare(cython.uchar, 0x2D)
+POINT = cython.declare(cython.uchar, 0x2E)
+COLON = cython.declare(cython.uchar, 0x3A)
+SPACE = cython.declare(cython.uchar, 0x20)
+ZERO = cython.declare(cython.uchar, 0x30)
+
+DAY_US = cython.declare(cython.longlong, 86_400_000_000)
+DAYS_1970_TO_2000 = cython.declare(cython.longlong, 10_957)
+FIRST_DAY = cython.declare(cython.longlong, -719_162)
+LAST_DAY = cython.declare(cython.longlong, 2_932_896)
+"""0001-01-01 and 9999-12-31, from 1970: the years that every reader of Avro can say."""
+
+NO_OID = "the payload is of another relation"
+NOT_ISO = "not a date of DateStyle ISO: the session that read it must set DateStyle"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConstants:
+    """What all rows of one connector have in common."""
+
+    version: str
+    prefix: str
+    db: str
+
+
+def is_compiled() -> bool:
+    """Whether the fast path is there."""
+    return bool(cython.compiled)
+
+
+@cython.final
+@cython.cclass
+class Writer:
+    """Avro's primitives, into a buffer that grows."""
+
+    store: bytearray
+    out: cython.p_uchar
+    room: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+
+    def __init__(self) -> None:
+        self.store = bytearray(4096)
+        self.out = self.store
+        self.room = 4096
+        self.n = 0
+
+    @cython.cfunc
+    @cython.inline
+    def reserve(self, more: cython.Py_ssize_t) -> None:
+        if self.n + more > self.room:
+            self.grow(more)
+
+    @cython.cfunc
+    def grow(self, more: cython.Py_ssize_t) -> None:
+        self.store.extend(bytes(self.room + more))
+        self.out = self.store
+        self.room = len(self.store)
+
+    @cython.cfunc
+    @cython.inline
+    def byte(self, value: cython.uchar) -> None:
+        """Without a look at the room, like `long`: `copy` and every value's start reserve some more than they need."""
+        self.out[self.n] = value
+        self.n += 1
+
+    @cython.cfunc
+    @cython.inline
+    def long(self, value: cython.longlong) -> None:
+        rest: cython.ulonglong = (value << 1) ^ (value >> 63)
+        n: cython.Py_ssize_t = self.n
+        while rest > 0x7F:
+            self.out[n] = (rest & 0x7F) | 0x80
+            rest >>= 7
+            n += 1
+        self.out[n] = rest
+        self.n = n + 1
+
+    @cython.cfunc
+    @cython.inline
+    def copy(self, src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> None:
+        self.reserve(size + SLACK)
+        if cython.compiled:
+            memcpy(self.out + self.n, src + at, size)
+        else:
+            self.out[self.n : self.n + size] = src[at : at + size]
+        self.n += size
+
+    @cython.cfunc
+    @cython.inline
+    def sized(self, src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> None:
+        """A string or bytes."""
+        self.long(size)
+        self.copy(src, at, size)
+
+    @cython.cfunc
+    def whole(self, data: bytes) -> None:
+        self.copy(data, 0, len(data))
+
+    @cython.cfunc
+    def taken(self) -> bytes:
+        """What was written, and an empty buffer."""
+        size: cython.Py_ssize_t = self.n
+        self.n = 0
+        if cython.compiled:
+            return self.out[:size]  # type: ignore[no-any-return]  # of a pointer: bytes
+        return bytes(self.store[:size])
+
+
+SLACK = cython.declare(cython.Py_ssize_t, 128)
+"""Room that is always there: more than all fixed-size things that are written between two copies."""
+
+
+@cython.final
+@cython.cclass
+class Codec:
+    """How one column is encoded, as C numbers."""
+
+    how: cython.uint
+    as_text: cython.bint
+    reads_binary: cython.bint
+    scale: cython.uint
+    element: Codec
+    delimiter: bytes
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.how = int(encoding.how)
+        self.as_text = encoding.as_text
+        self.reads_binary = encoding.reads_binary
+        self.scale = encoding.scale
+        self.element = Codec(encoding.element) if encoding.element is not None else self
+        self.delimiter = encoding.delimiter.encode()
+
+
+@cython.final
+@cython.cclass
+class Column:
+    """A column of the plan."""
+
+    shape: ColumnShape
+    name: bytes
+    value: Codec
+    key: Codec
+    in_key: cython.bint
+    optional: cython.bint
+
+    def __init__(self, shape: ColumnShape) -> None:
+        encoding = encoding_of(shape.type)
+        self.shape = shape
+        self.name = avro_string(avro_name(shape.name))
+        self.value = Codec(encoding)
+        self.key = Codec(key_encoding_of(shape.type))
+        self.in_key = shape.in_key
+        self.optional = not (shape.in_key and encoding.total)
+
+
+@cython.final
+@cython.cclass
+class Field:
+    """Where a column's value lies in the payload."""
+
+    tag: cython.uchar
+    at: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+
+    def __init__(self) -> None:
+        self.tag = 0
+        self.at = 0
+        self.size = 0
+
+
+@cython.final
+@cython.cclass
+class TransactionHeader:
+    """What all rows of one transaction share, encoded once; it counts their order.
+
+    `xid` and `transaction_id` are None for backfilled rows, which belong to no transaction; `ts_us` is since 1970.
+    """
+
+    origin: bytes
+    ending: bytes
+    block: bytes
+    total: cython.longlong
+    of_table: dict[int, int]
+
+    def __init__(self, xid: int | None, ts_us: int, transaction_id: str | None, gid: str | None = None) -> None:
+        self.origin = avro_long(ts_us // 1000) + avro_long(ts_us) + (b"\0" if xid is None else b"\2" + avro_long(xid))
+        gid_bytes = b"\0" if gid is None else b"\2" + avro_string(gid)
+        self.ending = gid_bytes + avro_string("true" if xid is None else "false")
+        self.block = b"" if transaction_id is None else b"\2" + avro_string(transaction_id)
+        self.total = 0
+        self.of_table = {}
+
+
+@cython.final
+@cython.cclass
+class RowPlan:
+    """How one version of one table's rows become messages."""
+
+    shape: TableShape
+    columns: list[Column]
+    new: list[Field]
+    old: list[Field]
+    width: cython.Py_ssize_t
+    oid: cython.uint
+    keyless: cython.bint
+    tombstones: cython.bint
+    partitions: cython.Py_ssize_t
+    key_head: bytes
+    value_head: bytes
+    origin: bytes
+    writer: Writer
+    column: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    unchanged: list[bytes]
+    special: list[bytes]
+
+    def __init__(
+        self,
+        shape: TableShape,
+        *,
+        key_schema_id: int | None,
+        value_schema_id: int,
+        partitions: int,
+        server: ServerConstants,
+        tombstones: bool,
+    ) -> None:
+        self.shape = shape
+        self.columns = [Column(column) for column in shape.columns]
+        self.new = [Field() for _ in shape.columns]
+        self.old = [Field() for _ in shape.columns]
+        self.width = len(shape.columns)
+        self.oid = shape.oid
+        self.keyless = key_schema_id is None
+        self.tombstones = tombstones and not self.keyless
+        self.partitions = partitions
+        self.key_head = b"" if key_schema_id is None else frame_header(key_schema_id)
+        self.value_head = frame_header(value_schema_id)
+        constants = (server.version, "postgresql", server.prefix, server.db, shape.schema, shape.table)
+        self.origin = b"".join(map(avro_string, constants))
+        self.writer = Writer()
+        self.column = -1
+        self.at = 0
+        self.unchanged = []
+        self.special = []
+
+    def append(
+        self,
+        payload: bytes,
+        offset: int,
+        wal_start: int,
+        header: TransactionHeader,
+        ts_ms: int,
+        lists: list[list[dict[str, bytes | None]]],
+    ) -> int:
+        """Append the messages of one pgoutput I, U or D, whose relation's oid is at `offset`, and say how many they are."""
+        self.column = -1
+        try:
+            return self._change(payload, offset, wal_start, header, ts_ms, lists)
+        except ValueError as error:
+            raise self._malformed(str(error)) from error
+
+    def append_copy(
+        self,
+        data: bytes,
+        offset: int,
+        snapshot_lsn: int,
+        header: TransactionHeader,
+        ts_ms: int,
+        lists: list[list[dict[str, bytes | None]]],
+    ) -> int:
+        """Append the message of one tuple of COPY's binary form, whose columns were selected by `types.copy_item`."""
+        self.column = -1
+        try:
+            self._scan_copy(data, offset, len(data))
+            key = self._key(data, self.new)
+            value = self._envelope(data, b"r", None, self.new, header, snapshot_lsn, ts_ms)
+        except ValueError as error:
+            raise self._malformed(str(error)) from error
+        return self._emit(key, value, False, lists)
+
+    def truncate(
+        self, wal_start: int, header: TransactionHeader, ts_ms: int, lists: list[list[dict[str, bytes | None]]]
+    ) -> int:
+        """Append a truncate to every partition."""
+        value = self._envelope(b"", b"t", None, None, header, wal_start, ts_ms)
+        for partition in range(self.partitions):
+            lists[partition].append({"key": None, "value": value})
+        return int(self.partitions)
+
+    @cython.cfunc
+    def _change(
+        self,
+        payload: bytes,
+        offset: cython.Py_ssize_t,
+        lsn: cython.longlong,
+        header: TransactionHeader,
+        ts_ms: cython.longlong,
+        lists: list[list[dict[str, bytes | None]]],
+    ) -> int:
+        src: cython.p_uchar = payload
+        end: cython.Py_ssize_t = len(payload)
+        at: cython.Py_ssize_t = offset + 5
+        if offset < 1 or at > end:
+            raise ValueError("ends before its first tuple")
+        if be32(src, offset) != self.oid:
+            raise ValueError(NO_OID)
+        kind: cython.uchar = src[0]
+        mark: cython.uchar = src[offset + 4]
+        has_old: cython.bint = mark in (KEY_TUPLE, OLD_TUPLE)
+        has_new: cython.bint = kind != DELETE
+        if kind not in (INSERT, UPDATE, DELETE) or (kind == INSERT and has_old) or (kind == DELETE and not has_old):
+            raise ValueError(f"message {kind:#04x} with tuple {mark:#04x}")
+        if has_old:
+            at = self._scan(src, at, end, self.old)
+        if has_new:
+            if has_old:
+                at += 1
+            if at > end or src[at - 1] != NEW_TUPLE:
+                raise ValueError("no new tuple")
+            at = self._scan(src, at, end, self.new)
+        if at != end:
+            raise ValueError(f"{end - at} bytes too many")
+        if not has_old:
+            key = self._key(payload, self.new)
+            op = b"c" if kind == INSERT else b"u"
+            return self._emit(key, self._envelope(payload, op, None, self.new, header, lsn, ts_ms), False, lists)
+        old_key = self._key(payload, self.old)
+        if not has_new:
+            value = self._envelope(payload, b"d", self.old, None, header, lsn, ts_ms)
+            return self._emit(old_key, value, self.tombstones, lists)
+        self._take_unchanged()
+        key = self._key(payload, self.new)
+        if key == old_key:
+            value = self._envelope(payload, b"u", self.old, self.new, header, lsn, ts_ms)
+            return self._emit(key, value, False, lists)
+        gone = self._envelope(payload, b"d", self.old, None, header, lsn, ts_ms)
+        value = self._envelope(payload, b"c", self.old, self.new, header, lsn, ts_ms)
+        count = self._emit(old_key, gone, self.tombstones, lists)
+        return count + self._emit(key, value, False, lists)
+
+    @cython.cfunc
+    def _emit(
+        self,
+        key: bytes | None,
+        value: bytes,
+        tombstone: cython.bint,
+        lists: list[list[dict[str, bytes | None]]],
+    ) -> int:
+        partition = 0 if key is None else partition_of(key, self.partitions)
+        messages = lists[partition]
+        messages.append({"key": key, "value": value})
+        if not tombstone:
+            return 1
+        messages.append({"key": key, "value": None})
+        return 2
+
+    @cython.cfunc
+    def _scan(
+        self, src: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, fields: list[Field]
+    ) -> cython.Py_ssize_t:
+        """Note where each column's value lies; gives the end of the tuple."""
+        i: cython.Py_ssize_t
+        field: Field
+        if at + 2 > end:
+            raise ValueError("ends before its columns")
+        if (src[at] << 8 | src[at + 1]) != self.width:
+            raise ValueError(f"a tuple of {src[at] << 8 | src[at + 1]} columns where the relation has {self.width}")
+        at += 2
+        for i in range(self.width):
+            field = fields[i]
+            if at >= end:
+                raise self._in_column(i, at, "the payload ends before it")
+            field.tag = src[at]
+            at += 1
+            field.at = at
+            field.size = 0
+            if field.tag in (AS_TEXT, AS_BINARY):
+                if at + 4 > end:
+                    raise self._in_column(i, at, "the payload ends in its length")
+                field.size = be32(src, at)
+                field.at = at + 4
+                if field.size > end - field.at:
+                    raise self._in_column(i, at, f"a value of {field.size} bytes where {end - field.at} are left")
+                at = field.at + field.size
+            elif field.tag not in (AS_NULL, AS_UNCHANGED):
+                raise self._in_column(i, at - 1, f"unknown kind of value {field.tag:#04x}")
+        return at
+
+    @cython.cfunc
+    def _scan_copy(self, data: bytes, offset: cython.Py_ssize_t, end: cython.Py_ssize_t) -> None:
+        src: cython.p_uchar = data
+        at: cython.Py_ssize_t = offset + 2
+        i: cython.Py_ssize_t
+        field: Field
+        column: Column
+        if at > end or (src[offset] << 8 | src[offset + 1]) != self.width:
+            raise ValueError(f"not a COPY tuple of {self.width} columns")
+        for i in range(self.width):
+            field = self.new[i]
+            column = self.columns[i]
+            if at + 4 > end:
+                raise self._in_column(i, at, "the tuple ends in its length")
+            size: cython.longlong = be32(src, at)
+            field.at = at + 4
+            if size == 0xFFFFFFFF:
+                field.tag = AS_NULL
+                field.size = 0
+            elif size > end - field.at:
+                raise self._in_column(i, at, f"a value of {size} bytes where {end - field.at} are left")
+            else:
+                field.tag = AS_BINARY if column.value.reads_binary else AS_TEXT
+                field.size = size
+            at = field.at + field.size
+        if at != end:
+            raise ValueError(f"{end - at} bytes too many")
+
+    @cython.cfunc
+    def _take_unchanged(self) -> None:
+        """What the new tuple leaves out and the old one has."""
+        i: cython.Py_ssize_t
+        new: Field
+        old: Field
+        for i in range(self.width):
+            new = self.new[i]
+            if new.tag == AS_UNCHANGED:
+                old = self.old[i]
+                if old.tag in (AS_TEXT, AS_BINARY):
+                    new.tag = old.tag
+                    new.at = old.at
+                    new.size = old.size
+
+    @cython.cfunc
+    def _key(self, payload: bytes, fields: list[Field]) -> bytes | None:
+        if self.keyless:
+            return None
+        i: cython.Py_ssize_t
+        column: Column
+        field: Field
+        self.writer.n = 0
+        self.writer.whole(self.key_head)
+        for i in range(self.width):
+            column = self.columns[i]
+            if column.in_key:
+                field = fields[i]
+                self.column = i
+                self.at = field.at
+                if field.tag not in (AS_TEXT, AS_BINARY):
+                    raise ValueError("a column of the key without a value")
+                put(self.writer, column.key, payload, field.at, field.size, field.tag == AS_BINARY)
+        return self.writer.taken()
+
+    @cython.cfunc
+    def _envelope(
+        self,
+        payload: bytes,
+        op: bytes,
+        before: list[Field] | None,
+        after: list[Field] | None,
+        header: TransactionHeader,
+        lsn: cython.longlong,
+        ts_ms: cython.longlong,
+    ) -> bytes:
+        w: Writer = self.writer
+        w.n = 0
+        w.whole(self.value_head)
+        self._row(payload, before, b"\x0cbefore")
+        self._row(payload, after, b"\x0aafter")
+        w.whole(self.origin)
+        w.whole(header.origin)
+        w.long(lsn)
+        w.whole(header.ending)
+        w.byte(2)
+        w.whole(op)
+        w.byte(2)
+        w.long(ts_ms)
+        if header.block:
+            header.total += 1
+            ordinal: int = header.of_table.get(self.oid, 0) + 1
+            header.of_table[self.oid] = ordinal
+            w.whole(header.block)
+            w.long(header.total)
+            w.long(ordinal)
+        else:
+            w.byte(0)
+        self._names(self.unchanged)
+        self._names(self.special)
+        return w.taken()
+
+    @cython.cfunc
+    def _row(self, payload: bytes, fields: list[Field] | None, label: bytes) -> None:
+        """One of the envelope's two rows, and what it has to say in `unchanged` and `special`."""
+        w: Writer = self.writer
+        if fields is None:
+            w.byte(0)
+            return
+        w.byte(2)
+        i: cython.Py_ssize_t
+        start: cython.Py_ssize_t
+        column: Column
+        field: Field
+        for i in range(self.width):
+            column = self.columns[i]
+            field = fields[i]
+            w.reserve(SLACK)
+            if field.tag in (AS_TEXT, AS_BINARY):
+                start = w.n
+                if column.optional:
+                    w.byte(2)
+                self.column = i
+                self.at = field.at
+                if not put(w, column.value, payload, field.at, field.size, field.tag == AS_BINARY):
+                    w.n = start
+                    w.byte(0)
+                    self._note_special(payload, column, field, label)
+            elif column.optional:
+                w.byte(0)
+                if field.tag == AS_UNCHANGED:
+                    self.unchanged.append(column.name)
+            else:
+                self.column = i
+                self.at = field.at
+                raise ValueError("a column of the key without a value")
+
+    @cython.cfunc
+    def _note_special(self, payload: bytes, column: Column, field: Field, label: bytes) -> None:
+        text = payload[field.at : field.at + field.size]
+        if field.tag == AS_BINARY:
+            text = binary_text(column.value.how, text).encode()
+        self.special.append(label + column.name + avro_long(len(text)) + text)
+
+    @cython.cfunc
+    def _names(self, items: list[bytes]) -> None:
+        """An array, in one block, of items that are encoded already; it is empty afterwards."""
+        if items:
+            self.writer.long(len(items))
+            for item in items:
+                self.writer.whole(item)
+            items.clear()
+        self.writer.byte(0)
+
+    @cython.cfunc
+    def _in_column(self, i: cython.Py_ssize_t, at: cython.Py_ssize_t, what: str) -> ValueError:
+        self.column = i
+        self.at = at
+        return ValueError(what)
+
+    @cython.cfunc
+    def _malformed(self, what: str) -> MalformedRow:
+        """An error with its place: the column that was being read, if there was one."""
+        self.unchanged.clear()
+        self.special.clear()
+        column = None if self.column < 0 else self.columns[self.column].shape.name
+        return MalformedRow(what, table=f"{self.shape.schema}.{self.shape.table}", column=column, offset=self.at)
+
+
+def avro_long(value: int) -> bytes:
+    """A long, where speed does not matter."""
+    rest = value << 1 ^ value >> 63
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def avro_string(text: str) -> bytes:
+    data = text.encode()
+    return avro_long(len(data)) + data
+
+
+@cython.cfunc
+@cython.inline
+def be32(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+    high: cython.longlong = src[at]
+    value: cython.longlong = high << 24 | src[at + 1] << 16 | src[at + 2] << 8 | src[at + 3]
+    return value
+
+
+@cython.cfunc
+def be_signed(src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.longlong:
+    """A signed number of 2, 4 or 8 bytes."""
+    if size not in (2, 4, 8):
+        raise ValueError(f"a number of {size} bytes")
+    value: cython.longlong = src[at]
+    if value > 0x7F:
+        value -= 0x100
+    i: cython.Py_ssize_t
+    for i in range(at + 1, at + size):
+        value = (value * 256) + src[i]
+    return value
+
+
+@cython.cfunc
+def put(  # noqa: C901, PLR0912 - a switch, the most frequent first
+    w: Writer, c: Codec, data: bytes, at: cython.Py_ssize_t, size: cython.Py_ssize_t, binary: cython.bint
+) -> cython.bint:
+    """Write one value. False if its Avro type cannot say it: what was written then is to be taken back."""
+    src: cython.p_uchar = data
+    how: cython.uint = c.how
+    if binary and not c.reads_binary:
+        raise ValueError("came in binary form, which has no text: read this table without the option binary")
+    if c.as_text or how == NUMERIC:
+        if binary:
+            return put_text(w, binary_text(how, data[at : at + size]))
+        w.sized(src, at, size)
+    elif how in (TEXT, TEXT_ONLY):
+        w.sized(src, at, size)
+    elif how == INT:
+        w.long(be_signed(src, at, size) if binary else parse_int(src, at, size))
+    elif how in (TIMESTAMPTZ, TIMESTAMP):
+        return put_timestamp(w, src, at, size, binary, how == TIMESTAMPTZ)
+    elif how == JSONB:
+        if binary:
+            if size < 1 or src[at] != 1:
+                raise ValueError("a jsonb of an unknown version")
+            at += 1
+            size -= 1
+        w.sized(src, at, size)
+    elif how == BOOL:
+        put_bool(w, src, at, size, binary)
+    elif how == UUID:
+        put_uuid(w, data, at, size, binary)
+    elif how == DECIMAL:
+        return put_decimal(w, c.scale, data, at, size, binary)
+    elif how == DATE:
+        return put_date(w, src, at, size, binary)
+    elif how in (FLOAT8, FLOAT4):
+        put_float(w, data, at, size, binary, how == FLOAT8)
+    else:
+        return put_rare(w, c, data, at, size, binary)
+    return True
+
+
+@cython.cfunc
+def put_rare(
+    w: Writer, c: Codec, data: bytes, at: cython.Py_ssize_t, size: cython.Py_ssize_t, binary: cython.bint
+) -> cython.bint:
+    src: cython.p_uchar = data
+    if c.how == BYTES:
+        if binary:
+            w.sized(src, at, size)
+        else:
+            put_hex(w, data, at, size)
+    elif c.how == TIME:
+        return put_time(w, src, at, size, binary)
+    elif c.how == UNSIGNED:
+        if binary and size != 4:
+            raise ValueError(f"a number of {size} bytes")
+        w.long(be32(src, at) if binary else parse_int(src, at, size))
+    elif c.how == CHAR:
+        put_char(w, src, at, size)
+    else:
+        return put_array(w, c, data[at : at + size])
+    return True
+
+
+@cython.cfunc
+def put_text(w: Writer, text: str) -> cython.bint:
+    data: bytes = text.encode()
+    w.sized(data, 0, len(data))
+    return True
+
+
+@cython.cfunc
+def parse_int(src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.longlong:
+    end: cython.Py_ssize_t = at + size
+    negative: cython.bint = size > 1 and src[at] == MINUS
+    value: cython.longlong = 0
+    if negative:
+        at += 1
+    if at == end or end - at > 19:
+        raise ValueError("not a number")
+    while at < end:
+        if not 0x30 <= src[at] <= 0x39:
+            raise ValueError("not a number")
+        value = value * 10 - (src[at] - 0x30)  # downwards, because the smallest has no positive counterpart
+        at += 1
+    return value if negative else -value
+
+
+@cython.cfunc
+def put_bool(
+    w: Writer, src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, binary: cython.bint
+) -> None:
+    if size != 1:
+        raise ValueError("not a boolean")
+    if binary:
+        w.byte(1 if src[at] else 0)
+    elif src[at] == 0x74:
+        w.byte(1)
+    elif src[at] == 0x66:
+        w.byte(0)
+    else:
+        raise ValueError("not a boolean")
+
+
+@cython.cfunc
+def put_float(
+    w: Writer,
+    data: bytes,
+    at: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    binary: cython.bint,
+    wide: cython.bint,
+) -> None:
+    if binary:
+        packed: bytes = struct.pack(
+            "<d" if wide else "<f", *struct.unpack(">d" if wide else ">f", data[at : at + size])
+        )
+    else:
+        packed = struct.pack("<d" if wide else "<f", float(data[at : at + size]))
+    w.whole(packed)
+
+
+@cython.cfunc
+def put_uuid(w: Writer, data: bytes, at: cython.Py_ssize_t, size: cython.Py_ssize_t, binary: cython.bint) -> None:
+    if size != (16 if binary else 36):
+        raise ValueError("not a uuid")
+    if binary:
+        digits: str = data[at : at + 16].hex()
+        put_text(w, f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
+    else:
+        w.sized(data, at, size)
+
+
+@cython.cfunc
+def put_hex(w: Writer, data: bytes, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> None:
+    if size < 2 or data[at] != 0x5C or data[at + 1] != 0x78:
+        raise ValueError("not hexadecimal: the session that read it must set bytea_output to hex")
+    raw: bytes = bytes.fromhex(data[at + 2 : at + size].decode("ascii"))
+    w.sized(raw, 0, len(raw))
+
+
+@cython.cfunc
+def put_char(w: Writer, src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> None:
+    """The one-byte type: nothing for zero, and \\ooo for a byte that is no character of its own, as PostgreSQL 16 writes it."""
+    if size == 1 and src[at] > 0x7F:
+        put_text(w, f"\\{src[at]:03o}")
+    elif size == 1 and src[at] == 0:
+        w.byte(0)
+    else:
+        w.sized(src, at, size)
+
+
+@cython.cfunc
+def put_array(w: Writer, c: Codec, text: bytes) -> cython.bint:
+    elements = array_elements(text, c.delimiter)
+    if elements is None:
+        return False
+    if elements:
+        w.long(len(elements))
+    for element in elements:
+        w.reserve(SLACK)
+        if element is None:
+            w.byte(0)
+        else:
+            w.byte(2)
+            if not put(w, c.element, element, 0, len(element), False):
+                return False
+    w.reserve(SLACK)
+    w.byte(0)
+    return True
+
+
+@cython.cfunc
+def two(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+    """Two digits."""
+    if not (0x30 <= src[at] <= 0x39 and 0x30 <= src[at + 1] <= 0x39):
+        raise ValueError(NOT_ISO)
+    value: cython.longlong = (src[at] - 0x30) * 10 + (src[at + 1] - 0x30)
+    return value
+
+
+@cython.cfunc
+def is_special_date(src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.bint:
+    """Infinite, before year 1 or after 9999: in text all of them lack the dash in fifth place or end in BC."""
+    if size >= 8 and src[at + size - 1] == 0x79:  # the y of infinity
+        return True
+    if size >= 13 and src[at + size - 1] == 0x43 and src[at + size - 2] == 0x42:
+        return True
+    return (
+        size >= 11 and src[at + 4] != MINUS and (src[at + 5] == MINUS or src[at + 6] == MINUS or src[at + 7] == MINUS)
+    )
+
+
+@cython.cfunc
+def parse_date(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+    """Days since 1970 of yyyy-mm-dd."""
+    if src[at + 4] != MINUS or src[at + 7] != MINUS:
+        raise ValueError(NOT_ISO)
+    year: cython.longlong = two(src, at) * 100 + two(src, at + 2)
+    month: cython.longlong = two(src, at + 5)
+    day: cython.longlong = two(src, at + 8)
+    if year < 1 or not 1 <= month <= 12 or not 1 <= day <= 31:
+        raise ValueError(NOT_ISO)
+    if month < 3:
+        year -= 1
+        month += 12
+    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 719_469
+
+
+@cython.cfunc
+def parse_time(src: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+    """Microseconds of hh:mm:ss[.ffffff], which ends at `end`."""
+    if end - at < 8 or src[at + 2] != COLON or src[at + 5] != COLON:
+        raise ValueError(NOT_ISO)
+    value: cython.longlong = (two(src, at) * 60 + two(src, at + 3)) * 60 + two(src, at + 6)
+    at += 8
+    places: cython.Py_ssize_t = 6
+    if at < end:
+        if src[at] != POINT or end - at > 7:
+            raise ValueError(NOT_ISO)
+        at += 1
+        while at < end:
+            if not 0x30 <= src[at] <= 0x39:
+                raise ValueError(NOT_ISO)
+            value = value * 10 + (src[at] - 0x30)
+            places -= 1
+            at += 1
+    while places > 0:
+        value *= 10
+        places -= 1
+    return value
+
+
+@cython.cfunc
+def put_date(
+    w: Writer, src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, binary: cython.bint
+) -> cython.bint:
+    days: cython.longlong
+    if binary:
+        days = be_signed(src, at, size) + DAYS_1970_TO_2000
+        if days < FIRST_DAY or days > LAST_DAY:
+            return False
+    elif is_special_date(src, at, size):
+        return False
+    elif size != 10:
+        raise ValueError(NOT_ISO)
+    else:
+        days = parse_date(src, at)
+    w.long(days)
+    return True
+
+
+@cython.cfunc
+def put_time(
+    w: Writer, src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, binary: cython.bint
+) -> cython.bint:
+    us: cython.longlong = be_signed(src, at, size) if binary else parse_time(src, at, at + size)
+    if us >= DAY_US:
+        return False
+    w.long(us)
+    return True
+
+
+@cython.cfunc
+def put_timestamp(
+    w: Writer,
+    src: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    binary: cython.bint,
+    zoned: cython.bint,
+) -> cython.bint:
+    us: cython.longlong
+    end: cython.Py_ssize_t = at + size
+    if binary:
+        us = be_signed(src, at, size)
+        if us < (FIRST_DAY - DAYS_1970_TO_2000) * DAY_US or us >= (LAST_DAY + 1 - DAYS_1970_TO_2000) * DAY_US:
+            return False
+        us += DAYS_1970_TO_2000 * DAY_US
+    elif is_special_date(src, at, size):
+        return False
+    else:
+        if zoned:
+            end -= 3
+            if size < 22 or src[end] != 0x2B or src[end + 1] != ZERO or src[end + 2] != ZERO:
+                raise ValueError("not in UTC: the session that read it must set TimeZone to UTC, and DateStyle to ISO")
+        if end - at < 19 or src[at + 10] != SPACE:
+            raise ValueError(NOT_ISO)
+        us = parse_date(src, at) * DAY_US + parse_time(src, at + 11, end)
+    w.long(us)
+    return True
+
+
+@cython.cfunc
+def put_decimal(
+    w: Writer, scale: cython.uint, data: bytes, at: cython.Py_ssize_t, size: cython.Py_ssize_t, binary: cython.bint
+) -> cython.bint:
+    """The unscaled number, big-endian in two's complement."""
+    src: cython.p_uchar = data
+    unscaled: cython.longlong = 0
+    if binary:
+        return put_decimal_text(w, scale, binary_text(DECIMAL, data[at : at + size]))
+    if size > 18 or src[at] == 0x4E:
+        return put_decimal_text(w, scale, data[at : at + size].decode("ascii"))
+    end: cython.Py_ssize_t = at + size
+    negative: cython.bint = src[at] == MINUS
+    places: cython.Py_ssize_t = -1
+    if negative:
+        at += 1
+    while at < end:
+        if src[at] == POINT and places < 0:
+            places = 0
+        elif 0x30 <= src[at] <= 0x39:
+            unscaled = unscaled * 10 + (src[at] - 0x30)
+            if places >= 0:
+                places += 1
+        else:
+            raise ValueError("not a number")
+        at += 1
+    if max(places, 0) != scale:
+        raise ValueError(f"a number of {max(places, 0)} decimals where the type has {scale}")
+    count: cython.Py_ssize_t = 1
+    while count < 8 and unscaled >> (8 * count - 1):
+        count += 1
+    if negative:
+        unscaled = -unscaled
+    w.long(count)
+    while count > 0:
+        count -= 1
+        w.byte((unscaled >> (8 * count)) & 0xFF)
+    return True
+
+
+@cython.cfunc
+def put_decimal_text(w: Writer, scale: cython.uint, text: str) -> cython.bint:
+    if text == "NaN":
+        return False
+    whole, _, decimals = text.partition(".")
+    if len(decimals) != scale:
+        raise ValueError(f"a number of {len(decimals)} decimals where the type has {scale}")
+    unscaled: int = int(whole + decimals)
+    packed: bytes = unscaled.to_bytes((abs(unscaled).bit_length() + 8) // 8, "big", signed=True)
+    w.sized(packed, 0, len(packed))
+    return True
