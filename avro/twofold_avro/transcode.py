@@ -261,6 +261,13 @@ class TransactionHeader:
         self.total = 0
         self.of_table = {}
 
+    def next_order(self, relation: int) -> tuple[int, int]:
+        """Count one more change: its ordinal in the transaction, and among those of the relation (0 for logical messages, which are of none)."""
+        self.total += 1
+        ordinal: int = self.of_table.get(relation, 0) + 1
+        self.of_table[relation] = ordinal
+        return self.total, ordinal
+
 
 @cython.final
 @cython.cclass

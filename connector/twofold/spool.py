@@ -1,7 +1,7 @@
 """Where the rows of transactions wait that cannot be published yet: prepared ones, and large ones that PostgreSQL streams before they end.
 
 Rows stay in memory up to a budget that all waiting transactions share; past it the transaction that grows writes what it holds, and what follows, to an append-only file of
-its own. Memory is bounded by the budget and one chunk, disk by its limit; at the limit the run ends with `MissingGround`, and loses nothing.
+its own. Memory is bounded by the budget and one chunk, disk by its limit; at the limit the run ends, says so, and takes up again when there is room; nothing is lost.
 
 It is a cache: on kill -9 everything here is lost and nothing is missed, because the position reported to PostgreSQL is held before the first row that waits. So nothing is
 synced, and what a predecessor left is deleted at start.
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from twofold.errors import MissingGround
+from twofold.errors import MissingGround, RunEnded
 from twofold.sink.batch import RowBatch
 
 
@@ -75,7 +75,7 @@ class Spool:
 
     def write(self, file: BinaryIO, chunk: bytes) -> None:
         if self.disk_bytes + len(chunk) > self._disk_max:
-            raise MissingGround(
+            raise RunEnded(
                 f"the rows of waiting transactions exceed spool.disk ({self._disk_max} bytes): raise it, or end the transactions in doubt (twofold prepared list). Nothing is lost: "
                 "their rows are in PostgreSQL's WAL"
             )
@@ -84,7 +84,7 @@ class Spool:
         except OSError as error:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
                 raise
-            raise MissingGround(
+            raise RunEnded(
                 f"no room in the spool folder {self._folder} ({error.strerror}): make room or set spool.folder; the run takes up again by itself. Nothing is lost: the rows are in PostgreSQL's WAL"
             ) from None
         with self._lock:

@@ -62,15 +62,16 @@ class Publisher:
         self._begin_main()
         return self._finish(self._main, commit, progress, ledger or {}, pins or {})
 
-    def open(self, slot: int, batch: RowBatch) -> None:
+    def open(self, slot: int, batches: Iterable[RowBatch]) -> None:
         """A prepared transaction's rows into a Kafka transaction of their own: acknowledged by the in-sync replicas when this returns, and nothing else written."""
         self._assert_main_committed()
         failpoints.hit("before_open")
         producer = self._pool[slot]
         producer.begin()
         failpoints.hit("after_begin")
-        for topic, partition, records in batch.partitions():
-            producer.produce(topic, partition, records, every=True)
+        for batch in batches:
+            for topic, partition, records in batch.partitions():
+                producer.produce(topic, partition, records, every=True)
         failpoints.hit("after_produce")
         producer.flush()
         if not producer.all_acknowledged:

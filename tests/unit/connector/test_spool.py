@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from twofold.errors import MissingGround
+from twofold.errors import MissingGround, RunEnded
 from twofold.sink.batch import RowBatch
 from twofold.spool import Spool
 
@@ -68,7 +68,7 @@ def test_memory_is_shared_and_small_transactions_stay_in_it(make_spool: MakeSpoo
 
 def test_the_limit_of_the_disk_is_named_with_its_remedy(make_spool: MakeSpool) -> None:
     spool = make_spool(memory_max=0, disk_max=100)
-    with pytest.raises(MissingGround, match="raise it, or end the transactions in doubt"):
+    with pytest.raises(RunEnded, match="raise it, or end the transactions in doubt"):
         spool.new().append(batch(0, 100))
 
 

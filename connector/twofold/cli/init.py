@@ -1,0 +1,23 @@
+"""`twofold init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from twofold.config import load
+
+
+@click.command(
+    help="""Make the publication (if source.tables names any), the replication slot and the topics.
+
+    May be run again at any time; what is there already is left as it is. Making a slot waits for running transactions, prepared ones included; it says for whom.
+
+    Example: twofold -c bank.toml init"""
+)
+@click.pass_obj
+def command(config_file: Path | None) -> None:
+    from twofold.runner.setup import initialise  # noqa: PLC0415  (loads the clients)
+
+    initialise(load(config_file), click.echo)

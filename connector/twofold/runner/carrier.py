@@ -1,0 +1,207 @@
+"""Carries out what the bridge decided: turns each action into a job for the sink's worker, with the rows and the facts that belong to it.
+
+It keeps, outside of the bridge, what the bridge does not need in order to decide: the waiting rows of prepared transactions, the times, what the group's commit record will list. All of it is lost
+on kill -9 and comes again from PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from twofold import gids
+from twofold.bridge import Event, actions, events
+from twofold.errors import Refused
+from twofold.positions import NO_LSN, Lsn, PreparedIdentity
+from twofold.runner.collector import PreparedRows
+from twofold.runner.tables import Tables
+from twofold.runner.worker import Worker
+from twofold.sink.batch import RowBatch
+from twofold.sink.publisher import Publisher
+from twofold_avro.records import Commit, Prepared, PreparedOutcome, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What every progress record says of the source."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """What is to be reported to PostgreSQL."""
+
+    write: Lsn = NO_LSN
+    flush: Lsn = NO_LSN
+
+
+class Carrier:
+    """One a run; used by the thread that reads. The jobs it makes run on the worker's."""
+
+    def __init__(
+        self, *, worker: Worker, publisher: Publisher, tables: Tables, origin: Origin, tend: Callable[[], None]
+    ) -> None:
+        self._worker = worker
+        self._publisher = publisher
+        self._tables = tables
+        self._origin = origin
+        self._tend = tend
+        self._prepared: dict[PreparedIdentity, PreparedRows] = {}
+        self._outcomes: list[PreparedOutcome] = []
+        self._ledger: dict[str, Prepared] = {}
+        self._committed_at_us = 0
+        self.positions = Positions()
+        self.group_records = 0
+        self.group_bytes = 0
+        self.in_doubt: dict[PreparedIdentity, PreparedRows] = self._prepared
+
+    def stage(self, prepared: PreparedRows) -> None:
+        """Keep a prepared transaction's rows until the bridge forgets it."""
+        self._prepared[prepared.identity] = prepared
+
+    def produce(self, batch: RowBatch) -> None:
+        """Rows for the group."""
+        self.group_records += batch.records
+        self.group_bytes += batch.bytes
+        self._submit(lambda: self._publisher.produce(batch))
+
+    def joins(self, committed_at_us: int) -> None:
+        """An outcome of this time joins the group."""
+        self._committed_at_us = max(self._committed_at_us, committed_at_us)
+
+    def carry(self, action: actions.Action, at_us: int) -> None:
+        """Do it, or hand it to the worker. `at_us` is the source's time of the event that led to it."""
+        match action:
+            case actions.Report(write, flush):
+                self.positions = Positions(write, flush)
+            case actions.AppendStaged(identity, commit_lsn):
+                self._append_staged(self._prepared.pop(identity), commit_lsn, at_us)
+            case actions.NoteInDoubt(identity, state):
+                if prepared := self._prepared.get(identity):
+                    self._ledger[prepared.downstream_id] = self._entry(prepared, state)
+            case actions.CommitMain():
+                self._commit_main(action)
+            case actions.OpenPrepared(identity, slot):
+                rows = self._prepared[identity].rows
+                self._submit(lambda: self._publisher.open(slot, rows.batches()), events.PreparedOpened(identity))
+            case actions.CommitPrepared():
+                self._commit_prepared(action, at_us)
+            case actions.AbortPrepared(identity, slot):
+                self._submit(lambda: self._publisher.abort(slot), events.PreparedAborted(identity))
+            case actions.Forget(identity):
+                if forgotten := self._prepared.pop(identity, None):
+                    self._submit(forgotten.rows.drop)
+            case actions.Refuse(what, at_stake, repair):
+                raise Refused(what, at_stake=at_stake, repair=repair)
+
+    def _submit(self, work: Callable[[], object], answer: Event | None = None) -> None:
+        def job() -> Event | None:
+            work()
+            return answer
+
+        self._worker.submit(job, meanwhile=self._tend)
+
+    def _append_staged(self, prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> None:
+        self.joins(at_us)
+        real_ids = self._tables.settle(prepared.provisional)
+        self.group_records += prepared.rows.records
+        self._outcomes.append(_outcome(prepared, commit_lsn, at_us))
+
+        def work() -> None:
+            for batch in prepared.rows.batches():
+                if real_ids:
+                    batch.reframe(real_ids)
+                self._publisher.produce(batch)
+            prepared.rows.drop()
+
+        self._submit(work)
+
+    def _commit_main(self, action: actions.CommitMain) -> None:
+        commit = None
+        if action.rows:
+            commit = Commit(
+                sequence=action.sequence,
+                kind="batch",
+                applied_lsn=action.applied_lsn,
+                committed_at=self._committed_at_us,
+                transactions=action.transactions,
+                rows=0,
+                prepared=tuple(self._outcomes),
+            )
+        progress = self._progress(action.applied_lsn, action.sequence)
+        ledger, pins = self._ledger, self._tables.take_pins()
+        self._outcomes, self._ledger = [], {}
+        self.group_records = self.group_bytes = self._committed_at_us = 0
+        self._submit(
+            lambda: self._publisher.commit_main(commit, progress, ledger=ledger, pins=pins),
+            events.MainCommitted(action.applied_lsn),
+        )
+
+    def _commit_prepared(self, action: actions.CommitPrepared, at_us: int) -> None:
+        prepared = self._prepared[action.identity]
+        commit = Commit(
+            sequence=action.sequence,
+            kind="prepared",
+            applied_lsn=action.applied_lsn,
+            committed_at=at_us,
+            transactions=1,
+            rows=0,
+            prepared=(_outcome(prepared, action.commit_lsn, at_us),),
+        )
+        progress = self._progress(action.applied_lsn, action.sequence)
+        ledger = {}
+        if action.in_ledger:
+            ledger[prepared.downstream_id] = self._entry(prepared, actions.LedgerState.COMMITTED, action.sequence)
+        self._submit(
+            lambda: self._publisher.commit_prepared(action.slot, commit, progress, ledger=ledger),
+            events.PreparedCommitted(action.identity, action.applied_lsn),
+        )
+
+    def _progress(self, applied_lsn: Lsn, sequence: int) -> Progress:
+        return Progress(
+            applied_lsn=applied_lsn,
+            sequence=sequence,
+            system_identifier=self._origin.system_identifier,
+            timeline=self._origin.timeline,
+            database=self._origin.database,
+            slot=self._origin.slot,
+            pool=self._publisher.pool,
+            written_at=time.time_ns() // 1000,
+        )
+
+    @staticmethod
+    def _entry(prepared: PreparedRows, state: actions.LedgerState, sequence: int | None = None) -> Prepared:
+        identity = prepared.identity
+        parsed = gids.parse(identity.gid)
+        return Prepared(
+            xid=identity.xid,
+            gid=identity.gid,
+            prepare_lsn=prepared.prepare_lsn,
+            prepared_at=prepared.prepared_at_us,
+            state=state.value,
+            rows=prepared.rows.records,
+            topics=prepared.topics,
+            global_id=parsed.global_id,
+            branch=parsed.branch,
+            sequence=sequence,
+        )
+
+
+def _outcome(prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> PreparedOutcome:
+    identity = prepared.identity
+    parsed = gids.parse(identity.gid)
+    return PreparedOutcome(
+        id=prepared.downstream_id,
+        xid=identity.xid,
+        gid=identity.gid,
+        prepare_lsn=prepared.prepare_lsn,
+        commit_lsn=commit_lsn,
+        committed_at=at_us,
+        global_id=parsed.global_id,
+        branch=parsed.branch,
+    )

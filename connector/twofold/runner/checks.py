@@ -1,0 +1,86 @@
+"""Recovery's step 4: do the progress record, the commit records, the slot and the server tell one story? Where they do not, going on could lose or repeat data.
+
+Pure: what was read comes in, an error or nothing goes out. docs/refusals.md has an entry for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from twofold.errors import MissingGround, Refused, UsageError
+from twofold.positions import Lsn, format_lsn
+from twofold.sink.progress import Recovered
+from twofold.source.identity import ServerIdentity, SlotState, TimelineSwitch
+from twofold_avro.records import Progress
+
+START_ANEW = "twofold reset, then twofold init, and let the tables be loaded anew"
+
+
+def check(
+    recovered: Recovered,
+    slot: SlotState,
+    server: ServerIdentity,
+    history: Sequence[TimelineSwitch],
+    *,
+    prefix: str,
+    two_phase: bool,
+) -> Progress:
+    """The progress to go on from. `history` is that of the server's present timeline."""
+    progress = recovered.progress
+    if progress is None:
+        raise Refused(
+            f"slot {slot.name} exists and stands at {format_lsn(slot.confirmed_flush)}, but the topic {prefix}.progress holds no progress of this connector",
+            at_stake="what was published before is not known: rows would be lost or repeated",
+            repair=f"restore the topic, or correct name and kafka.prefix in the configuration, or start anew: {START_ANEW}",
+        )
+    if not progress.applied_lsn:
+        raise MissingGround("twofold init was interrupted before it was through: run twofold init again")
+    if slot.two_phase != two_phase:
+        raise UsageError(
+            f"source.two_phase is {str(two_phase).lower()}, but slot {slot.name} was made with {str(slot.two_phase).lower()}, and that cannot be changed: correct the setting, or start anew ({START_ANEW})"
+        )
+    _check_source(progress, slot, server, prefix)
+    _check_timeline(progress, server, history)
+    if slot.confirmed_flush > progress.applied_lsn:
+        raise Refused(
+            f"slot {slot.name} has been confirmed up to {format_lsn(slot.confirmed_flush)}, but Kafka holds the changes up to {format_lsn(Lsn(progress.applied_lsn))} only",
+            at_stake="the changes in between: PostgreSQL will not send them again (the slot was made anew, or another program used it, or the progress topic was set back)",
+            repair=START_ANEW,
+        )
+    _check_commits(recovered, progress, prefix)
+    return progress
+
+
+def _check_source(progress: Progress, slot: SlotState, server: ServerIdentity, prefix: str) -> None:
+    was = (progress.system_identifier, progress.database, progress.slot)
+    now = (server.system_identifier, server.database, slot.name)
+    if was != now:
+        raise Refused(
+            f"the topics {prefix}.* belong to another source: system {was[0]}, database {was[1]}, slot {was[2]}; this one is system {now[0]}, database {now[1]}, slot {now[2]}",
+            at_stake="two sources in one set of topics: positions, keys and order would mean nothing",
+            repair=f"give this source a kafka.prefix of its own, or point source.dsn and source.slot to the former one; a cluster that was restored from a dump starts anew: {START_ANEW}",
+        )
+
+
+def _check_timeline(progress: Progress, server: ServerIdentity, history: Sequence[TimelineSwitch]) -> None:
+    if progress.timeline == server.timeline:
+        return
+    ended = next((switch for switch in history if switch.timeline == progress.timeline), None)
+    if ended is None or ended.ends_at < progress.applied_lsn:
+        where = "is not among its ancestors" if ended is None else f"left it at {format_lsn(ended.ends_at)}"
+        raise Refused(
+            f"the server is on timeline {server.timeline}; timeline {progress.timeline}, on which changes up to {format_lsn(Lsn(progress.applied_lsn))} were published, {where}",
+            at_stake="consumers have transactions that this server never had: it was promoted, or restored, without them",
+            repair=f"go back to a server that has them, or start anew: {START_ANEW}",
+        )
+
+
+def _check_commits(recovered: Recovered, progress: Progress, prefix: str) -> None:
+    last = recovered.last_commit
+    if last is not None and (last.sequence != progress.sequence or last.applied_lsn > progress.applied_lsn):
+        raise Refused(
+            f"{prefix}.commits ends with number {last.sequence} at {format_lsn(Lsn(last.applied_lsn))}, but the progress record says number {progress.sequence} at"
+            f" {format_lsn(Lsn(progress.applied_lsn))}",
+            at_stake="they are written in one Kafka transaction: one of the two topics was changed or restored by itself, and rows would be lost or repeated",
+            repair=f"restore both topics from the same moment, or start anew: {START_ANEW}",
+        )

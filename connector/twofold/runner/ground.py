@@ -1,0 +1,62 @@
+"""From the configuration to what the sink takes: names, client settings, topics."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from twofold.config import Config
+from twofold.errors import UsageError
+from twofold.sink.client import KafkaSettings
+from twofold.sink.names import Names
+from twofold.sink.topics import TopicPolicy, Wanted
+
+
+def names_of(config: Config) -> Names:
+    return Names(config.prefix, config.name)
+
+
+def kafka_settings(config: Config) -> KafkaSettings:
+    client: dict[str, Any] = {"bootstrap.servers": config.kafka.bootstrap, **config.kafka.options}
+    if config.kafka.options_file:
+        try:
+            client |= tomllib.loads(config.kafka.options_file.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise UsageError(f"kafka.options_file {config.kafka.options_file} cannot be used: {error}") from None
+    return KafkaSettings(
+        client=client,
+        transaction_timeout_ms=int(config.kafka.transaction_timeout * 1000),
+        call_timeout_s=config.kafka.call_timeout,
+    )
+
+
+def registry_settings(config: Config) -> dict[str, Any]:
+    registry = config.registry
+    settings: dict[str, Any] = {"url": registry.url, "timeout": registry.timeout}
+    if registry.username is not None:
+        password = registry.password.get_secret_value() if registry.password else ""
+        settings["basic.auth.user.info"] = f"{registry.username}:{password}"
+    if registry.token is not None:
+        settings |= {
+            "bearer.auth.credentials.source": "STATIC_TOKEN",
+            "bearer.auth.token": registry.token.get_secret_value(),
+            "bearer.auth.logical.cluster": "",
+            "bearer.auth.identity.pool.id": "",
+        }
+    if registry.ca_file is not None:
+        settings["ssl.ca.location"] = str(registry.ca_file)
+    return settings
+
+
+def topic_policy(config: Config) -> TopicPolicy:
+    return TopicPolicy(config.kafka.replication, config.kafka.min_insync_replicas)
+
+
+def bookkeeping(names: Names, *, pinned: bool) -> list[Wanted]:
+    """The topics without rows. Pinned: `init` has made them, and their absence means that what they held is lost."""
+    return [
+        Wanted(names.progress, "progress", pinned=pinned),
+        Wanted(names.commits, "commits", pinned=pinned),
+        Wanted(names.prepared, "prepared", pinned=pinned),
+        Wanted(names.messages, "messages", pinned=pinned),
+    ]

@@ -1,0 +1,182 @@
+"""Recovery: the one way into a run, after a start, a restart, a failover and every error. Five steps, in this order.
+
+1. Take the slot: whoever holds it is the one connector. From here on keepalives are answered.
+2. Fence every predecessor, and 3. read what it left (`sink.fence`).
+4. Check that slot, server, progress and commit records tell one story (`runner.checks`).
+5. Stream.
+
+What a step opened is closed again when a later one fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import ExitStack
+from typing import TypeVar
+
+from twofold import failpoints
+from twofold.bridge import Policy, State, initial
+from twofold.config import Config
+from twofold.errors import MissingGround, UsageError
+from twofold.positions import Lsn, PreparedIdentity, format_lsn
+from twofold.runner.carrier import Carrier, Origin
+from twofold.runner.checks import check
+from twofold.runner.collector import Collector
+from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.runner.run import Run
+from twofold.runner.tables import Tables
+from twofold.runner.timers import Timers
+from twofold.runner.worker import Worker
+from twofold.sink.fence import Fencing, fence
+from twofold.sink.records import register_fixed
+from twofold.sink.registry import Registry
+from twofold.sink.topics import Topics
+from twofold.sink.watch import Watch
+from twofold.source import identity
+from twofold.source.catalog import Catalog
+from twofold.source.published import published_tables
+from twofold.source.session import ReplicationSession, SessionOptions
+from twofold.spool import Spool
+from twofold_avro.records import Progress
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+TEND_INTERVAL_S = 0.2
+CLOSE_WAIT_S = 5.0
+
+
+def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
+    """All five steps but the last; `opened` closes what they opened."""
+    session = take_slot(config, opened)
+    failpoints.hit("after_start_replication")
+    registry = Registry(registry_settings(config))
+    opened.callback(registry.close)
+    topics = Topics(kafka_settings(config), topic_policy(config))
+    fencing = _tending(session, lambda: _fence(config, registry, topics, opened))
+    recovered = fencing.recovered
+    slot, server, history = _tending(session, lambda: look_at_source(config))
+    progress = check(recovered, slot, server, history, prefix=config.prefix, two_phase=config.source.two_phase)
+    failpoints.hit("after_checks")
+
+    catalog = Catalog(config.conninfo)
+    opened.callback(catalog.close)
+    tables = Tables(
+        prefix=config.prefix,
+        database=server.database,
+        partitions=config.kafka.partitions,
+        tombstones=config.kafka.tombstones,
+        catalog=catalog,
+        registry=registry,
+        topics=topics,
+        pins=recovered.pins,
+    )
+    _tending(session, tables.check)
+    _tending(session, lambda: tables.announce(published_tables(config.conninfo, config.publication)))
+    state = _state(config, fencing, progress, slot, server)
+    spool = Spool(config.spool.folder / config.name, memory_max=config.spool.memory, disk_max=config.spool.disk)
+    opened.callback(spool.close)
+    worker = Worker()
+    opened.callback(worker.close, config.kafka.call_timeout + CLOSE_WAIT_S)
+    origin = Origin(server.system_identifier, server.timeline, server.database, slot.name)
+    _log.info(
+        "recovered: Kafka holds everything up to %s, commit record %d; %d in doubt",
+        format_lsn(state.applied_lsn),
+        state.sequence,
+        len(recovered.unresolved),
+    )
+    return Run(
+        state=state,
+        session=session,
+        collector=Collector(tables=tables, spool=spool, skips=state.skips, parks=config.prepared.parks),
+        carrier=Carrier(worker=worker, publisher=fencing.publisher, tables=tables, origin=origin, tend=session.tend),
+        worker=worker,
+        timers=Timers(
+            open_within_s=config.prepared.open_within,
+            hold_s=config.prepared.hold,
+            idle_s=config.turn.idle_progress,
+            now=time.monotonic(),
+        ),
+        limits=config.turn,
+        stop=stop,
+    )
+
+
+def take_slot(config: Config, opened: ExitStack) -> ReplicationSession:
+    """Step 1. SlotBusy: another instance is the connector now."""
+    options = SessionOptions(
+        two_phase=config.source.two_phase, streaming="off", binary=config.source.binary, messages=config.source.messages
+    )
+    session = ReplicationSession(
+        config.conninfo,
+        slot=config.slot,
+        publications=[config.publication],
+        application_name=config.name,
+        options=options,
+    )
+    session.open()
+    opened.callback(session.close)
+    return session
+
+
+def _fence(config: Config, registry: Registry, topics: Topics, opened: ExitStack) -> Fencing:
+    settings, names = kafka_settings(config), names_of(config)
+    bound_s = topics.transaction_max_timeout_ms() / 1000
+    if config.kafka.transaction_timeout > bound_s:
+        raise UsageError(
+            f"kafka.transaction_timeout ({config.kafka.transaction_timeout:g} s) is above the brokers' transaction.max.timeout.ms ({bound_s:g} s): lower it and"
+            " prepared.hold, or raise the brokers' limit"
+        )
+    topics.ensure(bookkeeping(names, pinned=True))
+    watch = Watch()
+    opened.callback(watch.close)
+    fencing = fence(settings, names, registry, register_fixed(registry, names), pool=config.prepared.pool, watch=watch)
+    opened.callback(fencing.publisher.close)
+    return fencing
+
+
+def look_at_source(
+    config: Config,
+) -> tuple[identity.SlotState, identity.ServerIdentity, tuple[identity.TimelineSwitch, ...]]:
+    """What step 4 compares with."""
+    slot = identity.slot_state(config.conninfo, config.slot)
+    if slot is None:
+        raise MissingGround(f"replication slot {config.slot} does not exist: run twofold init")
+    server = identity.identify(config.conninfo)
+    return slot, server, identity.timeline_history(config.conninfo, server.timeline)
+
+
+def _state(
+    config: Config, fencing: Fencing, progress: Progress, slot: identity.SlotState, server: identity.ServerIdentity
+) -> State:
+    unresolved = frozenset(PreparedIdentity(entry.xid, entry.gid) for entry in fencing.recovered.unresolved.values())
+    promoted = server.timeline != progress.timeline
+    policy = Policy(
+        synchronous=config.prepared.synchronous,
+        open_at_once=config.prepared.open_within == 0,
+        may_lack_prepares=promoted and server.version_num // 10000 == 17 and bool(unresolved),
+    )
+    return initial(
+        applied_lsn=Lsn(progress.applied_lsn),
+        confirmed_lsn=slot.confirmed_flush,
+        sequence=progress.sequence,
+        pool=config.prepared.pool,
+        in_doubt=unresolved,
+        policy=policy,
+    )
+
+
+def _tending(session: ReplicationSession, work: Callable[[], _T]) -> _T:
+    """Do it on another thread, so that PostgreSQL hears from us meanwhile."""
+    with ThreadPoolExecutor(1, "recovery") as executor:
+        future = executor.submit(work)
+        while True:
+            try:
+                return future.result(TEND_INTERVAL_S)
+            except NotYet:
+                session.tend()

@@ -1,0 +1,148 @@
+"""One run, from recovery's end to its own: the turn, again and again.
+
+    read what is there -> collect whole transactions -> the bridge decides -> the worker publishes and commits -> positions are reported
+
+This thread reads, encodes and asks the bridge; the worker's thread speaks to Kafka. While Kafka commits, the next turn is read. The run ends when it is told to stop, or by an exception: then
+everything in memory is dropped, and recovery starts over from what Kafka and PostgreSQL hold.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+
+from twofold import failpoints
+from twofold.bridge import Event, State, actions, events, step
+from twofold.config import TurnConfig
+from twofold.runner.carrier import Carrier, Positions
+from twofold.runner.collector import Collector
+from twofold.runner.timers import Timers
+from twofold.runner.worker import Worker
+from twofold.source.session import ReplicationSession
+
+_log = logging.getLogger(__name__)
+
+READ_ROWS_MAX = 5_000
+READ_BYTES_MAX = 4 << 20
+ANSWER_WAIT_S = 0.005
+"""While Kafka is at work an answer is waited for this long before the socket is looked at again."""
+STOP_LOOK_S = 0.5
+"""How soon an idle run notices that it shall stop."""
+STOP_WAIT_S = 10.0
+"""How long a stopping run waits for what it has given out."""
+
+
+class Run:
+    """Made by recovery, used once."""
+
+    def __init__(
+        self,
+        *,
+        state: State,
+        session: ReplicationSession,
+        collector: Collector,
+        carrier: Carrier,
+        worker: Worker,
+        timers: Timers,
+        limits: TurnConfig,
+        stop: threading.Event,
+    ) -> None:
+        self.state = state
+        self._session = session
+        self._collector = collector
+        self._carrier = carrier
+        self._worker = worker
+        self._timers = timers
+        self._limits = limits
+        self._stop = stop
+        self._group_since: float | None = None
+        self._reported = Positions()
+
+    def go(self) -> None:
+        """Until told to stop; then what is gathered is committed and reported."""
+        drained = False
+        while not self._stop.is_set():
+            now = time.monotonic()
+            self._take_all(self._worker.answers(ANSWER_WAIT_S if drained and self._worker.busy else 0))
+            self._take_all(self._timers.due(now))
+            self._report()
+            if self.state.must_wait:
+                self._session.tend()
+                self._take_all(self._worker.answers(ANSWER_WAIT_S))
+                continue
+            drained = self._read(now, drained=drained)
+        self._finish()
+
+    def _read(self, now: float, *, drained: bool) -> bool:
+        """One look at the socket. True: nothing more waits there, and the bridge knows."""
+        wait_s = min(STOP_LOOK_S, self._timers.wait_s(now)) if drained and not self._worker.busy else 0
+        received = self._session.read(rows_max=READ_ROWS_MAX, bytes_max=READ_BYTES_MAX, wait_s=wait_s)
+        if not received:
+            if not drained:
+                self._take(events.Drained())
+            return True
+        failpoints.hit("after_read")
+        for collected in self._collector.collect(received, ts_ms=time.time_ns() // 1_000_000):
+            if collected.batch is not None:
+                self._carrier.produce(collected.batch)
+            if collected.prepared is not None:
+                self._carrier.stage(collected.prepared)
+                failpoints.hit("after_staging")
+            self._take(collected.event, collected.at_us)
+        failpoints.hit("after_decode")
+        self._end_turn_if_full()
+        return False
+
+    def _end_turn_if_full(self) -> None:
+        now = time.monotonic()
+        if self.state.group is None:
+            self._group_since = None
+            return
+        self._group_since = self._group_since or now
+        limits, carrier = self._limits, self._carrier
+        if (
+            carrier.group_records >= limits.rows
+            or carrier.group_bytes >= limits.bytes
+            or now - self._group_since >= limits.time
+        ):
+            self._take(events.TurnFull())
+
+    def _take_all(self, happened: Iterable[Event]) -> None:
+        for event in happened:
+            self._take(event)
+
+    def _take(self, event: Event, at_us: int = 0) -> None:
+        self.state, decided = step(self.state, event)
+        match event:
+            case events.PrepareRead(identity):
+                self._timers.staged(identity, time.monotonic())
+            case events.PreparedOpened(identity):
+                self._timers.opened(identity, time.monotonic())
+            case events.PlainRead() | events.MessageRead():
+                self._carrier.joins(at_us)
+            case _:
+                pass
+        for action in decided:
+            if isinstance(action, actions.CommitMain):
+                self._group_since = None
+            self._carrier.carry(action, at_us)
+
+    def _report(self) -> None:
+        if self._carrier.positions != self._reported:
+            failpoints.hit("before_feedback")
+            self._reported = self._carrier.positions
+            self._session.report(write=self._reported.write, flush=self._reported.flush)
+            failpoints.hit("after_feedback")
+
+    def _finish(self) -> None:
+        """A clean stop: commit what is gathered, unless a transaction is half read; report; leave the rest to the next run."""
+        deadline = time.monotonic() + STOP_WAIT_S
+        if not self.state.unfinished:
+            self._take(events.TurnFull())
+        while (self.state.in_flight or self._worker.busy) and time.monotonic() < deadline:
+            self._session.tend()
+            self._take_all(self._worker.answers(ANSWER_WAIT_S))
+        self._report()
+        _log.info("stopped")

@@ -1,0 +1,127 @@
+"""`twofold init`: topics, publication, slot, and the first progress record. May be interrupted anywhere and run again.
+
+The progress topic says first that an init has begun (`applied_lsn` 0), and where the slot's stream starts once the slot is there. So a later `run` can tell a slot that was never used from one whose
+progress was lost: with the first it is told to finish `init`, with the second it refuses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from twofold.config import Config
+from twofold.errors import Refused, UsageError
+from twofold.positions import Lsn, format_lsn
+from twofold.runner.checks import START_ANEW
+from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.sink.fence import Fencing, fence
+from twofold.sink.records import register_fixed
+from twofold.sink.registry import Registry
+from twofold.sink.topics import Topics
+from twofold.sink.watch import Watch
+from twofold.source import identity, setup
+from twofold_avro.records import Progress
+
+Say = Callable[[str], None]
+
+
+def initialise(config: Config, say: Say) -> None:
+    """Make what is missing; say what was made."""
+    published = _published(config) if config.source.tables else None
+    slot = identity.slot_state(config.conninfo, config.slot)
+    if slot is not None and slot.active_pid is not None:
+        raise UsageError(
+            f"slot {config.slot} is in use by process {slot.active_pid}: the connector is running, nothing is to be made"
+        )
+    with ExitStack() as opened:
+        first = _First(config, opened)
+        if first.progress and first.progress.applied_lsn and slot:
+            say(
+                f"initialised already: slot {config.slot}, published up to {format_lsn(Lsn(first.progress.applied_lsn))}"
+            )
+            return
+        if first.progress and first.progress.applied_lsn:
+            raise Refused(
+                f"the topics {config.prefix}.* hold changes up to {format_lsn(Lsn(first.progress.applied_lsn))}, but slot {config.slot} does not exist any more",
+                at_stake="the changes since then: a new slot starts now",
+                repair=START_ANEW,
+            )
+        if slot and not first.progress:
+            raise Refused(
+                f"slot {config.slot} exists, but the topic {config.prefix}.progress knows nothing of it",
+                at_stake="whether rows were published from it is not known",
+                repair=f"drop it if nobody needs it (SELECT pg_drop_replication_slot('{config.slot}')), then run twofold init again",
+            )
+        first.write(0)
+        if published and setup.create_publication(config.conninfo, config.publication, published):
+            say(f"publication {config.publication} made")
+        start = slot.confirmed_flush if slot else _make_slot(config, say)
+        first.write(start)
+        say(f"ready: the stream starts at {format_lsn(start)}; start it with twofold run")
+
+
+def _make_slot(config: Config, say: Say) -> Lsn:
+    start = setup.create_slot(
+        config.conninfo,
+        config.slot,
+        two_phase=config.source.two_phase,
+        failover=config.source.failover,
+        wait_limit_s=config.source.slot_wait,
+        on_wait=lambda blockers: say(f"slot {config.slot} waits for: " + "; ".join(map(str, blockers))),
+    )
+    say(f"slot {config.slot} made (two_phase {'on' if config.source.two_phase else 'off'})")
+    return start
+
+
+def _published(config: Config) -> setup.Published:
+    tables, schemas = [], []
+    for entry in config.source.tables:
+        schema, dot, table = entry.partition(".")
+        if entry == "*":
+            return setup.Published(all_tables=True, via_partition_root=config.source.publish_via_root)
+        if not dot or not schema or not table:
+            raise UsageError(f"source.tables: {entry!r} is neither schema.table nor schema.* nor *")
+        if table == "*":
+            schemas.append(schema)
+        else:
+            tables.append(setup.PublishedTable(schema, table))
+    return setup.Published(tuple(tables), tuple(schemas), via_partition_root=config.source.publish_via_root)
+
+
+@dataclass(slots=True)
+class _First:
+    """The progress topic while `init` works; fenced, so that no connector writes into it."""
+
+    config: Config
+    fencing: Fencing
+    progress: Progress | None
+
+    def __init__(self, config: Config, opened: ExitStack) -> None:
+        self.config = config
+        names, settings = names_of(config), kafka_settings(config)
+        Topics(settings, topic_policy(config)).ensure(bookkeeping(names, pinned=False))
+        registry = Registry(registry_settings(config))
+        opened.callback(registry.close)
+        watch = Watch()
+        opened.callback(watch.close)
+        self.fencing = fence(
+            settings, names, registry, register_fixed(registry, names), pool=config.prepared.pool, watch=watch
+        )
+        opened.callback(self.fencing.publisher.close)
+        self.progress = self.fencing.recovered.progress
+
+    def write(self, applied_lsn: int) -> None:
+        server = identity.identify(self.config.conninfo)
+        progress = Progress(
+            applied_lsn=applied_lsn,
+            sequence=0,
+            system_identifier=server.system_identifier,
+            timeline=server.timeline,
+            database=server.database,
+            slot=self.config.slot,
+            pool=self.config.prepared.pool,
+            written_at=time.time_ns() // 1000,
+        )
+        self.fencing.publisher.commit_main(None, progress)

@@ -1,0 +1,52 @@
+"""`twofold run`: recover, run, and after every error that a new start can mend, recover again.
+
+A refusal, a wrong configuration and missing ground end the process with their own status: a person has to act. Everything else (a server that is away, a connection lost, a fence, a Kafka error)
+drops what is in memory, waits, and takes the one path again. A slot that another instance holds is waited for: that is the hot standby.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from contextlib import ExitStack
+
+from twofold.config import Config
+from twofold.errors import Fenced, MalformedMessage, RunEnded, Unreachable
+from twofold.runner.recovery import recover
+from twofold.source.trouble import SlotBusy
+
+_log = logging.getLogger(__name__)
+
+BACKOFF_S_MIN = 0.2
+BACKOFF_S_MAX = 15.0
+STANDBY_POLL_S = 0.5
+LONG_ENOUGH_S = 30.0
+"""A run that lasted this long was a good one: the next error starts with a short wait again."""
+
+
+def supervise(config: Config, stop: threading.Event) -> None:
+    """Until told to stop, or until a person has to act."""
+    backoff_s = BACKOFF_S_MIN
+    standing_by: str | None = None
+    while not stop.is_set():
+        begun = time.monotonic()
+        try:
+            with ExitStack() as opened:
+                run = recover(config, stop, opened)
+                standing_by = None
+                run.go()
+        except SlotBusy as busy:
+            if standing_by != str(busy):
+                _log.info("standing by: %s", busy)
+                standing_by = str(busy)
+            stop.wait(STANDBY_POLL_S)
+            continue
+        except (RunEnded, Unreachable, Fenced, MalformedMessage) as error:
+            if time.monotonic() - begun > LONG_ENOUGH_S:
+                backoff_s = BACKOFF_S_MIN
+            wait_s = backoff_s * random.uniform(0.5, 1.5)  # noqa: S311  (jitter)
+            _log.warning("the run has ended (%s: %s); recovering in %.1f s", type(error).__name__, error, wait_s)
+            stop.wait(wait_s)
+            backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)

@@ -1,0 +1,249 @@
+"""The published tables: from a relation of the stream to its topic, its registered schemas and the plan that encodes its rows.
+
+A relation's shape is *committed* once its schema is registered and its topic pinned. That happens when a row of a transaction that is certain to be committed is met, and never within a prepared one:
+a ROLLBACK PREPARED cannot take a registered schema back. A prepared transaction that meets another shape is encoded with provisional schema ids and parked; when it commits, `settle` registers
+the schemas and tells which ids to put in their place.
+
+Used by the thread that reads. Asks the catalog, the registry and Kafka only when a shape is new, never for a row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from twofold import __version__
+from twofold.errors import Refused, RunEnded
+from twofold.sink.batch import RowBatch
+from twofold.sink.registry import Registry, key_subject, value_subject
+from twofold.sink.topics import Topics, Wanted
+from twofold.source import messages as m
+from twofold.source.catalog import Catalog
+from twofold_avro.names import topic_of
+from twofold_avro.records import Message, MessageBody, Pin, Source, Transaction
+from twofold_avro.schemas import canonical, envelope_schema, fixed, key_schema
+from twofold_avro.shapes import TableShape
+from twofold_avro.transcode import RowPlan, ServerConstants, TransactionHeader
+
+CHANGED_SHAPE = "it changes a table's definition"
+KEYLESS = "it touches a table without a message key"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What all changes of one transaction share."""
+
+    xid: int | None
+    ts_us: int
+    transaction_id: str | None
+    gid: str | None
+
+    def header(self) -> TransactionHeader:
+        return TransactionHeader(self.xid, self.ts_us, self.transaction_id, self.gid)
+
+
+FIRST_PROVISIONAL_ID = 0x7F00_0000
+"""No registry's ids come near it."""
+
+
+@dataclass(slots=True, eq=False)
+class Table:
+    """One version of a published table."""
+
+    shape: TableShape
+    topic: str
+    partitions: int
+    plan: RowPlan
+    provisional_id: int
+    """Stands for its schemas' ids in rows that were encoded before it was committed."""
+    ids: tuple[int, int] | None = None
+    """Of key and envelope, once committed."""
+
+    @property
+    def committed(self) -> bool:
+        return self.ids is not None
+
+    @property
+    def park_reason(self) -> str | None:
+        """Why a prepared transaction that touches it must not be opened."""
+        if not self.committed:
+            return CHANGED_SHAPE
+        return KEYLESS if self.shape.keyless else None
+
+
+class Tables:
+    """All of them, for one run."""
+
+    def __init__(
+        self,
+        *,
+        prefix: str,
+        database: str,
+        partitions: int,
+        tombstones: bool,
+        catalog: Catalog,
+        registry: Registry,
+        topics: Topics,
+        pins: dict[str, Pin],
+    ) -> None:
+        self._prefix = prefix
+        self._partitions = partitions
+        self._tombstones = tombstones
+        self._catalog = catalog
+        self._registry = registry
+        self._topics = topics
+        self._pins = pins
+        self._server = ServerConstants(version=__version__, prefix=prefix, db=database)
+        self._by_oid: dict[int, Table] = {}
+        self._committed: dict[str, Table] = {}
+        self._message_schema_id: int | None = None
+        self._provisional_id = FIRST_PROVISIONAL_ID
+        self.messages_topic = f"{prefix}.messages"
+        self._unwritten_pins: dict[str, Pin] = {}
+
+    def check(self) -> None:
+        """Every topic that is pinned must still be there as it was."""
+        self._topics.ensure(
+            Wanted(
+                topic,
+                "table",
+                pin.partitions,
+                pinned=True,
+                table=f"{pin.schema}.{pin.table}",
+                keyless=pin.key_schema is None,
+            )
+            for topic, pin in self._pins.items()
+        )
+
+    def announce(self, relations: Iterable[m.Relation]) -> None:
+        """Give the tables that have no topic yet theirs, before their first row comes."""
+        for relation in relations:
+            if topic_of(self._prefix, relation.schema, relation.table) not in self._pins:
+                self.relation(relation, provisional=False)
+
+    def relation(self, relation: m.Relation, *, provisional: bool) -> None:
+        """The stream says what a table looks like from here on."""
+        shape = self._catalog.shape(relation)
+        topic = topic_of(self._prefix, relation.schema, relation.table)
+        known = self._committed.get(topic)
+        if known is None or known.shape != shape:
+            known = self._new(shape, topic)
+        self._by_oid[relation.oid] = known
+        if not provisional and not known.committed:
+            self._commit(known)
+
+    def type(self, message: m.Type) -> None:
+        self._catalog.note_type(message)
+
+    def of_relation(self, oid: int, *, provisional: bool) -> Table:
+        """The table of a row. Outside of a prepared transaction its shape is committed now, if it is not yet."""
+        table = self._by_oid.get(oid)
+        if table is None:
+            raise RunEnded(f"PostgreSQL sent a row of relation {oid} without having described it")
+        if not provisional and not table.committed:
+            self._commit(table)
+        return table
+
+    def settle(self, tables: Iterable[Table]) -> dict[int, tuple[int, int]]:
+        """A prepared transaction that met these tables is committed: register what is not. Returns, by provisional id, the key's and the envelope's real ones."""
+        real = {}
+        for table in tables:
+            real[table.provisional_id] = table.ids or self._commit(table)
+        return real
+
+    def message(
+        self,
+        message: m.LogicalMessage,
+        wal_start: int,
+        facts: Facts,
+        header: TransactionHeader | None,
+        ts_ms: int,
+        batch: RowBatch,
+    ) -> None:
+        """A logical message into the messages topic; `header` counts it if it belongs to a transaction."""
+        if self._message_schema_id is None:
+            subject = value_subject(self.messages_topic)
+            self._message_schema_id = self._registry.register(subject, canonical(fixed("message")))
+        transaction = None
+        if header is not None and facts.transaction_id is not None:
+            transaction = Transaction(facts.transaction_id, *header.next_order(0))
+        record = Message(
+            source=Source(
+                version=__version__,
+                name=self._prefix,
+                db=self._server.db,
+                ts_ms=facts.ts_us // 1000,
+                ts_us=facts.ts_us,
+                lsn=wal_start,
+                txId=facts.xid,
+                gid=facts.gid,
+            ),
+            message=MessageBody(message.prefix, message.content),
+            transaction=transaction,
+            ts_ms=ts_ms,
+        )
+        value = record.to_bytes(self._message_schema_id)
+        batch.lists(self.messages_topic, 1)[0].append({"key": message.prefix.encode(), "value": value})
+        batch.bytes += len(value)
+
+    def _new(self, shape: TableShape, topic: str) -> Table:
+        pin = self._pins.get(topic)
+        partitions = 1 if shape.keyless else pin.partitions if pin else self._partitions
+        self._provisional_id += 1
+        plan = self._plan(shape, partitions, self._provisional_id, self._provisional_id)
+        table = Table(shape, topic, partitions, plan, self._provisional_id)
+        if pin and pin.value_schema_id is not None and self._is_last_committed(table, pin):
+            self._commit(table)
+        return table
+
+    def _is_last_committed(self, table: Table, pin: Pin) -> bool:
+        assert pin.value_schema_id is not None
+        return bool(
+            json.loads(self._registry.schema(pin.value_schema_id)) == envelope_schema(table.shape, self._prefix)
+        )
+
+    def _commit(self, table: Table) -> tuple[int, int]:
+        """Register the schemas, make or check the topic, pin both. Before a row is written with the shape."""
+        shape, topic = table.shape, table.topic
+        name = f"{shape.schema}.{shape.table}"
+        pin = self._pins.get(topic)
+        key = key_schema(shape, self._prefix)
+        key_text = None if key is None else canonical(key)
+        if pin is not None and pin.key_schema != key_text:
+            raise Refused(
+                f"the message key of table {name} is not what it was",
+                at_stake="rows of one key would lie in two partitions, and their order would be lost",
+                repair=f"undo the change of the key or the replica identity, or start the topic anew: twofold backfill --reload {name}",
+            )
+        partitions = table.partitions
+        if pin is None:
+            wanted = Wanted(topic, "table", table.partitions, table=name, keyless=shape.keyless)
+            partitions = self._topics.ensure([wanted])[topic]
+        key_id = None if key_text is None else self._registry.register(key_subject(topic), key_text)
+        value_id = self._registry.register(value_subject(topic), canonical(envelope_schema(shape, self._prefix)))
+        table.partitions = partitions
+        ids = table.ids = key_id or 0, value_id
+        table.plan = self._plan(shape, partitions, *ids)
+        self._committed[topic] = table
+        new = replace(
+            pin or Pin(shape.schema, shape.table, partitions, key_text), key_schema_id=key_id, value_schema_id=value_id
+        )
+        if new != pin:
+            self._pins[topic] = self._unwritten_pins[topic] = new
+        return ids
+
+    def _plan(self, shape: TableShape, partitions: int, key_id: int, value_id: int) -> RowPlan:
+        return RowPlan(
+            shape,
+            key_schema_id=key_id,
+            value_schema_id=value_id,
+            partitions=partitions,
+            server=self._server,
+            tombstones=self._tombstones,
+        )
+
+    def take_pins(self) -> dict[str, Pin]:
+        """The pins that the next commit of the main producer must carry."""
+        pins, self._unwritten_pins = self._unwritten_pins, {}
+        return pins
