@@ -69,14 +69,14 @@ class KafkaSettings:
 
     def __post_init__(self) -> None:
         if not self.client.get("bootstrap.servers"):
-            raise UsageError("kafka.client has no bootstrap.servers: set it to host:port of one or more brokers")
+            raise UsageError("Kafka's brokers are not named: set kafka.bootstrap to host:port of one or more")
         for name, why in _REFUSED.items():
             if name in self.client:
-                raise UsageError(f"kafka.client must not set {name!r}: {why}; remove it")
+                raise UsageError(f"kafka.options must not set {name!r}: {why}; remove it")
         for name in _IN_FLIGHT:
             if int(self.client.get(name, 5)) > 5:
                 raise UsageError(
-                    f"kafka.client sets {name!r} above 5: retries could then change the order of rows; set 5 or less, or remove it"
+                    f"kafka.options sets {name!r} above 5: retries could then change the order of rows; set 5 or less, or remove it"
                 )
         if self.transaction_timeout_ms < 1000:
             raise UsageError(
@@ -121,7 +121,7 @@ QUEUE_FULL, TIMED_OUT, PARTITION_EOF = KafkaError._QUEUE_FULL, KafkaError._TIMED
 MSG_SIZE_TOO_LARGE, TOPIC_ALREADY_EXISTS = KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_ALREADY_EXISTS
 
 _TOOK_OVER = "another instance took over this prefix, or the broker timed the transaction out"
-_AWAY = "check that the brokers of bootstrap.servers run and that enough replicas are in sync"
+_AWAY = "check that the brokers of kafka.bootstrap run and that enough replicas are in sync"
 
 _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     KafkaError._FENCED: (Fenced, _TOOK_OVER),
@@ -139,9 +139,9 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     KafkaError.LEADER_NOT_AVAILABLE: (Unreachable, _AWAY),
     KafkaError.NOT_ENOUGH_REPLICAS: (Unreachable, _AWAY),
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (Unreachable, _AWAY),
-    KafkaError._AUTHENTICATION: (MissingGround, "check sasl.* and ssl.* in kafka.client"),
-    KafkaError.SASL_AUTHENTICATION_FAILED: (MissingGround, "check sasl.* in kafka.client"),
-    KafkaError._SSL: (MissingGround, "check ssl.* in kafka.client"),
+    KafkaError._AUTHENTICATION: (MissingGround, "check sasl.* and ssl.* in kafka.options"),
+    KafkaError.SASL_AUTHENTICATION_FAILED: (MissingGround, "check sasl.* in kafka.options"),
+    KafkaError._SSL: (MissingGround, "check ssl.* in kafka.options"),
     KafkaError.TOPIC_AUTHORIZATION_FAILED: (
         MissingGround,
         "grant Describe, Create, Read, Write and DescribeConfigs on the prefix's topics",
@@ -158,7 +158,7 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
         MissingGround,
         "prepared.hold is above the broker's transaction.max.timeout.ms; lower the one or raise the other",
     ),
-    KafkaError._INVALID_ARG: (UsageError, "see kafka.client in the configuration"),
+    KafkaError._INVALID_ARG: (UsageError, "see kafka.options in the configuration"),
 }
 
 
@@ -192,7 +192,7 @@ def too_large(what: str) -> Refused:
     return Refused(
         what,
         at_stake="the row cannot be delivered, and skipping it would lose it",
-        repair="raise the topic's max.message.bytes (kafka-configs --alter --topic ... --add-config max.message.bytes=N) and message.max.bytes in kafka.client to the same N",
+        repair="raise the topic's max.message.bytes (kafka-configs --alter --topic ... --add-config max.message.bytes=N) and message.max.bytes in kafka.options to the same N",
     )
 
 

@@ -18,13 +18,20 @@ from twofold.errors import MissingGround, Refused, TwofoldError, Unreachable, Us
 
 _T = TypeVar("_T")
 
-_BOUNDS: Mapping[str, Any] = {
-    # The client waits for ever by default, and up to 20 s between two tries.
-    "timeout": 10,
-    "max.retries": 3,
-    "retries.wait.ms": 200,
-    "retries.max.wait.ms": 2000,
-}
+_TRIES = 4
+
+
+def _bounded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The client waits for ever by default, and up to 20 s between two tries. `timeout` is for a call with all its tries."""
+    whole_s = float(settings.get("timeout", 10))
+    pauses_ms = int(whole_s * 1000 / (2 * _TRIES))
+    return {
+        **settings,
+        "timeout": whole_s / (2 * _TRIES),
+        "max.retries": _TRIES - 1,
+        "retries.wait.ms": pauses_ms // 4,
+        "retries.max.wait.ms": pauses_ms,
+    }
 
 
 def key_subject(topic: str) -> str:
@@ -38,7 +45,7 @@ def value_subject(topic: str) -> str:
 class Registry:
     """Confluent's client, bounded, with its errors sorted and what is known remembered.
 
-    `settings` are the client's own properties: `url`, `basic.auth.user.info`, `ssl.*`, `bearer.auth.*`.
+    `settings` are the client's own properties: `url`, `basic.auth.user.info`, `ssl.*`, `bearer.auth.*`; `timeout` bounds a call with its retries.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -46,7 +53,7 @@ class Registry:
         self._schemas: dict[int, str] = {}
         self._url = settings.get("url", "")
         try:
-            self._client = SchemaRegistryClient({**_BOUNDS, **settings})
+            self._client = SchemaRegistryClient(_bounded(settings))
         except (ValueError, TypeError, OSError) as error:
             raise UsageError(
                 f"the registry's settings are wrong: {error}; see registry in the configuration"

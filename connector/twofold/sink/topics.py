@@ -31,13 +31,9 @@ _SMALL_SEGMENTS = {
     "min.cleanable.dirty.ratio": "0.1",
     "max.compaction.lag.ms": str(3_600_000),
 }
-_CONFIG: Mapping[Kind, Mapping[str, str]] = {
-    "table": {"cleanup.policy": "delete"},
-    "messages": {"cleanup.policy": "delete"},
-    "commits": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
-    "progress": _SMALL_SEGMENTS,
-    "prepared": _SMALL_SEGMENTS,
-}
+_DAY_MS = 86_400_000
+_ROLL_MS = 8 * _DAY_MS
+"""A row stays beyond its retention until its segment is rolled, 7 days at most by default. Commit records outlive that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +42,8 @@ class TopicPolicy:
 
     replication: int = 3
     min_insync_replicas: int = 2
+    retention_ms: int = 7 * _DAY_MS
+    """Of the topics that hold rows; -1 keeps all. Commit records are kept longer."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_insync_replicas <= self.replication:
@@ -53,6 +51,14 @@ class TopicPolicy:
                 f"kafka.min_insync_replicas is {self.min_insync_replicas} and kafka.replication {self.replication}:"
                 " nothing could be written; use at least 1 and at most the replication"
             )
+
+    def config(self, kind: Kind) -> dict[str, str]:
+        """With what a topic is made."""
+        common = {"min.insync.replicas": str(self.min_insync_replicas)}
+        if kind in _COMPACTED:
+            return {**common, **_SMALL_SEGMENTS}
+        kept = self.retention_ms + (_ROLL_MS if kind == "commits" and self.retention_ms >= 0 else 0)
+        return {**common, "cleanup.policy": "delete", "retention.ms": str(kept), "retention.bytes": "-1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +132,8 @@ class Topics:
         }
 
     def _create(self, missing: list[Wanted]) -> None:
-        common = {"min.insync.replicas": str(self._policy.min_insync_replicas)}
-        new = [
-            NewTopic(w.name, w.partitions, self._policy.replication, config={**common, **_CONFIG[w.kind]})
-            for w in missing
-        ]
+        policy = self._policy
+        new = [NewTopic(w.name, w.partitions, policy.replication, config=policy.config(w.kind)) for w in missing]
         with sorted_errors("making topics"):
             for name, future in self._admin.create_topics(new, request_timeout=self._timeout_s).items():
                 error = future.exception()
