@@ -1,0 +1,58 @@
+# The two commands of a fresh clone are `make demo` and `make test`. They need Python 3.11 or newer with venv and pip, and make;
+# all else is fetched: uv into .tools/, the locked packages into .venv/, servers' jars and binaries into ~/.cache/twofold.
+
+PYTHON ?= python3
+UV_VERSION := 0.13.9
+UV := $(or $(shell command -v uv),.tools/bin/uv)
+CODE := connector avro spark_jobs tests
+BIN := .venv/bin
+
+# The interpreter is the one that was checked; uv must not fetch another.
+export UV_PYTHON_DOWNLOADS := never
+
+.PHONY: help
+help: ## Show this.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ready ## The story of two-phase commit, on this machine, in two minutes.
+	$(BIN)/twofold demo
+
+.PHONY: test
+test: lint ## Lint, then all tests but the slow ones. ARGS='-k name' chooses.
+	$(BIN)/pytest $(ARGS)
+
+.PHONY: lint
+lint: ready ## Style and strict types.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(CODE)
+
+.PHONY: format
+format: ready ## Let ruff write the code's layout.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: wheels
+wheels: ready ## The three distributions, in dist/.
+	$(UV) build --all-packages --wheel --out-dir dist
+
+.PHONY: clean
+clean: ## Remove all that make has made here; the cache of downloads stays.
+	rm -rf .venv .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: ready
+ready: ground $(if $(findstring .tools,$(UV)),.tools/bin/uv)
+	@$(UV) sync --locked --python $(PYTHON) $(if $(wildcard $(BIN)),--quiet)
+
+.PHONY: ground
+ground:
+	$(if $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 11)))' 2>/dev/null),,$(error \
+	  Twofold needs Python 3.11 or newer and $(PYTHON) is $(or $(shell $(PYTHON) -V 2>&1),not there): install one, then make PYTHON=python3.12))
+	$(if $(shell $(PYTHON) -c 'import ensurepip, venv; print("yes")' 2>/dev/null),,$(error \
+	  $(PYTHON) has no venv or pip: install them (Debian: apt install python3-venv)))
+
+.tools/bin/uv:
+	@echo "installing uv $(UV_VERSION) into .tools"
+	@$(PYTHON) -m venv .tools
+	@.tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
