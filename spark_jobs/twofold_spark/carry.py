@@ -1,0 +1,127 @@
+"""Carries TOASTed values that PostgreSQL did not send over to the row's last state.
+
+Only a batch that has such values comes here. For each such column the value is, in this order: the last one sent within
+the batch since the row was inserted; or, where the row came by a change of its key, what the row had under its old key
+at that moment, which may in turn have come from another key; or what the table has (under the row's own key: then the
+sink keeps it; under an old one: read here).
+
+A change of the key is a delete and an insert with one and the same place in the write-ahead log; that pair, and not an
+offset, joins the insert to its past: the two keys may lie in different partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from twofold_spark.errors import Refused
+
+OP, UNCHANGED = "_op", "_unchanged"
+_SENT, _MOVED, _TABLE = "sent", "moved", "table"
+
+
+def carried(records: DataFrame, key: tuple[str, ...], current: Callable[[], DataFrame | None]) -> DataFrame:
+    """The last state of every key with its carried values, and in `_unchanged` the columns that the table keeps."""
+    columns = sorted(row[0] for row in records.select(f.explode("unchanged")).distinct().collect())
+    history = _history(records, key, columns).persist()
+    last = history.groupBy("_key").agg(
+        f.max(f.struct("_offset", *(c for c in history.columns if c != "_offset"))).alias("l")
+    )
+    rows = last.select("l.*").where(f.col(OP).isNotNull())
+    deletes = history.where(f.col(OP) == "d").select("_this", *(_state(c) for c in columns))
+    for column in columns:
+        rows = _followed(rows, deletes, column)
+        rows = _looked_up(rows, key, column, current)
+    values = {c: f.when(f.col(f"{_state(c)}.kind") == _SENT, f.col(f"{_state(c)}.value")) for c in columns}
+    names = list(rows.select("image.*").columns)
+    kept = f.array(*(f.when(f.col(_state(c)).isNull(), f.lit(c)) for c in columns))
+    return rows.select(
+        *(values.get(name, f.col("image")[name]).alias(name) for name in names),
+        f.col(OP),
+        f.filter(kept, lambda name: name.isNotNull()).alias(UNCHANGED),
+    )
+
+
+def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> DataFrame:
+    """Every record with, per column, what its value then was: sent, moved here from another key, or null: the table's."""
+    place = (f.col("transaction.id").alias("tx"), f.col("source.lsn").alias("lsn"))
+    image = f.when(f.col("op") == "d", f.col("before")).otherwise(f.col("after"))
+    events = records.withColumn("image", image).select(
+        f.col("key").alias("_key"),
+        f.col("offset").alias("_offset"),
+        f.col("op").alias(OP),
+        f.struct(*place, *(f.col("image")[k].alias(k) for k in key)).alias("_this"),
+        f.struct(*place, *(f.col("before")[k].alias(k) for k in key)).alias("_past"),
+        "image",
+        "unchanged",
+    )
+    so_far = Window.partitionBy("_key").orderBy("_offset").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    place_type = events.schema["_past"].dataType
+    for column in columns:
+        sent = f.struct(
+            f.lit(_SENT).alias("kind"),
+            f.col("image")[column].alias("value"),
+            f.lit(None).cast(place_type).alias("past"),
+        )
+        moved = f.struct(
+            f.lit(_MOVED).alias("kind"),
+            f.lit(None).cast(events.select(f.col("image")[column]).schema[0].dataType).alias("value"),
+            f.col("_past").alias("past"),
+        )
+        here = (
+            f.when(f.col(OP) == "d", None)
+            .when(~f.array_contains("unchanged", column), sent)
+            .when(f.col(OP).isin("c", "r"), moved)
+        )
+        events = events.withColumn(_state(column), f.last(here, ignorenulls=True).over(so_far))
+    return events
+
+
+def _followed(rows: DataFrame, deletes: DataFrame, column: str) -> DataFrame:
+    """Rows whose value moved with a key change get what the old key had, step by step until none points to a change."""
+    state = _state(column)
+    there = deletes.select(f.col("_this").alias("_there"), f.col(state).alias("_found"))
+    while not rows.where(f.col(f"{state}.kind") == _MOVED).isEmpty():
+        moved = f.col(f"{state}.kind") == _MOVED
+        met = rows.join(there, moved & (f.col(f"{state}.past") == f.col("_there")), "left")
+        if not met.where(moved & f.col("_there").isNull()).isEmpty():
+            raise Refused(
+                f"a key change carries the unchanged column {column!r} and the old key's delete is not in its batch",
+                at_stake="the column's value",
+                repair="reload the table: the topic was not written by Twofold, or lost records",
+            )
+        of_table = f.struct(
+            f.lit(_TABLE).alias("kind"), f.col(f"{state}.value").alias("value"), f.col(f"{state}.past").alias("past")
+        )
+        step = f.when(moved & f.col("_found").isNull(), of_table).when(moved, f.col("_found")).otherwise(f.col(state))
+        # Each step is made before the next is looked at: a chain is short, its plan would not be.
+        rows = met.withColumn(state, step).drop("_there", "_found").localCheckpoint()
+    return rows
+
+
+def _looked_up(
+    rows: DataFrame, key: tuple[str, ...], column: str, current: Callable[[], DataFrame | None]
+) -> DataFrame:
+    """Rows whose value is the table's under an old key get it; a row in backfill may not be there yet, then null."""
+    state = _state(column)
+    wanted = f.col(f"{state}.kind") == _TABLE
+    if rows.where(wanted).isEmpty():
+        return rows
+    table = current()
+    value_type = rows.select(f"{state}.value").schema[0].dataType
+    found: Column = f.lit(None).cast(value_type)
+    if table is not None and column in table.columns:
+        old = [f.col(f"{state}.past.{k}") == f.col(f"_old_{k}") for k in key]
+        values = table.select(*(f.col(k).alias(f"_old_{k}") for k in key), f.col(column).alias("_value"))
+        rows = rows.join(values, [wanted, *old], "left")
+        found = f.col("_value")
+    past = f.col(f"{state}.past").alias("past")
+    resolved = f.struct(f.lit(_SENT).alias("kind"), found.alias("value"), past)
+    rows = rows.withColumn(state, f.when(wanted, resolved).otherwise(f.col(state)))
+    return rows.drop("_value", *(f"_old_{k}" for k in key))
+
+
+def _state(column: str) -> str:
+    return f"_state_{column}"

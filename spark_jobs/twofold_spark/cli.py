@@ -1,0 +1,108 @@
+"""The command line of the jobs: argparse, because the jobs bring no dependencies to a cluster.
+
+    python -m twofold_spark mirror    --bootstrap 127.0.0.1:9092 --registry http://127.0.0.1:8081 --prefix shop
+                                      --warehouse ./lake --trigger interval=1s
+    python -m twofold_spark changelog (the same)
+    python -m twofold_spark verify    --source 'jdbc:postgresql://127.0.0.1/shop?user=me' --prefix shop --warehouse ./lake
+    python -m twofold_spark jars      fetches the locked jars and prints the class path
+
+A job ends on SIGTERM or Ctrl-C after the batch that it is in, with exit status 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from twofold_spark import jars, session
+from twofold_spark.errors import BadUsage, JobError
+from twofold_spark.kafka import Kafka
+from twofold_spark.registry import Registry
+from twofold_spark.running import Job, Trigger, say
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        match options.command:
+            case "jars":
+                print(os.pathsep.join(str(jar) for jar in jars.fetch()))  # noqa: T201  (what the command is for)
+            case "mirror":
+                _mirror(options)
+            case "changelog":
+                _changelog(options)
+            case "verify":
+                return _verify(options)
+    except JobError as error:
+        say(f"{options.command}: {error}")
+        return error.exit_status
+    return 0
+
+
+def _mirror(options: argparse.Namespace) -> None:
+    # pyspark is imported as late as this: without it the command line still says what is wrong with itself.
+    from twofold_spark.mirror import Mirror  # noqa: PLC0415
+    from twofold_spark.sinks.iceberg import IcebergSink  # noqa: PLC0415
+
+    spark = session.open_session(options.warehouse, memory=options.memory, java_home=options.java_home)
+    mirror = Mirror(
+        Kafka(options.bootstrap, dict(options.kafka)),
+        Registry(options.registry),
+        options.prefix,
+        lambda its: IcebergSink(its, options.prefix),
+        bite_rows=options.batch_rows,
+        report=lambda applied: say(str(applied)),
+    )
+    job = Job("mirror", mirror)
+    job.start(mirror.stream(spark), options.checkpoint or options.warehouse / "checkpoints" / "mirror", options.trigger)
+    job.run()
+
+
+def _changelog(options: argparse.Namespace) -> None:
+    raise BadUsage("not yet")
+
+
+def _verify(options: argparse.Namespace) -> int:
+    raise BadUsage("not yet")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m twofold_spark", description="From Twofold's topics to tables.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("jars", help="fetch the locked jars and print the class path")
+    machine = argparse.ArgumentParser(add_help=False)
+    machine.add_argument("--warehouse", type=lambda p: Path(p).absolute(), required=True, help="the tables' folder")
+    machine.add_argument("--prefix", required=True, help="the connector's topic prefix")
+    machine.add_argument("--java-home", help="Java 17 or 21; else JAVA_HOME, else java on the PATH")
+    machine.add_argument("--memory", default="512m", help="the driver's memory (not under spark-submit)")
+    job = argparse.ArgumentParser(add_help=False)
+    job.add_argument("--bootstrap", required=True, help="Kafka's address")
+    job.add_argument("--registry", required=True, help="the schema registry's address")
+    job.add_argument("--checkpoint", type=Path, help="the stream's checkpoint (default: in the warehouse)")
+    job.add_argument("--trigger", type=_trigger, default=Trigger.parse("continuous"), help=Trigger.HELP)
+    job.add_argument("--batch-rows", type=int, default=500_000, help="rows that are applied at once, about")
+    job.add_argument(
+        "--kafka", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a setting of Kafka's client"
+    )
+    commands.add_parser("mirror", parents=[machine, job], help="current-state tables, one consistent cut after another")
+    commands.add_parser("changelog", parents=[machine, job], help="every change, appended to a table per source table")
+    verify = commands.add_parser("verify", parents=[machine], help="compare source and mirror")
+    verify.add_argument("--source", required=True, help="the source: jdbc:postgresql://host:port/database?user=...")
+    return parser
+
+
+def _trigger(text: str) -> Trigger:
+    try:
+        return Trigger.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value

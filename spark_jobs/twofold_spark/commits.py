@@ -1,0 +1,99 @@
+"""Commit records: what the mirror's stream is made of. Pure.
+
+A commit record that a read_committed consumer sees means: its Kafka transaction is committed, and these offset ranges
+are exactly what it wrote. Sequence numbers are dense, so a gap in them is lost data and never passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from twofold_spark.errors import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A stretch of one partition that holds one Kafka transaction's records and the log's own markers alone."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit record."""
+
+    sequence: int
+    applied_lsn: int
+    committed_us: int
+    transactions: int
+    rows: int
+    ranges: tuple[Range, ...]
+    backfilling: tuple[str, ...]
+
+
+def next_commits(commits: Iterable[Commit], *, after: int) -> list[Commit]:
+    """What follows the sequence number `after`, in order, without what was applied before; refuses a gap."""
+    fresh = sorted((c for c in commits if c.sequence > after), key=lambda c: c.sequence)
+    for expected, commit in enumerate(fresh, after + 1):
+        if commit.sequence != expected:
+            raise Refused(
+                f"commit record {expected} is missing: the next one that Kafka has is {commit.sequence}",
+                at_stake=f"every change of the Kafka transactions {expected} to {commit.sequence - 1}",
+                repair="keep <prefix>.commits as long as the data; here: `twofold backfill --reload` of all tables "
+                "and a new warehouse",
+            )
+    return fresh
+
+
+def bites(commits: Sequence[Commit], *, rows: int) -> Iterator[list[Commit]]:
+    """The commits in runs of at most `rows` records (one commit alone may have more), never tearing one apart."""
+    run: list[Commit] = []
+    held = 0
+    for commit in commits:
+        if run and held + commit.rows > rows:
+            yield run
+            run, held = [], 0
+        run.append(commit)
+        held += commit.rows
+    if run:
+        yield run
+
+
+def by_topic(commits: Iterable[Commit]) -> dict[str, list[Range]]:
+    """The ranges of each topic, in the order of the commits."""
+    topics: dict[str, list[Range]] = {}
+    for commit in commits:
+        for stretch in commit.ranges:
+            topics.setdefault(stretch.topic, []).append(stretch)
+    return topics
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """Ranges of one partition that only a marker parts become one: fewer to look through, and exactly the same rows.
+
+    One offset between two ranges is the first one's commit marker. Two or more may be an aborted or an open
+    transaction's records, so those ranges stay apart.
+    """
+    out: list[Range] = []
+    for stretch in sorted(ranges, key=lambda r: (r.topic, r.partition, r.first)):
+        before = out[-1] if out else None
+        if before and (before.topic, before.partition) == (stretch.topic, stretch.partition):
+            if stretch.first <= before.last:
+                raise Refused(
+                    f"two commit records claim the offsets {stretch.first} to {before.last} of {stretch.topic}-"
+                    f"{stretch.partition}",
+                    at_stake="a change applied twice",
+                    repair="the commits topic was written by two connectors: reload the tables with one of them",
+                )
+            if stretch.first - before.last <= 2:
+                out[-1] = Range(
+                    before.topic, before.partition, before.first, stretch.last, before.count + stretch.count
+                )
+                continue
+        out.append(stretch)
+    return out

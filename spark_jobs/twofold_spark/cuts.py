@@ -1,0 +1,64 @@
+"""`read_cut`: all tables of the mirror as of one source position, by pinning versions.
+
+    cut = read_cut(spark)                       # the last one
+    cut = read_cut(spark, at=dt.datetime(...))  # the last one whose source transactions had committed by then
+    cut = read_cut(spark, sequence=4711)        # or as of a commit record, or lsn=...
+    cut["public.accounts"].join(cut["public.entries"], ...)
+
+A table read by its name alone is as of its own last merge, which may be between two cuts: of the reads of "latest" in a
+test with crashes a third saw tables that did not fit together, of the cuts none.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+
+from twofold_spark.errors import MissingGround
+from twofold_spark.session import CATALOG
+from twofold_spark.sinks import Cut
+from twofold_spark.sinks.iceberg import last_cut, quoted
+
+
+class Tables(Mapping[str, DataFrame]):
+    """The tables of a cut by `schema.name`; a DataFrame is made when it is asked for."""
+
+    def __init__(self, spark: SparkSession, catalog: str, cut: Cut) -> None:
+        self.cut = cut
+        self._catalog = catalog
+        self._spark = spark
+
+    def __getitem__(self, name: str) -> DataFrame:
+        version = self.cut.versions[name]
+        schema, _, table = name.partition(".")
+        return self._spark.sql(f"SELECT * FROM {self._catalog}.{quoted(schema, table)} VERSION AS OF {int(version)}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.cut.versions)
+
+    def __len__(self) -> int:
+        return len(self.cut.versions)
+
+
+def read_cut(
+    spark: SparkSession,
+    at: dt.datetime | None = None,
+    *,
+    sequence: int | None = None,
+    lsn: int | None = None,
+    catalog: str = CATALOG,
+) -> Tables:
+    """The last cut at or before what is given; refuses where there is none."""
+    where = "whole"
+    if at is not None:
+        where += f" AND committed_at <= timestamp_micros({round(at.timestamp() * 1_000_000)}L)"
+    if sequence is not None:
+        where += f" AND sequence <= {sequence}L"
+    if lsn is not None:
+        where += f" AND applied_lsn <= {lsn}L"
+    cut = last_cut(spark, catalog, where)
+    if cut is None:
+        raise MissingGround(f"no cut is published where {where}: has `mirror` run on this warehouse?")
+    return Tables(spark, catalog, cut)

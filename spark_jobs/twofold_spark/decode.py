@@ -1,0 +1,85 @@
+"""From Confluent-framed Avro to columns, in one pass over the rows.
+
+Open-source `from_avro` knows no registry, so the expression is a CASE over the schema ids that the topic's subject has.
+Every version is read into one reader schema, the union of all: the latest version with the columns that it dropped put
+back as nullable ones. A writer's column that the reader lacks would vanish in silence; so a record whose id is not in
+the CASE is not decoded at all but counted as unknown, and the caller asks the registry again.
+
+A malformed record becomes an envelope without `op` (from_avro's PERMISSIVE mode gives a struct of nulls, and `op` is
+never null in a good one), which is how the fold counts it and the quarantine finds it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql.avro.functions import from_avro
+
+from twofold_spark.registry import Avro, Subject
+
+_FRAME = 5
+"""Magic 0 and the schema id, four bytes."""
+
+
+def envelope(value: Column, subject: Subject) -> Column:
+    """The decoded envelope; null for a tombstone and for an unknown schema id."""
+    return _case(value, subject, json.dumps(reader_schema(subject)))
+
+
+def record(value: Column, subject: Subject) -> Column:
+    """A record that is no envelope (a commit record), read into its latest version."""
+    return _case(value, subject, json.dumps(subject.latest))
+
+
+def unknown(value: Column, subject: Subject) -> Column:
+    """Whether the value names a schema that the subject does not have yet, or is no framed Avro at all."""
+    return value.isNotNull() & ~f.substring(value, 1, _FRAME).isin([_frame(i) for i in sorted(subject.ids)])
+
+
+def _case(value: Column, subject: Subject, reader: str) -> Column:
+    head, body = f.substring(value, 1, _FRAME), f.substring(value, _FRAME + 1, 2**31 - 1)
+    options = {"mode": "PERMISSIVE", "avroSchema": reader}
+    case: Column | None = None
+    for identifier, writer in subject.versions:
+        decoded = from_avro(body, json.dumps(writer), options)
+        case = (case.when if case is not None else f.when)(head == f.lit(_frame(identifier)), decoded)
+    if case is None:
+        raise ValueError(f"{subject.name} has no version")
+    return case
+
+
+def _frame(identifier: int) -> bytearray:
+    return bytearray(b"\0" + identifier.to_bytes(4, "big"))
+
+
+def reader_schema(subject: Subject) -> Avro:
+    """The latest version, with the row's columns that older versions had and it lacks."""
+    reader = copy.deepcopy(subject.latest)
+    fields = row_schema(reader)["fields"]
+    there = {column["name"] for column in fields}
+    for _, older in reversed(subject.versions[:-1]):
+        for column in row_schema(older)["fields"]:
+            if column["name"] not in there:
+                there.add(column["name"])
+                fields.append({"name": column["name"], "type": _nullable(column["type"]), "default": None})
+    return reader
+
+
+def row_schema(envelope_schema: Avro) -> Avro:
+    """The record of a table's row: defined where it is met first, in `before` (as Debezium has it) or in `after`."""
+    for name in ("before", "after"):
+        for field in envelope_schema["fields"]:
+            if field["name"] == name:
+                for branch in field["type"] if isinstance(field["type"], list) else [field["type"]]:
+                    if isinstance(branch, dict) and branch.get("type") == "record":
+                        return branch
+    raise ValueError("an envelope without a row")
+
+
+def _nullable(avro_type: Any) -> list[Any]:
+    branches = avro_type if isinstance(avro_type, list) else [avro_type]
+    return ["null", *(b for b in branches if b != "null")]

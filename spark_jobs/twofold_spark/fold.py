@@ -1,0 +1,104 @@
+"""The last state of every key in a batch: what the sinks merge.
+
+Of one key the order of offsets is the order of commits (the connector's promise 3), and a key lives in one partition,
+so the last offset wins; one aggregation does it, and counts on the way what each partition held. MERGE is never given
+two rows of one key: it would refuse them on update and insert both in silence when they are new.
+
+A folded row: the key's columns and all others, `_op` (`d` or anything else), `_unchanged` (columns whose TOASTed value
+PostgreSQL did not send: what the table has stays). A truncate empties its partition: what came before it is dropped
+here, and the sink replaces the table instead of merging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from twofold_spark import carry, decode
+from twofold_spark.carry import OP, UNCHANGED
+from twofold_spark.registry import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A topic's batch, folded and cached; `release()` when it is merged."""
+
+    rows: DataFrame
+    columns: StructType
+    """The table's columns: the union of all versions."""
+    counts: dict[int, int]
+    """Records read of each partition, tombstones included: compared with what the commit records say."""
+    unreadable: int
+    """Records that cannot be decoded, or whose schema id is not known (yet)."""
+    truncated: bool
+    cached: DataFrame
+
+    def release(self) -> None:
+        self.cached.unpersist()
+
+
+def changes(raw: DataFrame, subject: Subject) -> DataFrame:
+    """The records of a topic as columns: where they lie, and the envelope; `unreadable` marks what has none."""
+    decoded = raw.withColumn("e", decode.envelope(f.col("value"), subject))
+    unreadable = f.col("value").isNotNull() & f.col("e.op").isNull()
+    return decoded.select("partition", "offset", "key", unreadable.alias("unreadable"), "e.*")
+
+
+def image() -> Column:
+    """The row that a record speaks of: of a delete, what it was."""
+    return f.when(f.col("op") == "d", f.col("before")).otherwise(f.col("after"))
+
+
+def fold(raw: DataFrame, subject: Subject, key: tuple[str, ...], current: Callable[[], DataFrame | None]) -> Folded:
+    """One pass over the records, and a second one only where TOASTed values must be carried over.
+
+    `current` gives the table as it is before this batch, None where there is none yet.
+    """
+    records = changes(raw, subject)
+    readable = f.col("op").isNotNull()
+    cached = (
+        records.groupBy("partition", "key")
+        .agg(
+            f.max(f.when(readable, f.struct("offset", "op", image().alias("image")))).alias("last"),
+            f.count("*").alias("n"),
+            f.sum(f.col("unreadable").cast("long")).alias("unreadable"),
+            f.max(f.size("unchanged") > 0).alias("partial"),
+            f.max(f.when(f.col("op") == "t", f.col("offset"))).alias("truncate"),
+        )
+        .persist()
+    )
+    found = (
+        cached.groupBy("partition")
+        .agg(*(f.sum(n).alias(n) for n in ("n", "unreadable")), *(f.max(n).alias(n) for n in ("partial", "truncate")))
+        .collect()
+    )
+    truncates = {row["partition"]: row["truncate"] for row in found if row["truncate"] is not None}
+    if any(row["partial"] for row in found):
+        rows = carry.carried(alive(records, truncates), key, lambda: None if truncates else current())
+    else:
+        last = cached.where(f.col("last").isNotNull()).select("partition", "key", "last.*")
+        rows = alive(last, truncates).select(
+            "image.*", f.col("op").alias(OP), f.array().cast("array<string>").alias(UNCHANGED)
+        )
+    return Folded(
+        rows=rows,
+        columns=cast("StructType", records.schema["after"].dataType),
+        counts={row["partition"]: row["n"] for row in found},
+        unreadable=sum(row["unreadable"] for row in found),
+        truncated=bool(truncates),
+        cached=cached,
+    )
+
+
+def alive(records: DataFrame, truncates: Mapping[int, int]) -> DataFrame:
+    """The records of rows that came after their partition's last truncate."""
+    rows = records.where(f.col("key").isNotNull() & f.col("op").isNotNull())
+    if not truncates:
+        return rows
+    last = f.coalesce(*(f.when(f.col("partition") == p, f.lit(o)) for p, o in sorted(truncates.items())), f.lit(-1))
+    return rows.where(f.col("offset") > last)

@@ -1,0 +1,71 @@
+"""How the jobs read Kafka: the streams read_committed, a commit record's ranges exactly.
+
+The ranges are read under read_uncommitted, and that is safe: a range is known from a commit record that a
+read_committed reader has seen, so its Kafka transaction is committed, and between `first` and `last` of a range there
+are only that transaction's records and markers, which no consumer is ever handed. What lies between two ranges is
+filtered out by offset, and the number of rows of every range is checked. Under read_committed the same read would wait
+for (and in Spark fail on) an open transaction further *below* in the partition that has nothing to do with the range:
+one prepared transaction in doubt would hold up every other table's mirror.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from twofold_spark.commits import Range, joined
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """Where the brokers are, and what else their client must be told (`security.protocol` and the like)."""
+
+    bootstrap: str
+    client: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self, isolation: str) -> dict[str, str]:
+        given = {f"kafka.{key}": value for key, value in self.client.items()}
+        return {**given, "kafka.bootstrap.servers": self.bootstrap, "kafka.isolation.level": isolation}
+
+
+def stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscription: str) -> DataFrame:
+    """A stream from the beginning, read_committed. A topic that lost what was not read yet fails the query."""
+    return (
+        spark.readStream.format("kafka")
+        .options(**kafka.options("read_committed"))
+        .options(**subscription)
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", "true")
+        .option("maxOffsetsPerTrigger", max_offsets)
+        .load()
+    )
+
+
+def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range]) -> DataFrame:
+    """Exactly the records of the ranges of one topic: partition, offset, key, value."""
+    stretches = joined(declared)
+    topic = stretches[0].topic
+    partitions = sorted({r.partition for r in stretches})
+    first = {str(p): min(r.first for r in stretches if r.partition == p) for p in partitions}
+    end = {str(p): max(r.last for r in stretches if r.partition == p) + 1 for p in partitions}
+    rows = (
+        spark.read.format("kafka")
+        .options(**kafka.options("read_uncommitted"))
+        .option("assign", json.dumps({topic: partitions}))
+        .option("startingOffsets", json.dumps({topic: first}))
+        .option("endingOffsets", json.dumps({topic: end}))
+        .option("failOnDataLoss", "true")
+        .load()
+        .select("partition", "offset", "key", "value")
+    )
+    if len(stretches) == len(partitions):
+        return rows
+    wanted = spark.createDataFrame(
+        [(r.partition, r.first, r.last) for r in stretches], "in_partition int, first long, last long"
+    )
+    inside = (f.col("partition") == f.col("in_partition")) & f.col("offset").between(f.col("first"), f.col("last"))
+    return rows.join(f.broadcast(wanted), inside, "left_semi")

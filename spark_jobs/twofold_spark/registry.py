@@ -1,0 +1,90 @@
+"""The schema registry, read only, with the standard library: which schemas a topic's records were written with.
+
+Asked once per version and then remembered for the life of the process: a registry that is away does not stop a mirror
+whose schemas are known, it stops the one that meets a new schema id, with a message that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from typing import Any, cast
+
+from twofold_spark.errors import MissingGround
+
+Avro = dict[str, Any]
+"""A parsed Avro schema of a record."""
+
+_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """All versions of one subject that are known, oldest first."""
+
+    name: str
+    versions: tuple[tuple[int, Avro], ...]
+    """(schema id, schema)"""
+
+    @property
+    def ids(self) -> frozenset[int]:
+        return frozenset(identifier for identifier, _ in self.versions)
+
+    @property
+    def latest(self) -> Avro:
+        return self.versions[-1][1]
+
+
+class Registry:
+    """`GET` alone, of Confluent's API."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+        self._subjects: dict[str, Subject] = {}
+        self._lock = threading.Lock()
+
+    def subject(self, name: str) -> Subject | None:
+        """What is known of a subject, asked for the first time if need be; None if the registry has none."""
+        with self._lock:
+            known = self._subjects.get(name)
+        return known or self.refreshed(name)
+
+    def refreshed(self, name: str) -> Subject | None:
+        """The subject with every version that the registry has now."""
+        numbers = self._get(f"/subjects/{urllib.parse.quote(name, safe='')}/versions")
+        if numbers is None:
+            return None
+        with self._lock:
+            known = self._subjects.get(name)
+        had = known.versions if known else ()
+        new = [self._version(name, number) for number in sorted(cast("list[int]", numbers))[len(had) :]]
+        subject = Subject(name, (*had, *new))
+        with self._lock:
+            self._subjects[name] = subject
+        return subject
+
+    def _version(self, name: str, number: int) -> tuple[int, Avro]:
+        answer = self._get(f"/subjects/{urllib.parse.quote(name, safe='')}/versions/{number}")
+        if answer is None:
+            raise MissingGround(f"the registry lists version {number} of {name} and does not have it")
+        return int(answer["id"]), json.loads(answer["schema"])
+
+    def _get(self, path: str) -> Any:
+        request = urllib.request.Request(  # noqa: S310  (the address is the user's own)
+            self._url + path, headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise MissingGround(f"the registry answers {error.code} to {self._url}{path}: {error.reason}") from error
+        except OSError as error:
+            raise MissingGround(
+                f"the registry at {self._url} does not answer ({error}): start it again, the job goes on where it was"
+            ) from error

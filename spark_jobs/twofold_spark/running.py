@@ -1,0 +1,91 @@
+"""Runs a streaming query until it ends, fails, or a signal asks for the end after the batch that it is in."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When the next micro-batch starts."""
+
+    HELP: ClassVar[str] = "available-now (then end) | continuous (at once) | interval=1s"
+    name: str
+    interval: str = "0 seconds"
+
+    @classmethod
+    def parse(cls, text: str) -> Trigger:
+        if text in ("available-now", "continuous"):
+            return cls(text)
+        if found := re.fullmatch(r"interval=(\d+)(ms|s|m)", text):
+            unit = {"ms": "milliseconds", "s": "seconds", "m": "minutes"}[found[2]]
+            return cls("interval", f"{found[1]} {unit}")
+        raise ValueError(f"{text!r} is none of: {cls.HELP}")
+
+    def on(self, writer: DataStreamWriter) -> DataStreamWriter:
+        if self.name == "available-now":
+            return writer.trigger(availableNow=True)
+        return writer.trigger(processingTime=self.interval)
+
+
+class Job:
+    """A streaming query and what it calls for each micro-batch; keeps the error that Spark would turn into text."""
+
+    def __init__(self, name: str, handle: Callable[[DataFrame, int], None]) -> None:
+        self._name = name
+        self._handle = handle
+        self._failure: Exception | None = None
+        self._query: StreamingQuery | None = None
+
+    def start(self, stream: DataFrame, checkpoint: Path, trigger: Trigger) -> None:
+        writer = stream.writeStream.queryName(self._name).option("checkpointLocation", str(checkpoint))
+        self._query = trigger.on(writer.foreachBatch(self._batch)).start()
+
+    def _batch(self, batch: DataFrame, number: int) -> None:
+        try:
+            self._handle(batch, number)
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def run(self) -> None:
+        """Until the stream ends, fails, or SIGTERM or Ctrl-C asks for the end."""
+        assert self._query is not None, "the job was started"
+        asked = threading.Event()
+        before = {n: signal.signal(n, lambda *_: asked.set()) for n in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            while self._query.isActive and not asked.wait(0.1):
+                pass
+            if asked.is_set():
+                self._after_this_batch()
+        finally:
+            self._query.stop()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        failure = self._failure or self._query.exception()
+        if failure is not None and not (asked.is_set() and self._failure is None):
+            raise failure
+
+    def _after_this_batch(self) -> None:
+        """A batch that is cut off would only be repeated: it is given a minute."""
+        assert self._query is not None
+        deadline = time.monotonic() + 60
+        while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def say(line: str) -> None:
+    """A line of progress; stdout belongs to what a command answers."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -1,0 +1,118 @@
+"""The SparkSession of the jobs: made for a laptop, taken unchanged under spark-submit.
+
+Under spark-submit (or in a notebook) the session is there before the job; it is then used as it is, and only what the
+jobs cannot do without is checked. On its own, a job makes `local[2]` with 512 MB: time zone UTC, no web page, two
+shuffle partitions, everything on loopback.
+
+The Iceberg catalog is `twofold`: a JDBC catalog in `<warehouse>/catalog.db` (SQLite), whose compare-and-swap keeps two
+writers apart on any file system and which pyiceberg reads as well. A session that already has a catalog of that name
+keeps its own: Hive, Glue, Polaris, Nessie are the user's choice.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from twofold_spark import jars
+from twofold_spark.errors import MissingGround
+
+CATALOG = "twofold"
+_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -Duser.timezone=UTC"
+"""C1 alone halves the start; without the larger code cache it fills 48 MB and stops compiling."""
+
+
+def catalog_settings(warehouse: Path, catalog: str = CATALOG) -> dict[str, str]:
+    """What makes an Iceberg catalog of a folder."""
+    prefix = f"spark.sql.catalog.{catalog}"
+    return {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.type": "jdbc",
+        f"{prefix}.uri": f"jdbc:sqlite:{warehouse}/catalog.db",
+        f"{prefix}.jdbc.schema-version": "V1",
+        f"{prefix}.warehouse": str(warehouse),
+        # A reader that polls, and a retried batch, must see the table as it is and not as it was cached.
+        f"{prefix}.cache-enabled": "false",
+    }
+
+
+def local_settings(warehouse: Path, *, memory: str, java_options: str = "") -> dict[str, str]:
+    """Everything a session on one machine is made with."""
+    return {
+        **catalog_settings(warehouse),
+        "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars.fetch()),
+        "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} {java_options}".strip(),
+        "spark.driver.memory": memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(warehouse / "spark"),
+        "spark.sql.extensions": (
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,io.delta.sql.DeltaSparkSessionExtension"
+        ),
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        # A commit record is read as soon as it is there; a batch of nothing is not made.
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.pollingDelay": "20ms",
+        "spark.log.level": "ERROR",
+    }
+
+
+def open_session(
+    warehouse: Path,
+    *,
+    master: str = "local[2]",
+    memory: str = "512m",
+    java_home: str | None = None,
+    name: str = "twofold",
+) -> SparkSession:
+    """The session that is there, or a new one for this machine."""
+    there = SparkSession.getActiveSession() or _submitted()
+    if there is not None:
+        _check(there)
+        return there
+    _choose_java(java_home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    warehouse.mkdir(parents=True, exist_ok=True)
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in local_settings(warehouse, memory=memory).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _submitted() -> SparkSession | None:
+    """spark-submit starts the JVM first and tells the port: then the session is made by what was submitted."""
+    return SparkSession.builder.getOrCreate() if "PYSPARK_GATEWAY_PORT" in os.environ else None
+
+
+def _check(spark: SparkSession) -> None:
+    if spark.conf.get(f"spark.sql.catalog.{CATALOG}", None) is None:
+        raise MissingGround(
+            f"the session has no Iceberg catalog {CATALOG!r}: submit with --conf spark.sql.catalog.{CATALOG}=... "
+            "(docs/spark.md has the lines)"
+        )
+    if spark.conf.get("spark.sql.session.timeZone", None) not in ("UTC", "Etc/UTC", "Z", "+00:00"):
+        raise MissingGround("the session's time zone is not UTC: submit with --conf spark.sql.session.timeZone=UTC")
+
+
+def _choose_java(java_home: str | None) -> None:
+    if java_home is not None:
+        os.environ["JAVA_HOME"] = java_home
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        raise MissingGround("no Java: set JAVA_HOME or pass --java-home; Spark 4.1 runs on Java 17 or 21")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = said.partition('version "')[2].partition(".")[0].partition('"')[0]
+    if version not in ("17", "21"):
+        raise MissingGround(f"{java} is Java {version or 'of unknown version'}: Spark 4.1 runs on Java 17 or 21")

@@ -1,0 +1,69 @@
+"""Where the mirror is kept: Iceberg, Delta or PostgreSQL, behind one interface.
+
+What every sink promises: a table takes a batch whole or not at all, and remembers in the same commit the sequence
+number up to which it has been applied; so a retried batch skips the tables that have it, whatever became of Spark's
+checkpoint. A cut is published after all tables of a batch are there; a reader who follows cuts never sees half of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A mirrored table: its topic, its name in PostgreSQL, and its key's columns; keyless without any."""
+
+    topic: str
+    schema: str
+    name: str
+    key: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """All tables as of one source position."""
+
+    sequence: int
+    applied_lsn: int
+    committed_us: int
+    """The source's commit time, microseconds since 1970."""
+    whole: bool
+    """False where a table is ahead of the others: after a crash and a lost checkpoint, until the others are there."""
+    versions: Mapping[str, str]
+    """Of each table (`schema.name`) the version, snapshot or position that belongs to this cut."""
+    backfilling: tuple[str, ...]
+    """Tables whose backfill is not over: they join consistent cuts later."""
+
+
+class Sink(Protocol):
+    """What the mirror asks of the place that it writes to."""
+
+    def last_cut(self) -> Cut | None:
+        """The last published cut; None before the first."""
+
+    def applied(self, table: Table) -> int:
+        """The sequence number up to which the table has all changes; 0 for a table that is not there yet."""
+
+    def prepare(self, table: Table, columns: StructType) -> None:
+        """Makes the table or evolves it, before rows that need it."""
+
+    def current(self, table: Table) -> DataFrame | None:
+        """The table as this job left it, for values that are carried over."""
+
+    def merge(self, table: Table, rows: DataFrame, *, replace: bool, sequence: int) -> None:
+        """Applies folded rows atomically, and that the table is at `sequence` with them; `replace` after a truncate."""
+
+    def version(self, table: Table) -> str | None:
+        """The table's version as this job left it; None while it has none."""
+
+    def publish(self, cut: Cut) -> None:
+        """Makes the cut visible to readers; it is on disk when this returns."""

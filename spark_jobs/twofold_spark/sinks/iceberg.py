@@ -1,0 +1,220 @@
+"""The mirror in Iceberg: format v3, merge-on-read, any catalog.
+
+The sequence number lies in the snapshot's summary (`twofold.sequence`), written by the very commit that holds the rows.
+Compaction and expiry make snapshots without one, so it is looked for along the snapshots' parents. A cut is a row of the
+table `twofold.cuts`, whose own snapshot carries the sequence number too: one metadata read at start finds where the
+mirror stands.
+
+A batch is merged onto the snapshot whose sequence number was looked at: if another job came in between, the new
+snapshot's parent tells, and this one stops before it publishes anything.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from twofold_spark.carry import OP, UNCHANGED
+from twofold_spark.errors import Refused
+from twofold_spark.session import CATALOG
+from twofold_spark.sinks import Cut, Table, evolution
+
+SEQUENCE = "twofold.sequence"
+_CUT_COLUMNS = (
+    "sequence bigint, applied_lsn bigint, committed_at timestamp, published_at timestamp, whole boolean, "
+    "tables array<struct<name: string, version: bigint>>, backfilling array<string>"
+)
+_MERGE_ON_READ = {
+    "format-version": "3",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    # The rows come hashed by key already; another shuffle before writing would only cost.
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+
+def quoted(*names: str) -> str:
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+def cuts_table(catalog: str) -> str:
+    return f"{catalog}.twofold.cuts"
+
+
+class IcebergSink:
+    """One writer; its reads are of the table as it is now."""
+
+    def __init__(self, spark: SparkSession, prefix: str, catalog: str = CATALOG) -> None:
+        self._spark = spark
+        self._catalog = catalog
+        self._prefix = prefix
+        self._lock = threading.Lock()
+        self._bases: dict[str, int | None] = {}
+
+    def last_cut(self) -> Cut | None:
+        self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
+        self._spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {cuts_table(self._catalog)} ({_CUT_COLUMNS}) USING iceberg "
+            f"TBLPROPERTIES ({_properties({'format-version': '3', 'twofold.prefix': self._prefix})})"
+        )
+        whose = _load(self._spark, cuts_table(self._catalog)).properties().get("twofold.prefix")
+        if whose != self._prefix:
+            raise Refused(
+                f"this warehouse mirrors the prefix {whose!r}, not {self._prefix!r}",
+                at_stake="two sources' tables mixed",
+                repair="one --warehouse for each prefix",
+            )
+        return last_cut(self._spark, self._catalog)
+
+    def applied(self, table: Table) -> int:
+        loaded = self._loaded(table)
+        if loaded is None:
+            return 0
+        snapshot = loaded.currentSnapshot()
+        with self._lock:
+            self._bases[str(table)] = snapshot.snapshotId() if snapshot else None
+        return _sequence(loaded, snapshot)
+
+    def prepare(self, table: Table, columns: StructType) -> None:
+        name = self._name(table)
+        loaded = self._loaded(table)
+        if loaded is None:
+            self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.{quoted(table.schema)}")
+            properties = {**_MERGE_ON_READ, "twofold.topic": table.topic, "twofold.key": ",".join(table.key)}
+            self._spark.sql(
+                f"CREATE TABLE {name} ({evolution.columns_sql(columns)}) USING iceberg "
+                f"TBLPROPERTIES ({_properties(properties)})"
+            )
+            return
+        for change in evolution.changes(self._spark.table(name).schema, columns, table=str(table)):
+            self._spark.sql(f"ALTER TABLE {name} {change}")
+
+    def current(self, table: Table) -> DataFrame | None:
+        return self._spark.table(self._name(table)) if self._loaded(table) is not None else None
+
+    def merge(self, table: Table, rows: DataFrame, *, replace: bool, sequence: int) -> None:
+        name = self._name(table)
+        spark = rows.sparkSession
+        # What is set here is every table's of this batch alike, so merges of several tables may run at once.
+        spark.conf.set(f"spark.sql.iceberg.snapshot-property.{SEQUENCE}", str(sequence))
+        base = self._bases.get(str(table))
+        kept = rows.where(f"{OP} <> 'd'").drop(OP, UNCHANGED)
+        if replace:
+            kept.writeTo(name).overwrite(f.lit(True))
+        elif base is None:
+            kept.writeTo(name).append()
+        else:
+            view = f"_twofold_{abs(hash(str(table)))}"
+            rows.createOrReplaceTempView(view)
+            spark.sql(merge_sql(name, view, table.key, [c for c in rows.columns if c not in (OP, UNCHANGED)]))
+        self._check_parent(table, base)
+
+    def version(self, table: Table) -> str | None:
+        loaded = self._loaded(table)
+        snapshot = loaded.currentSnapshot() if loaded is not None else None
+        return str(snapshot.snapshotId()) if snapshot else None
+
+    def publish(self, cut: Cut) -> None:
+        self._spark.conf.set(f"spark.sql.iceberg.snapshot-property.{SEQUENCE}", str(cut.sequence))
+        versions = [f"named_struct('name', '{_text(n)}', 'version', {v}L)" for n, v in cut.versions.items()]
+        behind = [f"'{_text(topic)}'" for topic in cut.backfilling]
+        self._spark.sql(
+            f"INSERT INTO {cuts_table(self._catalog)} SELECT {cut.sequence}L, {cut.applied_lsn}L, timestamp_micros({cut.committed_us}L), "
+            f"current_timestamp(), {'true' if cut.whole else 'false'}, "
+            f"CAST(array({', '.join(versions)}) AS array<struct<name: string, version: bigint>>), "
+            f"CAST(array({', '.join(behind)}) AS array<string>)"
+        )
+
+    def _name(self, table: Table) -> str:
+        return f"{self._catalog}.{quoted(table.schema, table.name)}"
+
+    def _loaded(self, table: Table) -> Any | None:
+        return _load(self._spark, self._name(table)) if self._spark.catalog.tableExists(self._name(table)) else None
+
+    def _check_parent(self, table: Table, base: int | None) -> None:
+        loaded = self._loaded(table)
+        snapshot = loaded.currentSnapshot() if loaded is not None else None
+        parent = snapshot.parentId() if snapshot else None
+        if snapshot is not None and parent != base and snapshot.snapshotId() != base:
+            raise Refused(
+                f"another writer committed to {table} while this batch was merged (snapshot {parent} after {base})",
+                at_stake="a batch applied onto a state that it does not belong to",
+                repair=f"end the other job, then: CALL {self._catalog}.system.rollback_to_snapshot('{table}', {base or 0})",
+            )
+
+
+def merge_sql(name: str, view: str, key: Sequence[str], columns: Sequence[str]) -> str:
+    """MERGE of folded rows. A column named in `_unchanged` keeps the table's value."""
+    on = " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in key)
+    sets = ", ".join(
+        f"{quoted(c)} = "
+        + (
+            f"s.{quoted(c)}"
+            if c in key
+            else f"CASE WHEN array_contains(s.{UNCHANGED}, '{_text(c)}') THEN t.{quoted(c)} ELSE s.{quoted(c)} END"
+        )
+        for c in columns
+    )
+    names = ", ".join(quoted(c) for c in columns)
+    values = ", ".join(f"s.{quoted(c)}" for c in columns)
+    return (
+        f"MERGE INTO {name} t USING {view} s ON {on} "
+        f"WHEN MATCHED AND s.{OP} = 'd' THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {sets} "
+        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({names}) VALUES ({values})"
+    )
+
+
+def last_cut(spark: SparkSession, catalog: str = CATALOG, where: str = "true") -> Cut | None:
+    """The last published cut of those that a condition on the cuts table lets through."""
+    if not spark.catalog.tableExists(cuts_table(catalog)):
+        return None
+    row = (
+        spark.table(cuts_table(catalog))
+        .where(where)
+        .orderBy("sequence", ascending=False)
+        .withColumn("committed_us", f.unix_micros("committed_at"))
+        .first()
+    )
+    if row is None:
+        return None
+    return Cut(
+        sequence=row["sequence"],
+        applied_lsn=row["applied_lsn"],
+        committed_us=row["committed_us"],
+        whole=row["whole"],
+        versions={entry["name"]: str(entry["version"]) for entry in row["tables"]},
+        backfilling=tuple(row["backfilling"]),
+    )
+
+
+def _load(spark: SparkSession, name: str) -> Any:
+    """Iceberg's own Java table: its metadata, without a Spark job."""
+    return spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)  # type: ignore[union-attr]  # noqa: SLF001
+
+
+def _sequence(loaded: Any, snapshot: Any) -> int:
+    while snapshot is not None:
+        value = snapshot.summary().get(SEQUENCE)
+        if value is not None:
+            return int(value)
+        parent = snapshot.parentId()
+        snapshot = loaded.snapshot(parent) if parent is not None else None
+    return 0
+
+
+def _properties(properties: dict[str, str]) -> str:
+    return ", ".join(f"'{_text(k)}' = '{_text(v)}'" for k, v in properties.items())
+
+
+def _text(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "\\'")

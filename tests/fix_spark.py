@@ -1,0 +1,117 @@
+"""One Spark for the whole pytest session, and for each test a lake of its own: a catalog, a prefix, a writer.
+
+A test gets `lake`: it writes with `lake.writer`, runs the real job with `lake.mirror()` (available-now, to the end of what
+is there), and compares `lake.rows(table)` with `lake.writer.model[table]`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyspark.util
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_writer import Writer
+from twofold.stack import java
+from twofold_spark import session
+from twofold_spark.cuts import Tables, read_cut
+from twofold_spark.kafka import Kafka
+from twofold_spark.mirror import Applied, Mirror
+from twofold_spark.registry import Registry
+from twofold_spark.running import Job, Trigger
+from twofold_spark.sinks.iceberg import IcebergSink, quoted
+
+_number = itertools.count(1)
+
+
+def _closing(sock_info: Any) -> Any:
+    sockfile, sock = pyspark.util.local_connect_and_auth(sock_info[0], sock_info[1])
+    sock.settimeout(None)
+    sock.close()
+    return sockfile
+
+
+# PySpark never closes the socket of a collect, which is a ResourceWarning and so an error here. Closed at once it stays
+# open until its file is closed, as Python's sockets do.
+pyspark.util._create_local_socket = _closing
+
+
+class _Kafka(Protocol):
+    @property
+    def bootstrap(self) -> str: ...
+
+
+class _Registry(Protocol):
+    @property
+    def url(self) -> str: ...
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session as the jobs make it on a laptop, with room for the tests' many plans."""
+    made = session.open_session(
+        tmp_path_factory.mktemp("spark"), memory="1g", java_home=str(java.spark_java_home()), name="tests"
+    )
+    yield made
+    made.stop()
+
+
+@dataclass
+class Lake:
+    """A warehouse of its own, and the writer that feeds it."""
+
+    spark: SparkSession
+    catalog: str
+    warehouse: Path
+    writer: Writer
+    applied: list[Applied] = field(default_factory=list)
+    checkpoint: str = "checkpoint"
+
+    @property
+    def kafka(self) -> Kafka:
+        return Kafka(self.writer.bootstrap)
+
+    def mirror(self, **settings: Any) -> None:
+        """Runs the mirror to the end of what is committed; a failure is raised as the job raised it."""
+        mirror = Mirror(
+            self.kafka,
+            Registry(self.writer.registry),
+            self.writer.prefix,
+            lambda its: IcebergSink(its, self.writer.prefix, self.catalog),
+            report=self.applied.append,
+            **settings,
+        )
+        job = Job("mirror", mirror)
+        job.start(mirror.stream(self.spark), self.warehouse / self.checkpoint, Trigger.parse("available-now"))
+        job.run()
+
+    def table(self, name: str) -> DataFrame:
+        return self.spark.table(f"{self.catalog}.{quoted(self.writer.topics[name].shape.schema, name)}")
+
+    def rows(self, name: str, of: DataFrame | None = None) -> dict[Any, dict[str, Any]]:
+        """The mirror's rows by key, as the writer's model has them."""
+        found = [row.asDict() for row in (of if of is not None else self.table(name)).collect()]
+        rows = {self.writer.key_of(name, row): row for row in found}
+        assert len(rows) == len(found), f"a key occurs twice in {name}"
+        return rows
+
+    def cut(self, **at: Any) -> Tables:
+        return read_cut(self.spark, catalog=self.catalog, **at)
+
+    def assert_equal(self) -> None:
+        """Every table is what the writer's model says."""
+        for name, model in self.writer.model.items():
+            assert self.rows(name) == model, name
+
+
+@pytest.fixture
+def lake(spark: SparkSession, kafka: _Kafka, registry: _Registry, prefix: str, tmp_path: Path) -> Lake:
+    catalog = f"lake{next(_number)}"
+    for name, value in session.catalog_settings(tmp_path, catalog).items():
+        spark.conf.set(name, value)
+    return Lake(spark, catalog, tmp_path, Writer(kafka.bootstrap, registry.url, prefix))

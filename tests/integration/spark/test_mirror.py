@@ -1,0 +1,186 @@
+"""The mirror job against a real broker, a real registry and real Iceberg tables."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fix_spark import Lake
+from spark_writer import Open, Writer, table
+from twofold_spark.errors import Refused
+
+ACCOUNTS = table("accounts", {"id": "int8", "owner": "text", "balance": "int8"})
+DOCS = table("docs", {"id": "int8", "title": "text", "body": "text", "extra": "text"})
+
+
+def test_only_what_is_committed_arrives_and_a_transaction_in_doubt_holds_nobody_up(lake: Lake) -> None:
+    w = lake.writer
+    accounts, docs = w.table(ACCOUNTS), w.table(DOCS)
+    with w.commit() as tx:
+        for i in range(60):
+            tx.upsert(accounts, {"id": i, "owner": f"o{i}", "balance": 100})
+        for i in range(10):
+            tx.upsert(docs, {"id": i, "title": f"t{i}", "body": f"b{i}", "extra": None})
+    with w.abort() as tx:
+        for i in range(60):
+            tx.upsert(accounts, {"id": i, "owner": "aborted", "balance": 0})
+    with w.prepare("prepared.00", "in doubt") as doubtful:
+        for i in range(20):
+            doubtful.upsert(docs, {"id": 500 + i, "title": "in doubt", "body": "?", "extra": None})
+    held = {k: v for k, v in w.model[docs].items() if k >= 500}
+    w.model[docs] = {k: v for k, v in w.model[docs].items() if k < 500}
+    with w.commit() as tx:
+        for i in range(10):
+            tx.upsert(accounts, {"id": i, "owner": "later", "balance": 50})
+            tx.upsert(docs, {"id": i, "title": "later", "body": "b", "extra": "e"})
+        tx.delete(accounts, 59, tombstone=True)
+
+    lake.mirror()
+    lake.assert_equal()
+
+    w.finish(doubtful, kind="prepared")
+    w.model[docs] |= held
+    lake.mirror()
+    lake.assert_equal()
+    assert [a.cut.sequence for a in lake.applied] == [2, 3]
+
+
+def test_toasted_values_are_carried_over_also_through_chains_of_key_changes(lake: Lake) -> None:
+    w = lake.writer
+    docs = w.table(DOCS)
+    with w.commit() as tx:
+        for i in range(1, 6):
+            tx.upsert(docs, {"id": i, "title": f"t{i}", "body": f"long body {i}", "extra": f"long extra {i}"})
+    lake.mirror()
+    with w.commit() as tx:
+        tx.upsert(docs, {"id": 5, "title": "kept"}, unchanged=("body", "extra"))
+        tx.upsert(docs, {"id": 1, "title": "new body", "body": "another body"}, unchanged=("extra",))
+        # 1 to 2 needs a free 2: it moves away first, and a new 1 comes.
+        tx.rekey(docs, 2, {"id": 3000, "title": "was 2"}, unchanged=("body", "extra"))
+        tx.rekey(docs, 1, {"id": 2, "title": "was 1"}, unchanged=("body", "extra"))
+        tx.rekey(docs, 3, {"id": 33, "title": "was 3"}, unchanged=("body", "extra"))
+        tx.upsert(docs, {"id": 1, "title": "new 1", "body": "new", "extra": "new"})
+    with w.commit() as tx:
+        tx.rekey(docs, 2, {"id": 3, "title": "was 1, then 2"}, unchanged=("body", "extra"))
+        tx.rekey(docs, 33, {"id": 34, "title": "was 3, then 33"}, unchanged=("extra",))
+        tx.upsert(docs, {"id": 34, "title": "and a body", "body": "34's own"}, unchanged=("extra",))
+        tx.rekey(docs, 1, {"id": 2, "title": "the new 1"}, unchanged=("body", "extra"))
+        tx.delete(docs, 4)
+    assert w.model[docs][3]["body"] == "another body"
+    lake.mirror()
+    lake.assert_equal()
+
+
+def test_a_truncate_takes_what_was_before_it_and_nothing_after(lake: Lake) -> None:
+    w = lake.writer
+    accounts = w.table(ACCOUNTS)
+    with w.commit() as tx:
+        for i in range(30):
+            tx.upsert(accounts, {"id": i, "owner": "old", "balance": 1})
+    lake.mirror()
+    with w.commit() as tx:
+        tx.upsert(accounts, {"id": 100, "owner": "before", "balance": 1})
+        tx.truncate(accounts)
+        tx.upsert(accounts, {"id": 3, "owner": "after", "balance": 2})
+    lake.mirror()
+    assert set(lake.rows(accounts)) == {3}
+    lake.assert_equal()
+    with w.commit() as tx:
+        tx.truncate(accounts)
+    lake.mirror()
+    assert lake.rows(accounts) == {}
+
+
+def test_added_widened_and_dropped_columns_reach_the_table_before_their_rows(lake: Lake) -> None:
+    w = lake.writer
+    things = w.table(table("things", {"id": "int8", "small": "int4", "gone": "text"}))
+    with w.commit() as tx:
+        tx.upsert(things, {"id": 1, "small": 7, "gone": "soon"})
+    lake.mirror()
+    w.evolve(things, extra="text")
+    with w.commit() as tx:
+        tx.upsert(things, {"id": 2, "small": 8, "gone": "now", "extra": "e"})
+    w.drop(things, "gone")
+    w.drop(things, "small")
+    w.evolve(things, small="int8")
+    with w.commit() as tx:
+        tx.upsert(things, {"id": 3, "extra": "f", "small": 2**40})
+    lake.mirror()
+    assert lake.rows(things) == {
+        1: {"id": 1, "small": 7, "gone": "soon", "extra": None},
+        2: {"id": 2, "small": 8, "gone": "now", "extra": "e"},
+        3: {"id": 3, "small": 2**40, "gone": None, "extra": "f"},
+    }
+
+
+def test_a_range_that_is_not_whole_stops_the_job_before_anything_is_applied(lake: Lake) -> None:
+    w = lake.writer
+    accounts = w.table(ACCOUNTS, partitions=1)
+    with w.commit() as tx:
+        tx.upsert(accounts, {"id": 1, "owner": "a", "balance": 1})
+        tx.stretches.clear()
+        tx.upsert(accounts, {"id": 2, "owner": "b", "balance": 1})
+        tx.upsert(accounts, {"id": 3, "owner": "c", "balance": 1})
+        assert w.main.flush(30) == 0
+        (stretch,) = tx.stretches.values()
+        stretch.count += 1
+    with pytest.raises(Refused, match=r"holds \d of the \d records"):
+        lake.mirror()
+    assert not lake.applied
+
+
+def test_a_missing_commit_record_stops_the_job(lake: Lake) -> None:
+    w = lake.writer
+    accounts = w.table(ACCOUNTS)
+    with w.commit() as tx:
+        tx.upsert(accounts, {"id": 1, "owner": "a", "balance": 1})
+    w.sequence += 1
+    with w.commit() as tx:
+        tx.upsert(accounts, {"id": 2, "owner": "b", "balance": 1})
+    with pytest.raises(Refused, match="commit record 2 is missing"):
+        lake.mirror()
+
+
+def _bank(w: Writer, rng: random.Random, tx: Open) -> None:
+    """Moves between two tables whose total never changes, key changes and large values among them."""
+    for _ in range(rng.randrange(1, 8)):
+        amount = rng.randrange(1, 10)
+        for name, sign in (("accounts", 1), ("vault", -1)):
+            key = rng.choice(sorted(w.model[name]))
+            row = dict(w.model[name][key])
+            row["balance"] += sign * amount
+            if rng.random() < 0.15:
+                row["id"] = max(w.model[name]) + 1 if rng.random() < 0.7 else min(w.model[name]) - 1
+                tx.rekey(name, key, row, unchanged=("note",) if rng.random() < 0.5 else ())
+            else:
+                unchanged = ("note",) if rng.random() < 0.4 else ()
+                tx.upsert(name, {**row, "note": row["note"] if unchanged else f"n{rng.random()}"}, unchanged=unchanged)
+
+
+def test_a_random_bank_ends_equal_and_every_cut_has_its_total(lake: Lake, seed: int = 7) -> None:
+    w, rng = lake.writer, random.Random(seed)
+    columns = {"id": "int8", "balance": "int8", "note": "text"}
+    for name in ("accounts", "vault"):
+        w.table(table(name, columns))
+    with w.commit() as tx:
+        for i in range(40):
+            tx.upsert("accounts", {"id": i, "balance": 100, "note": f"a{i}"})
+            tx.upsert("vault", {"id": i, "balance": 100, "note": f"v{i}"})
+    for round_number in range(4):
+        for _ in range(10):
+            if rng.random() < 0.25:
+                with w.abort() as tx:
+                    _bank(w, rng, tx)
+            else:
+                with w.commit() as tx:
+                    _bank(w, rng, tx)
+        if round_number == 2:
+            lake.checkpoint = "another: the first is lost"
+        lake.mirror(bite_rows=30)
+        lake.assert_equal()
+    assert len(lake.applied) > 8
+    for applied in lake.applied:
+        cut = lake.cut(sequence=applied.cut.sequence)
+        totals = [cut[f"public.{name}"].agg({"balance": "sum"}).first() for name in ("accounts", "vault")]
+        assert sum(row[0] for row in totals if row is not None) == 8000, applied.cut.sequence
