@@ -34,9 +34,10 @@ SELECT c.oid::bigint, p.schemaname::text, p.tablename::text, c.relreplident::tex
 def published_tables(conninfo: str, publication: str) -> tuple[Relation, ...]:
     """What the publication holds now."""
     with connect(conninfo) as connection:
-        if not connection.execute(
+        found = connection.execute(
             "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (publication,)
-        ).fetchone():
+        ).fetchone()
+        if found is None:
             raise MissingGround(
                 f"publication {publication!r} does not exist in this database: run twofold init, or correct source.publication"
             )
