@@ -175,8 +175,8 @@ class ReplicationSession:
             pgconn.put_copy_end()
             while pgconn.flush() and time.monotonic() < deadline:
                 self._wait(0.1)
-            while pgconn.get_copy_data(1)[0] >= 0 and (left := deadline - time.monotonic()) > 0:
-                if pgconn.is_busy():
+            while (size := pgconn.get_copy_data(1)[0]) >= 0 and (left := deadline - time.monotonic()) > 0:
+                if size == 0:
                     self._wait(left)
                     pgconn.consume_input()
         except psycopg.Error:

@@ -1,0 +1,46 @@
+"""PostgreSQL 15, 16, 17 and 18 for this room: `postgres` runs a test on each, `old_postgres` is this machine's 15.18 or older 15."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from twofold.stack import PostgresServer
+
+VERSIONS = ("15", "16", "17", "18")
+SETTINGS = {"fsync": "off"}
+
+
+@pytest.fixture(scope="session")
+def server_of(stack_folder: Path) -> Iterator[Callable[[str | None], PostgresServer]]:
+    """One server a version for the session, started when first asked for; None is the machine's own."""
+    with ExitStack() as ending:
+
+        @functools.cache
+        def start(version: str | None) -> PostgresServer:
+            server = PostgresServer(stack_folder / f"source{version or ''}", version=version, settings=SETTINGS)
+            ending.callback(server.stop)
+            server.start()
+            return server
+
+        yield start
+
+
+@pytest.fixture(params=VERSIONS)
+def postgres(request: pytest.FixtureRequest, server_of: Callable[[str | None], PostgresServer]) -> PostgresServer:
+    return server_of(request.param)
+
+
+@pytest.fixture
+def old_postgres(server_of: Callable[[str | None], PostgresServer]) -> PostgresServer:
+    """A server that still has the oddities which 15.19 mended."""
+    server = server_of(None)
+    with psycopg.connect(server.dsn()) as connection:
+        if not 150000 <= connection.info.server_version < 150019:
+            pytest.skip(f"this machine's PostgreSQL is {connection.info.server_version}, not 15.18 or an older 15")
+    return server

@@ -1,0 +1,101 @@
+"""A slot to read in tests: everything decoded in order, until a mark that the test wrote comes by."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import psycopg
+
+from twofold.positions import Lsn
+from twofold.source import setup
+from twofold.source.decoder import decode
+from twofold.source.messages import LogicalMessage, Message, Relation, StreamStart, StreamStop, Type
+from twofold.source.session import Keepalive, ReplicationSession, SessionOptions
+
+DEADLINE_S = 30
+_marks = itertools.count(1)
+M = TypeVar("M")
+
+
+@dataclass
+class Stream:
+    """One opened session and what it has given."""
+
+    session: ReplicationSession
+    in_stream: bool = False
+    seen: list[tuple[Lsn, Message]] = field(default_factory=list)
+    keepalives: list[Lsn] = field(default_factory=list)
+
+    def read(self, wait_s: float = 0.2) -> list[tuple[Lsn, Message]]:
+        """What has come, decoded and remembered."""
+        new: list[tuple[Lsn, Message]] = []
+        for received in self.session.read(rows_max=1000, bytes_max=1 << 22, wait_s=wait_s):
+            if isinstance(received, Keepalive):
+                self.keepalives.append(received.wal_end)
+                continue
+            start, payload = received
+            message = decode(payload, in_stream=self.in_stream)
+            if isinstance(message, StreamStart | StreamStop):
+                self.in_stream = isinstance(message, StreamStart)
+            new.append((Lsn(start), message))
+        self.seen += new
+        return new
+
+    def until_mark(self, connection: psycopg.Connection[tuple[object, ...]]) -> list[Message]:
+        """Write a mark and return all messages up to it, but for the mark."""
+        mark = f"mark {next(_marks)}".encode()
+        # Taking an xid has the transaction's end, and so the mark, flushed at once.
+        connection.execute("SELECT pg_logical_emit_message(false, 'mark', %b::bytea), pg_current_xact_id()", [mark])
+        got: list[Message] = []
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            for _, message in self.read():
+                if isinstance(message, LogicalMessage) and message.prefix == "mark" and not message.transactional:
+                    if message.content == mark:
+                        return got
+                else:
+                    got.append(message)
+        raise AssertionError(f"{mark!r} did not come; got {got}")
+
+    def confirm(self, position: Lsn) -> None:
+        self.session.report(write=position, flush=position)
+
+
+@contextmanager
+def streaming(
+    conninfo: str, name: str, options: SessionOptions | None = None, start: Lsn = Lsn(0)
+) -> Iterator[Stream]:
+    """Open the slot `name` of the publication `name`."""
+    session = ReplicationSession(
+        conninfo, slot=name, publications=[name], application_name=name, options=options or PLAIN
+    )
+    session.open(start)
+    try:
+        yield Stream(session)
+    finally:
+        session.close()
+
+
+PLAIN = SessionOptions(streaming="off", binary=False)
+
+
+def make_slot(conninfo: str, name: str, *, two_phase: bool = True) -> Lsn:
+    """A publication of all tables and a slot, both called `name`."""
+    setup.create_publication(conninfo, name, setup.Published(all_tables=True))
+    return setup.create_slot(conninfo, name, two_phase=two_phase, wait_limit_s=20, on_wait=lambda _: None)
+
+
+def kinds(messages: list[Message]) -> list[type]:
+    """The messages' classes, without those that only describe what tables look like."""
+    return [type(m) for m in messages if not isinstance(m, Relation | Type)]
+
+
+def the(kind: type[M], messages: list[Message]) -> M:
+    """The only message of its kind."""
+    (found,) = [m for m in messages if isinstance(m, kind)]
+    return found
