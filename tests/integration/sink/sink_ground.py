@@ -1,0 +1,130 @@
+"""A connector's sink on real servers: names, settings, topics, and what readers of either isolation see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from twofold.sink.batch import RowBatch
+from twofold.sink.client import KafkaSettings
+from twofold.sink.fence import Fencing, fence
+from twofold.sink.names import Names
+from twofold.sink.records import SchemaIds
+from twofold.sink.registry import Registry
+from twofold.sink.topics import TopicPolicy, Topics, Wanted
+from twofold.sink.watch import Watch
+from twofold_avro.records import Commit, Progress
+
+PARTITIONS = 3
+
+
+@dataclass
+class Ground:
+    """What one connector stands on. `take_over` is a (new) instance of it."""
+
+    bootstrap: str
+    names: Names
+    registry: Registry
+    ids: SchemaIds
+    watch: Watch
+    ending: ExitStack
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def table(self) -> str:
+        return f"{self.names.prefix}.public.a"
+
+    @property
+    def settings(self) -> KafkaSettings:
+        return KafkaSettings(
+            {"bootstrap.servers": self.bootstrap, **self.options.get("client", {})},
+            transaction_timeout_ms=self.options.get("transaction_timeout_ms", 60_000),
+            call_timeout_s=self.options.get("call_timeout_s", 30),
+        )
+
+    def wanted(self) -> list[Wanted]:
+        names = self.names
+        return [
+            Wanted(names.commits, "commits"),
+            Wanted(names.progress, "progress"),
+            Wanted(names.prepared, "prepared"),
+            Wanted(self.table, "table", PARTITIONS, table="public.a"),
+        ]
+
+    def topics(self) -> Topics:
+        return Topics(self.settings, TopicPolicy(1, 1))
+
+    def take_over(self, pool: int = 2) -> Fencing:
+        fencing = fence(self.settings, self.names, self.registry, self.ids, pool=pool, watch=self.watch)
+        self.ending.callback(fencing.publisher.close)
+        return fencing
+
+    def rows(self, *values: str) -> RowBatch:
+        """One record a value, partition by partition."""
+        batch = RowBatch()
+        lists = batch.lists(self.table, PARTITIONS)
+        for n, value in enumerate(values):
+            lists[n % PARTITIONS].append({"key": str(n).encode(), "value": value.encode()})
+        return batch
+
+    def committed(self, topic: str = "") -> list[str]:
+        return sorted(value for _, _, value in self.read(topic or self.table, "read_committed"))
+
+    def uncommitted(self, topic: str = "") -> list[str]:
+        return sorted(value for _, _, value in self.read(topic or self.table, "read_uncommitted"))
+
+    def read(self, topic: str, isolation: str) -> list[tuple[int, int, str]]:
+        """(partition, offset, value) of all that a reader of the isolation gets now."""
+        return read(self.bootstrap, topic, isolation)
+
+
+def read(bootstrap: str, topic: str, isolation: str) -> list[tuple[int, int, str]]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "test",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+    found: list[tuple[int, int, str]] = []
+    ended: set[int | None] = set()
+    deadline = time.monotonic() + 20
+    while len(ended) < len(partitions):
+        assert time.monotonic() < deadline, f"{topic} was not read to its end"
+        for message in consumer.consume(1000, 0.05):
+            error = message.error()
+            if error is None:
+                found.append(
+                    (message.partition() or 0, message.offset() or 0, (message.value() or b"").decode("latin1"))
+                )
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                ended.add(message.partition())
+    consumer.close()
+    return found
+
+
+def eventually(holds: Callable[[], Any], within_s: float = 20) -> None:
+    """After an acknowledged commit the last stable offset may trail for a moment."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+
+
+def commit(sequence: int, kind: Any = "batch") -> Commit:
+    return Commit(sequence, kind, applied_lsn=sequence * 100, committed_at=0, transactions=1, rows=0)
+
+
+def progress(sequence: int, pool: int = 2) -> Progress:
+    return Progress(sequence * 100, sequence, "7400000000000000001", 1, "db", "slot", pool, 0)

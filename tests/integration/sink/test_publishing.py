@@ -1,0 +1,194 @@
+"""What readers see of the publisher's transactions, and what the commit records say of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration.sink.sink_ground import Ground, commit, eventually, progress, read
+from twofold.errors import Refused
+from twofold.sink.batch import RowBatch
+from twofold_avro.records import Commit, Pin, Prepared, Range
+
+LEDGER = Prepared(xid=7, gid="g", prepare_lsn=1, prepared_at=0, state="open", rows=3)
+
+
+def covered(ground: Ground, record: Commit) -> list[tuple[int, int, str]]:
+    """What lies in the record's ranges, for a read_committed reader."""
+    rows = ground.read(ground.table, "read_committed")
+    return [row for row in rows for r in record.ranges if row[0] == r.partition and r.first <= row[1] <= r.last]
+
+
+def test_rows_show_at_the_commit_and_not_before(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    publisher.produce(ground.rows("a", "b"))
+    publisher.produce(ground.rows("c"))
+    assert ground.committed() == []
+    publisher.commit_main(commit(1), progress(1))
+    eventually(lambda: ground.committed() == ["a", "b", "c"])
+
+
+def test_the_ranges_of_many_transactions_in_the_same_partitions_hold_exactly_their_rows(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    written: list[tuple[list[str], Commit]] = []
+    for n in range(1, 9):
+        values = [f"{n}.{k}" for k in range(n)]
+        if n % 3 == 0:  # a prepared one, with an aborted one before it: markers and dead rows lie in between
+            publisher.open(0, [ground.rows("dead", "dead", "dead", "dead")])
+            publisher.open(1, [ground.rows(*values)])
+            publisher.abort(0)
+            record = publisher.commit_prepared(1, commit(n, "prepared"), progress(n), ledger={})
+        else:
+            publisher.produce(ground.rows(*values[: n // 2]))
+            publisher.produce(ground.rows(*values[n // 2 :]))
+            found = publisher.commit_main(commit(n), progress(n))
+            assert found is not None
+            record = found
+        written.append((values, record))
+    everything = sorted(value for values, _ in written for value in values)
+    eventually(lambda: ground.committed() == everything)
+    for values, record in written:
+        rows = covered(ground, record)
+        assert sorted(value for _, _, value in rows) == sorted(values)
+        assert record.rows == len(values) == sum(r.count for r in record.ranges)
+        for r in record.ranges:
+            offsets = [offset for partition, offset, _ in rows if partition == r.partition]
+            assert (min(offsets), max(offsets), len(offsets)) == (r.first, r.last, r.count)
+
+
+def test_the_commit_record_that_is_returned_is_the_one_in_kafka(ground: Ground) -> None:
+    fencing = ground.take_over()
+    fencing.publisher.produce(ground.rows("a", "b"))
+    record = fencing.publisher.commit_main(commit(1), progress(1))
+    assert ground.take_over().recovered.last_commit == record
+
+
+def test_order_in_a_partition_is_the_order_of_production_through_a_queue_that_is_full(ground: Ground) -> None:
+    ground.options["client"] = {"queue.buffering.max.messages": 1000}
+    publisher = ground.take_over().publisher
+    batch = RowBatch()
+    records = batch.lists(ground.table, 3)[1]
+    records.extend({"key": b"k", "value": b"%d" % n} for n in range(25_000))
+    publisher.produce(batch)
+    publisher.commit_main(commit(1), progress(1))
+    eventually(lambda: len(ground.committed()) == 25_000)
+    rows = ground.read(ground.table, "read_committed")
+    assert [int(value) for _, _, value in sorted(rows)] == list(range(25_000))
+    assert records[0] == {"key": b"k", "value": b"0"}, "a batch is as it was, so that it can be published again"
+    assert records[-1] == {"key": b"k", "value": b"24999"}
+
+
+def test_a_prepare_is_real(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    publisher.open(1, [ground.rows("a", "b", "c")])
+    assert ground.uncommitted() == ["a", "b", "c"]
+    assert ground.committed() == []
+    publisher.produce(RowBatch())
+    publisher.commit_main(None, progress(0), ledger={"7:0/1": LEDGER})
+    assert ground.committed() == []
+    record = publisher.commit_prepared(1, commit(1, "prepared"), progress(1), ledger={})
+    eventually(lambda: ground.committed() == ["a", "b", "c"])
+    assert len(record.ranges) == 3
+
+
+def test_nothing_of_an_aborted_prepare_is_ever_visible(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    for _ in range(30):  # right after one another: an abort that overtakes its rows would kill the producer
+        publisher.open(0, [ground.rows("dead")])
+        publisher.abort(0)
+    publisher.produce(ground.rows("alive"))
+    publisher.commit_main(commit(1), progress(1))
+    eventually(lambda: ground.committed() == ["alive"])
+
+
+def test_the_main_producer_must_have_committed_before_another_one_writes(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    publisher.produce(ground.rows("a"))
+    with pytest.raises(AssertionError, match="main producer commits"):
+        publisher.open(0, [ground.rows("b")])
+    assert ground.uncommitted() in ([], ["a"])
+
+
+def test_the_progress_says_where_recovery_goes_on(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    publisher.produce(ground.rows("a"))
+    pin = Pin("public", "a", 3, key_schema='"long"', value_schema_id=9, backfill="running", bound=b"\x01")
+    publisher.commit_main(commit(1), progress(1), ledger={"7:0/1": LEDGER}, pins={ground.table: pin})
+    publisher.commit_main(None, progress(2))
+    recovered = ground.take_over().recovered
+    assert recovered.progress == progress(2)
+    assert recovered.pins == {ground.table: pin}
+    assert recovered.unresolved == {"7:0/1": LEDGER}
+    assert recovered.last_commit is not None
+    assert recovered.last_commit.sequence == 1
+
+
+def test_the_last_commit_record_is_found_behind_many_that_were_aborted(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    publisher.produce(ground.rows("a"))
+    record = publisher.commit_main(commit(1), progress(1))
+    main = publisher._main
+    for _ in range(120):
+        main.begin()
+        main.produce(ground.names.commits, 0, [{"key": None, "value": b"never"}])
+        main.abort()
+    assert ground.take_over().recovered.last_commit == record
+
+
+def test_keys_values_and_tombstones_arrive_as_they_were_given(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    batch = RowBatch()
+    batch.lists(ground.table, 3)[0].extend(
+        [{"key": None, "value": b""}, {"key": b"", "value": None}, {"key": b"k", "value": None}]
+    )
+    publisher.produce(batch)
+    record = publisher.commit_main(commit(1), progress(1))
+    assert record is not None
+    assert [r.count for r in record.ranges] == [3]
+
+
+def test_a_row_that_is_too_large_is_refused_with_topic_key_size_and_setting(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    batch = RowBatch()
+    batch.lists(ground.table, 3)[0].extend(
+        [{"key": b"a", "value": b"1"}, {"key": b"\x02\xff", "value": b"x" * 1_100_000}]
+    )
+    with pytest.raises(Refused, match=r"message\.max\.bytes") as refused:
+        publisher.produce(batch)
+    assert ground.table in str(refused.value)
+    assert "1100002 bytes" in str(refused.value)
+    assert "02ff" in str(refused.value)
+    publisher.close()
+    assert ground.committed() == []
+
+
+def test_a_row_that_the_topic_alone_finds_too_large_is_refused(ground: Ground) -> None:
+    ground.options["client"] = {"message.max.bytes": 3_000_000}
+    publisher = ground.take_over().publisher
+    batch = RowBatch()
+    batch.lists(ground.table, 3)[0].append({"key": b"a", "value": b"x" * 2_000_000})
+    publisher.produce(batch)
+    with pytest.raises(Refused, match=r"max\.message\.bytes"):
+        publisher.commit_main(commit(1), progress(1))
+    assert ground.committed() == []
+
+
+def test_closing_gives_the_topics_back_to_their_readers(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    publisher.produce(ground.rows("open"))
+    publisher._main.flush()
+    publisher.close()
+    other = ground.take_over().publisher
+    other.produce(ground.rows("after"))
+    other.commit_main(commit(1), progress(1))
+    eventually(lambda: ground.committed() == ["after"])
+
+
+def test_ranges_cover_the_partitions_that_were_written_and_no_others(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    batch = RowBatch()
+    batch.lists(ground.table, 3)[2].append({"key": b"k", "value": b"v"})
+    publisher.produce(batch)
+    record = publisher.commit_main(commit(1), progress(1))
+    assert record is not None
+    assert record.ranges == (Range(ground.table, 2, 0, 0, 1),)
+    assert read(ground.bootstrap, ground.names.commits, "read_committed") != []
