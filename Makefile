@@ -48,7 +48,7 @@ ready: ground $(if $(findstring .tools,$(UV)),.tools/bin/uv)
 .PHONY: ground
 ground:
 	$(if $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 11)))' 2>/dev/null),,$(error \
-	  Twofold needs Python 3.11 or newer and $(PYTHON) is $(or $(shell $(PYTHON) -V 2>&1),not there): install one, then make PYTHON=python3.12))
+	  Twofold needs Python 3.11 or newer and $(PYTHON) is $(or $(shell { $(PYTHON) -V; } 2>/dev/null),not there): install one, then make PYTHON=python3.12))
 	$(if $(shell $(PYTHON) -c 'import ensurepip, venv; print("yes")' 2>/dev/null),,$(error \
 	  $(PYTHON) has no venv or pip: install them (Debian: apt install python3-venv)))
 

@@ -34,6 +34,7 @@ from typing import IO, Final, TextIO
 MAVEN_CENTRAL: Final = "https://repo1.maven.org/maven2"
 _CHUNK: Final = 1 << 18
 _TRIES: Final = 4
+_PAUSE_S = 0.4
 _AT_ONCE: Final = 8
 _SOCKET_TIMEOUT_S: Final = 60
 
@@ -178,7 +179,7 @@ class _Download:
                 # The network's: the disk's own errors are no OSError any more when they leave _stream.
                 if attempt == _TRIES:
                     raise ArtifactUnreachableError(f"{url} cannot be reached ({_reason(error)}): {_REACH}") from error
-            self._stop.wait(0.1 * 4**attempt)
+            self._stop.wait(_PAUSE_S * 4 ** (attempt - 1))
         if found != artifact.sha256:
             raise ArtifactError(
                 f"the sha256 of {url} is {found}, the lock file says {artifact.sha256}: do not use it; "
@@ -224,7 +225,7 @@ _REACH: Final = (
 
 def disk_error(error: OSError, folder: Path) -> ArtifactError:
     """What to do about an error of the file system below the cache folder."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return ArtifactError(
             f"no free disk in {folder}: free some or set TWOFOLD_CACHE to a folder with room (1 GB will do)"
         )

@@ -62,8 +62,9 @@ def up(
     Example: twofold stack up --detach
     """
     folder = (folder or running.default_folder()).absolute()
-    fetch_all(registry=registry)
     if detach:
+        # Here and not in the detached process, where nobody would see the progress.
+        fetch_all(registry=registry)
         options = {
             "--postgres": version,
             "--brokers": brokers,

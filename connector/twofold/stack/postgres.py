@@ -60,11 +60,10 @@ class PostgresServer:
         self.log = folder / "postgres.log"
         self._data = folder / "data"
         self._wanted_version = version
-        self._wanted_port = port
         self._settings = {**SETTINGS, **(settings or {})}
         self._process: GuardedProcess | None = None
         self._user = ground.server_user()
-        self.port = 0
+        self.port = choose_port(port, "PostgreSQL")
         self.version = 0
 
     def dsn(self, dbname: str = "postgres") -> str:
@@ -80,7 +79,7 @@ class PostgresServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         binaries = find_binaries(self._wanted_version, self._user)
         self.version = binaries.major
-        self.port = choose_port(self.port or self._wanted_port, "PostgreSQL")
+        choose_port(self.port, "PostgreSQL")
         ground.own(self._data, self._user)
         self._make_data(binaries.bin)
         options = {

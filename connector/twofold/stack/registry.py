@@ -21,9 +21,8 @@ class RegistryServer:
     def __init__(self, folder: Path, *, port: int | None = None) -> None:
         self.folder = folder
         self.log = folder / "registry.log"
-        self._wanted_port = port
         self._process: GuardedProcess | None = None
-        self.port = 0
+        self.port = choose_port(port, "the registry")
 
     @property
     def url(self) -> str:
@@ -44,7 +43,7 @@ class RegistryServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         (artifact,) = ground.locked("registry")
         program = ground.unpacked(artifact) / "quarkus-run.jar"
-        self.port = choose_port(self.port or self._wanted_port, "the registry")
+        choose_port(self.port, "the registry")
         settings = {
             "quarkus.http.host": LOOPBACK,
             "quarkus.http.port": self.port,
