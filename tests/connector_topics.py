@@ -1,0 +1,144 @@
+"""Reads a connector's topics as any consumer would: whole or as they grow, with either isolation, decoded by the registry's schemas alone."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import fastavro
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One record. A key or value in Avro is decoded, another one is its text."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: Any
+    value: Any
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.topic, self.partition, self.offset
+
+
+class Reader:
+    """Of one Kafka and one registry; remembers schemas."""
+
+    def __init__(self, bootstrap: str, registry_url: str) -> None:
+        self.bootstrap = bootstrap
+        self._registry_url = registry_url
+        self._schemas: dict[int, Any] = {}
+
+    def topics(self, prefix: str) -> list[str]:
+        """The names that exist under the prefix."""
+        consumer = self._consumer(COMMITTED)
+        try:
+            return sorted(name for name in consumer.list_topics(timeout=20).topics if name.startswith(f"{prefix}."))
+        finally:
+            consumer.close()
+
+    def read(self, topics: Iterable[str], isolation: str = COMMITTED) -> list[Seen]:
+        """All that a reader of the isolation gets now, in the order of place."""
+        tail = self.tail(topics, isolation)
+        try:
+            tail.to_end()
+            return sorted(tail.seen, key=lambda s: s.place)
+        finally:
+            tail.close()
+
+    def tail(self, topics: Iterable[str], isolation: str = COMMITTED) -> Tail:
+        """A consumer that goes on reading, from the beginning."""
+        return Tail(self, self._consumer(isolation), list(topics))
+
+    def _consumer(self, isolation: str) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "a-test",
+                "isolation.level": isolation,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,
+                "log_level": 0,
+            }
+        )
+
+    def decode(self, data: bytes | None) -> Any:
+        if data is None or not data.startswith(b"\0"):
+            return None if data is None else data.decode()
+        schema = self._schema(int.from_bytes(data[1:5], "big"))
+        return fastavro.schemaless_reader(io.BytesIO(data[5:]), schema, None)
+
+    def _schema(self, schema_id: int) -> Any:
+        if schema_id not in self._schemas:
+            with urllib.request.urlopen(f"{self._registry_url}/schemas/ids/{schema_id}", timeout=20) as answer:
+                self._schemas[schema_id] = fastavro.parse_schema(json.loads(json.load(answer)["schema"]))
+        return self._schemas[schema_id]
+
+
+class Tail:
+    """What a consumer of some topics has seen so far."""
+
+    def __init__(self, reader: Reader, consumer: Consumer, topics: list[str]) -> None:
+        self._reader = reader
+        self._consumer = consumer
+        self.seen: list[Seen] = []
+        self.ends: dict[tuple[str, int], int] = {}
+        """Where each partition ended when it was last read to its end."""
+        known = consumer.list_topics(timeout=20).topics
+        self._places = [
+            (topic, partition) for topic in topics if topic in known for partition in known[topic].partitions
+        ]
+        consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in self._places])
+
+    def poll(self, wait_s: float = 0.02) -> None:
+        """Take what has come."""
+        for message in self._consumer.consume(5000, wait_s):
+            place = message.topic() or "", message.partition() or 0
+            offset, error = message.offset() or 0, message.error()
+            if error is None:
+                key, value = self._reader.decode(message.key()), self._reader.decode(message.value())
+                self.seen.append(Seen(*place, offset, key, value))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self.ends[place] = offset
+            elif not error.retriable() and error.code() not in {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}:
+                raise AssertionError(str(error))
+
+    def to_end(self, within_s: float = 30) -> None:
+        deadline = time.monotonic() + within_s
+        while len(self.ends) < len(self._places):
+            assert time.monotonic() < deadline, f"not read to the end: {set(self._places) - set(self.ends)}"
+            self.poll()
+
+    def wait_for(
+        self, wanted: Callable[[Seen], bool], within_s: float = 20, *, unless: Callable[[], bool] = lambda: False
+    ) -> Seen | None:
+        """The first record that fits. None if `unless` came true before."""
+        looked, deadline = 0, time.monotonic() + within_s
+        while True:
+            for seen in self.seen[looked:]:
+                if wanted(seen):
+                    return seen
+            looked = len(self.seen)
+            if unless():
+                return None
+            assert time.monotonic() < deadline, f"not seen within {within_s} s"
+            self.poll()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def gid_of(seen: Seen) -> str | None:
+    """The gid that a row of a table carries."""
+    return seen.value["source"]["gid"] if isinstance(seen.value, dict) and "source" in seen.value else None

@@ -1,0 +1,244 @@
+"""Whole connectors against real servers: `connector(...)` makes a configuration for a fresh database and prefix, and runs `twofold init` and `twofold run` on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import connector_ledger
+from connector_topics import COMMITTED, Reader, Seen, Tail
+
+START_S = 60
+"""How long a recovery may take on a machine that has other things to do."""
+
+
+def wait_until(holds: Callable[[], Any], within_s: float = 30, what: str = "") -> Any:
+    """Poll until it is true; returns what it was."""
+    deadline = time.monotonic() + within_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline, f"did not come true within {within_s} s: {what or holds}"
+        time.sleep(0.02)
+    return found
+
+
+class Running:
+    """One process of `twofold run`."""
+
+    def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **environment})
+
+    @property
+    def dead(self) -> bool:
+        return self.process.poll() is not None
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, words: str, within_s: float = START_S) -> None:
+        """Until its log has the words."""
+
+        def spoken() -> bool:
+            there = words in self.said()
+            assert there or not self.dead, (
+                f"ended with {self.process.returncode} before it said {words!r}: {self.said()}"
+            )
+            return there
+
+        wait_until(spoken, within_s, f"{words!r} in {self.log}")
+
+    def ended(self, within_s: float = START_S) -> int:
+        """Its exit status; -9 if it was killed."""
+        return self.process.wait(within_s)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill9(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, within_s: float = 20) -> None:
+        """As an operator does."""
+        self.process.terminate()
+        assert self.process.wait(within_s) == 0, self.said()
+
+
+class Installation:
+    """A configuration with its database, topics and processes."""
+
+    def __init__(
+        self, folder: Path, name: str, conninfo: str, bootstrap: str, registry_url: str, options: dict[str, Any]
+    ) -> None:
+        self.folder = folder
+        self.prefix = name
+        self.conninfo = conninfo
+        self.reader = Reader(bootstrap, registry_url)
+        self.file = folder / f"{name}.toml"
+        self.runs: list[Running] = []
+        self._tails: list[Tail] = []
+        parts: dict[str, dict[str, Any]] = {
+            "source": {"dsn": conninfo, "tables": [f"public.{t}" for t in connector_ledger.TABLES]},
+            "kafka": {"bootstrap": bootstrap, "partitions": 3, "replication": 1, "min_insync_replicas": 1},
+            "registry": {"url": registry_url},
+            "prepared": {"pool": 3},
+            "turn": {"idle_progress": 0.5},
+            "spool": {"folder": str(folder / "spool")},
+        }
+        for part, settings in options.items():
+            parts.setdefault(part, {}).update(settings)
+        sections = [f"[{part}]\n" + "".join(f"{k} = {_toml(v)}\n" for k, v in s.items()) for part, s in parts.items()]
+        self.file.write_text(f'name = "{name}"\n\n' + "\n".join(sections))
+
+    def sql(self, *statements: str) -> None:
+        """Each in a transaction of its own."""
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def ask(self, query: str) -> Any:
+        """The one value that it gives."""
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            row = connection.execute(query).fetchone()
+            return row[0] if row else None
+
+    def prepare(self, gid: str, *statements: str) -> None:
+        """A transaction that is prepared under the gid."""
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            for statement in ("BEGIN", *statements, f"PREPARE TRANSACTION '{gid}'"):
+                connection.execute(statement)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "twofold", "-c", str(self.file), *arguments]
+
+    def init(self) -> subprocess.CompletedProcess[str]:
+        """`twofold init`, whatever comes of it."""
+        return subprocess.run(self.command("init"), capture_output=True, text=True, timeout=START_S, check=False)
+
+    def start(self, failpoint: str = "", *, ready: bool = True) -> Running:
+        """`twofold run`; ready: it has recovered."""
+        log = self.folder / f"{self.prefix}.{len(self.runs)}.log"
+        run = Running(self.command("run"), log, {"TWOFOLD_FAILPOINT": failpoint})
+        self.runs.append(run)
+        if ready:
+            run.wait_for("recovered:")
+        return run
+
+    def table(self, name: str) -> str:
+        return f"{self.prefix}.public.{name}"
+
+    def slot(self, column: str) -> Any:
+        return self.ask(f"SELECT {column} FROM pg_replication_slots WHERE slot_name = '{self.prefix}'")
+
+    def tail(self, *tables: str, isolation: str = COMMITTED) -> Tail:
+        """Goes on reading the tables' topics."""
+        tail = self.reader.tail([self.table(t) for t in tables], isolation)
+        self._tails.append(tail)
+        return tail
+
+    def read(self, table: str, isolation: str = COMMITTED) -> list[Seen]:
+        return self.reader.read([self.table(table)], isolation)
+
+    def records(self, topic: str) -> list[Any]:
+        """The values of a topic of the bookkeeping."""
+        return [s.value for s in self.reader.read([f"{self.prefix}.{topic}"])]
+
+    def caught_up(self, within_s: float = 60) -> None:
+        """Until everything that was committed before this call is committed in Kafka."""
+        before = self.ask("SELECT pg_current_wal_insert_lsn() - '0/0'")
+        self.sql(
+            "INSERT INTO account VALUES (0, 0, 'a mark') ON CONFLICT (id) DO UPDATE SET version = account.version + 1"
+        )
+        tail = self.reader.tail([f"{self.prefix}.commits"])
+        try:
+            tail.wait_for(lambda s: s.value["applied_lsn"] > before, within_s, unless=self._all_dead)
+        finally:
+            tail.close()
+        assert not self._all_dead(), f"ended with {self.runs[-1].process.returncode}: {self.runs[-1].said()}"
+
+    def _all_dead(self) -> bool:
+        return all(run.dead for run in self.runs)
+
+    def everything(self) -> connector_ledger.Topics:
+        """What a read_committed reader has, once every partition can be read to where the commit records say that it goes."""
+        names = [t for t in self.reader.topics(self.prefix) if ".public." in t or t.endswith(".messages")]
+        commits = self.reader.read([f"{self.prefix}.commits"])
+        lasts = {(r["topic"], r["partition"]): r["last"] for s in commits for r in s.value["ranges"]}
+        tail = self.reader.tail(names)
+        try:
+            tail.to_end()
+            deadline = time.monotonic() + 20
+            while behind := [p for p, last in lasts.items() if tail.ends[p] <= last]:
+                assert time.monotonic() < deadline, f"committed and not visible: {behind}"
+                tail.poll()
+        finally:
+            tail.close()
+        rest = {name: self.reader.read([f"{self.prefix}.{name}"]) for name in ("progress", "prepared")}
+        return connector_ledger.Topics(self.prefix, sorted(tail.seen, key=lambda s: s.place), commits, **rest)
+
+    def check(self) -> connector_ledger.Topics:
+        """Catch up, then compare everything with the ledger."""
+        self.caught_up()
+        topics = self.everything()
+        with psycopg.connect(self.conninfo) as connection:
+            ledger = connector_ledger.entries(connection)
+            in_doubt = connection.execute("SELECT transaction::text::bigint FROM pg_prepared_xacts").fetchall()
+        connector_ledger.compare(topics, ledger, in_doubt=[xid for (xid,) in in_doubt])
+        return topics
+
+    def close(self) -> None:
+        """End what runs, and show what it said: pytest prints it if the test failed."""
+        for tail in self._tails:
+            tail.close()
+        for run in self.runs:
+            if not run.dead:
+                run.signal(signal.SIGCONT)
+                run.kill9()
+            print(f"--- {run.log.name}: ended with {run.process.returncode}\n{run.said()}")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    return f"[{', '.join(map(_toml, value))}]" if isinstance(value, list) else json.dumps(value)
+
+
+@pytest.fixture
+def connector(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Installation]]:
+    """Makes an Installation: `connector(prepared={"hold": 2})`. The servers are the session's unless others are given; `init=False` leaves `init` to the test."""
+    with ExitStack() as ending:
+
+        def make(
+            *,
+            conninfo: str = "",
+            kafka_: Any = None,
+            registry_: Any = None,
+            name: str = "",
+            init: bool = True,
+            **options: Any,
+        ) -> Installation:
+            conninfo = conninfo or request.getfixturevalue("database")
+            kafka = kafka_ or request.getfixturevalue("kafka")
+            registry = registry_ or request.getfixturevalue("registry")
+            name = name or request.getfixturevalue("prefix")
+            made = Installation(tmp_path, name, conninfo, kafka.bootstrap, registry.url, options)
+            ending.callback(made.close)
+            if init:
+                made.sql(connector_ledger.SCHEMA)
+                done = made.init()
+                assert done.returncode == 0, done.stderr
+            return made
+
+        yield make
