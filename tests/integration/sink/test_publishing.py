@@ -100,6 +100,18 @@ def test_nothing_of_an_aborted_prepare_is_ever_visible(ground: Ground) -> None:
     eventually(lambda: ground.committed() == ["alive"])
 
 
+def test_an_abort_right_after_the_rows_leaves_the_producer_alive(ground: Ground) -> None:
+    main = ground.take_over().publisher._main
+    for _ in range(150):
+        main.begin()
+        main.produce(ground.table, 0, [{"key": b"k", "value": b"dead"}])
+        main.abort()
+        main.begin()
+        main.produce(ground.names.prepared, 0, [{"key": b"k", "value": b"alive"}])
+        main.commit()
+    assert ground.committed() == []
+
+
 def test_the_main_producer_must_have_committed_before_another_one_writes(ground: Ground) -> None:
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("a"))

@@ -1,0 +1,57 @@
+"""kill -9 at every failpoint of the sink: afterwards the progress, the commit records and the rows that are visible say the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from integration.sink.sink_ground import Ground, eventually
+from integration.sink.sink_script import values
+
+SCRIPT = Path(__file__).with_name("sink_script.py")
+TESTS = SCRIPT.parents[2]
+PLACES = [
+    "fence_main",
+    "fence_prepared:2",
+    "after_takeover",
+    "after_progress_read",
+    "after_begin:2",
+    "after_produce:3",
+    "after_flush:3",
+    "before_commit_record:4",
+    "after_commit_record:3",
+    "before_commit:3",
+    "before_commit:4",
+    "after_commit:3",
+    "after_commit:4",
+    "before_open:2",
+    "after_open:2",
+    "before_abort",
+    "after_abort",
+]
+
+
+def run(ground: Ground, registry: Any, place: str) -> int:
+    environment = {**os.environ, "TWOFOLD_FAILPOINT": place, "PYTHONPATH": str(TESTS)}
+    command = [sys.executable, str(SCRIPT), ground.bootstrap, registry.url, ground.names.prefix, "2"]
+    return subprocess.run(command, env=environment, timeout=60, check=False, capture_output=True).returncode
+
+
+def test_killed_at_each_place_in_turn(ground: Ground, registry: Any) -> None:
+    """Each run goes on from what the one before, killed, has left; the last is let through."""
+    done = 0
+    for place in PLACES:
+        assert run(ground, registry, place) == -signal.SIGKILL, place
+        recovered = ground.take_over().recovered
+        before, done = done, recovered.progress.sequence if recovered.progress else 0
+        assert before <= done <= before + 4, place
+        assert (recovered.last_commit.sequence if recovered.last_commit else 0) == done, place
+        expected = sorted(v for s in range(1, done + 1) for v in values(s))
+        eventually(lambda expected=expected: ground.committed() == expected)  # type: ignore[misc]
+    assert done > 8
+    assert run(ground, registry, "") == 0
+    eventually(lambda: ground.committed() == sorted(v for s in range(1, done + 5) for v in values(s)))
