@@ -5,9 +5,11 @@ from setuptools import Extension, setup  # type: ignore[import-untyped]
 
 COMPILED = ["transcode", "wire"]
 
-setup(
-    ext_modules=cythonize(
-        [Extension(f"twofold_avro.{name}", [f"twofold_avro/{name}.py"], optional=True) for name in COMPILED],
-        language_level=3,
-    )
+extensions = cythonize(
+    [Extension(f"twofold_avro.{name}", [f"twofold_avro/{name}.py"]) for name in COMPILED], language_level=3
 )
+for extension in extensions:
+    # Set here, because cythonize makes new extensions and forgets it.
+    extension.optional = True
+
+setup(ext_modules=extensions)

@@ -116,9 +116,14 @@ def key_encoding_of(shape: TypeShape) -> Encoding:
 
 
 def copy_item(column: ColumnShape) -> str:
-    """The column as COPY in binary must select it for the transcoder to read it."""
+    """The column as COPY in binary must select it for the transcoder to read it.
+
+    Text by the type's output function, as in the stream, and not by a cast: of inet, for one, the cast writes something else.
+    """
     quoted = '"' + column.name.replace('"', '""') + '"'
-    return quoted if encoding_of(column.type).reads_binary else f"{quoted}::text"
+    if encoding_of(column.type).reads_binary:
+        return quoted
+    return f"CASE WHEN {quoted} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {quoted}) END"
 
 
 def _with_modifier(shape: TypeShape, typmod: int) -> TypeShape:
