@@ -32,9 +32,8 @@ def initialise(config: Config, say: Say) -> None:
     published = _published(config) if config.source.tables else None
     slot = identity.slot_state(config.conninfo, config.slot)
     if slot is not None and slot.active_pid is not None:
-        raise UsageError(
-            f"slot {config.slot} is in use by process {slot.active_pid}: the connector is running, nothing is to be made"
-        )
+        say(f"initialised already: slot {config.slot} is in use by process {slot.active_pid}, the connector is running")
+        return
     with ExitStack() as opened:
         first = _First(config, opened)
         if first.progress and first.progress.applied_lsn and slot:
