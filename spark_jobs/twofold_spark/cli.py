@@ -3,7 +3,7 @@
     python -m twofold_spark mirror    --bootstrap 127.0.0.1:9092 --registry http://127.0.0.1:8081 --prefix shop
                                       --warehouse ./lake --trigger interval=1s
     python -m twofold_spark changelog (the same)
-    python -m twofold_spark verify    --source 'jdbc:postgresql://127.0.0.1/shop?user=me' --prefix shop --warehouse ./lake
+    python -m twofold_spark verify    --source 'host=127.0.0.1 dbname=shop user=me' --warehouse ./lake
     python -m twofold_spark jars      fetches the locked jars and prints the class path
 
 A job ends on SIGTERM or Ctrl-C after the batch that it is in, with exit status 0.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from twofold_spark import jars, session
-from twofold_spark.errors import BadUsage, JobError
+from twofold_spark.errors import BadUsage, Different, JobError
 from twofold_spark.kafka import Kafka
 from twofold_spark.registry import Registry
 from twofold_spark.running import Job, Trigger, say
@@ -66,7 +66,17 @@ def _changelog(options: argparse.Namespace) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    raise BadUsage("not yet")
+    from twofold_spark.source import Source, jdbc_url  # noqa: PLC0415
+    from twofold_spark.verify import Verify  # noqa: PLC0415
+
+    url = jdbc_url(options.source)
+    spark = session.open_session(options.warehouse, memory=options.memory, java_home=options.java_home)
+    source = Source(spark, url)
+    try:
+        compared = Verify(spark, source, patience=options.patience, say=print).run()
+    finally:
+        source.close()
+    return Different.exit_status if any(result.buckets for result in compared) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,10 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("jars", help="fetch the locked jars and print the class path")
     machine = argparse.ArgumentParser(add_help=False)
     machine.add_argument("--warehouse", type=lambda p: Path(p).absolute(), required=True, help="the tables' folder")
-    machine.add_argument("--prefix", required=True, help="the connector's topic prefix")
     machine.add_argument("--java-home", help="Java 17 or 21; else JAVA_HOME, else java on the PATH")
     machine.add_argument("--memory", default="512m", help="the driver's memory (not under spark-submit)")
     job = argparse.ArgumentParser(add_help=False)
+    job.add_argument("--prefix", required=True, help="the connector's topic prefix")
     job.add_argument("--bootstrap", required=True, help="Kafka's address")
     job.add_argument("--registry", required=True, help="the schema registry's address")
     job.add_argument("--checkpoint", type=Path, help="the stream's checkpoint (default: in the warehouse)")
@@ -91,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("changelog", parents=[machine, job], help="every change, appended to a table per source table")
     verify = commands.add_parser("verify", parents=[machine], help="compare source and mirror")
     verify.add_argument("--source", required=True, help="the source: jdbc:postgresql://host:port/database?user=...")
+    verify.add_argument("--patience", type=float, default=60, help="seconds that the mirror may take to catch up")
     return parser
 
 

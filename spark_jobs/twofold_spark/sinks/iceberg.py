@@ -197,6 +197,12 @@ def last_cut(spark: SparkSession, catalog: str = CATALOG, where: str = "true") -
     )
 
 
+def key_of(spark: SparkSession, catalog: str, table: str) -> tuple[str, ...]:
+    """The key's columns of a mirrored table, as the mirror made it."""
+    key = _load(spark, f"{catalog}.{quoted(*table.split('.', 1))}").properties().get("twofold.key") or ""
+    return tuple(name for name in key.split(",") if name)
+
+
 def _load(spark: SparkSession, name: str) -> Any:
     """Iceberg's own Java table: its metadata, without a Spark job."""
     return spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)  # type: ignore[union-attr]  # noqa: SLF001

@@ -1,0 +1,101 @@
+"""`verify` against a real PostgreSQL and a real mirror: equal for every type, and one altered row is found alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+
+import psycopg
+import pytest
+
+from fix_spark import Lake
+from spark_writer import table
+from twofold_spark.source import Source, jdbc_url
+from twofold_spark.verify import Compared, Verify
+
+COLUMNS = {
+    "id": "int8", "small": "int2", "flag": "bool", "single": "float4", "double": "float8", "body": "text",
+    "padded": "bpchar", "bytes": "bytea", "free": "numeric", "day": "date", "at": "timestamptz", "local": "timestamp",
+    "clock": "time", "uid": "uuid", "doc": "jsonb", "span": "interval",
+}  # fmt: skip
+
+
+def _verify(lake: Lake, database: str) -> tuple[list[Compared], list[str]]:
+    said: list[str] = []
+    source = Source(lake.spark, jdbc_url(database))
+    try:
+        return Verify(lake.spark, source, catalog=lake.catalog, patience=2, say=said.append).run(), said
+    finally:
+        source.close()
+
+
+def test_every_type_is_equal_and_one_altered_row_is_found_alone(lake: Lake, database: str) -> None:
+    w = lake.writer
+    w._lsn = 2**50  # the mirror's cuts are beyond any marker of this young server
+    w.table(table("kinds", COLUMNS))
+    columns = ", ".join(f"{n} {'char(5)' if t == 'bpchar' else t}" for n, t in COLUMNS.items())
+    rows = [
+        (1, 7, True, 0.1, 1e300, "plain", "ab   ", b"\x00\xff", "12.3400", "2024-02-29", "2024-02-29 12:00:00.123456+00",
+         "2024-02-29 12:00:00.000001", "23:59:59.999999", str(uuid.UUID(int=5)), '{"a": 1}', "1 mon 2 days"),
+        (2, -1, False, -0.0, 5e-324, "snow \u2603 and , : N", "     ", b"", "0", "1969-12-31", "1969-12-31 23:59:59.5+00",
+         "1700-01-01 00:00:00", "00:00:00", str(uuid.UUID(int=6)), "[]", "-00:00:01"),
+        (3, *[None] * 15),
+    ]  # fmt: skip
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE kinds ({columns}, PRIMARY KEY (id))")
+        for row in rows:
+            connection.execute(f"INSERT INTO kinds VALUES ({', '.join(['%s'] * len(row))})", row)
+        connection.execute("SET TimeZone = 'UTC'")
+        texts = connection.execute("SELECT *, padded || '|' FROM kinds ORDER BY id").fetchall()
+    names = list(COLUMNS)
+    with w.commit() as tx:
+        for row, found in zip(rows, texts, strict=True):
+            value = dict(zip(names, found[: len(names)], strict=True))
+            value |= {n: row[names.index(n)] for n in ("padded", "free", "doc", "span", "uid")}
+            for name in ("at", "local"):
+                value[name] = None if value[name] is None else value[name].replace(tzinfo=dt.UTC)
+            value["local"] = None if value["local"] is None else value["local"].replace(tzinfo=None)
+            tx.upsert("kinds", value)
+    lake.mirror()
+
+    (equal,), _ = _verify(lake, database)
+    assert (equal.rows, equal.buckets) == (3, 0), str(equal)
+
+    lake.spark.sql(f"UPDATE {lake.catalog}.public.kinds SET body = 'altered' WHERE id = 2")
+    with w.commit() as tx:
+        tx.upsert("kinds", {**w.model["kinds"][3]})
+    lake.mirror()
+    (compared,), said = _verify(lake, database)
+    assert [d.key for d in compared.different] == ["2"]
+    assert compared.settled
+    assert "DIFFERENT in 1 of" in said[0]
+
+
+def test_a_row_that_is_missing_and_one_too_many_are_named(lake: Lake, database: str) -> None:
+    w = lake.writer
+    w._lsn = 2**50
+    w.table(table("prices", {"id": "int4", "price": "text", "tags": "text"}))
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE prices (id int4 PRIMARY KEY, price text, tags text)")
+        connection.execute("INSERT INTO prices SELECT i, i::text, NULL FROM generate_series(1, 500) i")
+    with w.commit() as tx:
+        for i in range(2, 502):
+            tx.upsert("prices", {"id": i, "price": str(i), "tags": None})
+    lake.mirror()
+    (compared,), _ = _verify(lake, database)
+    assert [(d.key, d.source is None, d.mirror is None) for d in compared.different] == [
+        ("1", False, True),
+        ("501", True, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("host=127.0.0.1 port=6000 dbname=shop user=me", "jdbc:postgresql://127.0.0.1:6000/shop?user=me"),
+        ("postgresql://me:pw@db/shop", "jdbc:postgresql://db:5432/shop?user=me&password=pw"),
+        ("jdbc:postgresql://db/shop", "jdbc:postgresql://db/shop"),
+    ],
+)
+def test_a_source_is_named_as_people_name_it(given: str, url: str) -> None:
+    assert jdbc_url(given) == url
