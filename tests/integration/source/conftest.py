@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from integration.source.stream import Writer, make_slot
 from twofold.stack import PostgresServer
 
 VERSIONS = ("15", "16", "17", "18")
@@ -44,3 +45,19 @@ def old_postgres(server_of: Callable[[str | None], PostgresServer]) -> PostgresS
         if not 150000 <= connection.info.server_version < 150019:
             pytest.skip(f"this machine's PostgreSQL is {connection.info.server_version}, not 15.18 or an older 15")
     return server
+
+
+@pytest.fixture
+def connections(database: str) -> Iterator[Callable[[], Writer]]:
+    """Opens connections that end with the test."""
+    with ExitStack() as ending:
+        yield lambda: ending.enter_context(closing(psycopg.connect(database, autocommit=True)))
+
+
+@pytest.fixture
+def writer(database: str, prefix: str, connections: Callable[[], Writer]) -> Writer:
+    """A table, a slot named as the prefix, and a connection to write with."""
+    connection = connections()
+    connection.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    make_slot(database, prefix)
+    return connection

@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psycopg
+from psycopg import sql
 
-from twofold.positions import Lsn
+from twofold.positions import NO_LSN, Lsn
 from twofold.source import setup
 from twofold.source.decoder import decode
 from twofold.source.messages import LogicalMessage, Message, Relation, StreamStart, StreamStop, Type
@@ -20,6 +21,7 @@ from twofold.source.session import Keepalive, ReplicationSession, SessionOptions
 DEADLINE_S = 30
 _marks = itertools.count(1)
 M = TypeVar("M")
+Writer: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 
 @dataclass
@@ -46,7 +48,7 @@ class Stream:
         self.seen += new
         return new
 
-    def until_mark(self, connection: psycopg.Connection[tuple[object, ...]]) -> list[Message]:
+    def until_mark(self, connection: Writer) -> list[Message]:
         """Write a mark and return all messages up to it, but for the mark."""
         mark = f"mark {next(_marks)}".encode()
         # Taking an xid has the transaction's end, and so the mark, flushed at once.
@@ -67,9 +69,7 @@ class Stream:
 
 
 @contextmanager
-def streaming(
-    conninfo: str, name: str, options: SessionOptions | None = None, start: Lsn = Lsn(0)
-) -> Iterator[Stream]:
+def streaming(conninfo: str, name: str, options: SessionOptions | None = None, start: Lsn = NO_LSN) -> Iterator[Stream]:
     """Open the slot `name` of the publication `name`."""
     session = ReplicationSession(
         conninfo, slot=name, publications=[name], application_name=name, options=options or PLAIN
@@ -88,6 +88,13 @@ def make_slot(conninfo: str, name: str, *, two_phase: bool = True) -> Lsn:
     """A publication of all tables and a slot, both called `name`."""
     setup.create_publication(conninfo, name, setup.Published(all_tables=True))
     return setup.create_slot(conninfo, name, two_phase=two_phase, wait_limit_s=20, on_wait=lambda _: None)
+
+
+def prepare(writer: Writer, gid: str, statement: str) -> None:
+    """Run a statement in a transaction of its own and prepare it."""
+    writer.execute("BEGIN")
+    writer.execute(statement)
+    writer.execute(sql.SQL("PREPARE TRANSACTION {}").format(gid))
 
 
 def kinds(messages: list[Message]) -> list[type]:

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-import psycopg
 import pytest
-from integration.source.stream import PLAIN, kinds, make_slot, streaming, the
 
+from integration.source.stream import PLAIN, Writer, kinds, make_slot, prepare, streaming, the
 from twofold.positions import Lsn, PreparedIdentity
 from twofold.source import setup
 from twofold.source.identity import Blocker, slot_state
-from twofold.source.messages import Begin, BeginPrepare, Commit, CommitPrepared, Insert, Message, Prepare, RollbackPrepared, Text
+from twofold.source.messages import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Insert,
+    Message,
+    Prepare,
+    RollbackPrepared,
+    Text,
+)
 
 PREPARED = [BeginPrepare, Insert, Prepare]
 
 
-@pytest.fixture
-def connections(database: str) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
-    """Opens connections that end with the test."""
-    with ExitStack() as ending:
-        yield lambda: ending.enter_context(closing(psycopg.connect(database, autocommit=True)))
-
-
-@pytest.fixture
-def writer(
-    database: str, prefix: str, connections: Callable[[], psycopg.Connection[Any]]
-) -> psycopg.Connection[Any]:
-    """A table, a slot named as the prefix, and a connection to write with."""
-    connection = connections()
-    connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    make_slot(database, prefix)
-    return connection
-
-
-def prepare(writer: psycopg.Connection[Any], gid: str, row: int) -> None:
-    writer.execute("BEGIN")
-    writer.execute("INSERT INTO t VALUES (%s)", [row])
-    writer.execute(f"PREPARE TRANSACTION '{gid}'")
-
-
-def first_reading(database: str, prefix: str, writer: psycopg.Connection[Any], outcome: str) -> list[Message]:
+def first_reading(database: str, prefix: str, writer: Writer, outcome: str) -> list[Message]:
     """Prepare, end it with `outcome`, and read it all without confirming anything."""
-    prepare(writer, "g", 1)
+    prepare(writer, "g", "INSERT INTO t VALUES (1)")
     with streaming(database, prefix) as stream:
         got = stream.until_mark(writer)
         assert kinds(got) == PREPARED
@@ -53,7 +36,7 @@ def first_reading(database: str, prefix: str, writer: psycopg.Connection[Any], o
         return got + stream.until_mark(writer)
 
 
-def again(database: str, prefix: str, writer: psycopg.Connection[Any], confirm: Lsn | None) -> list[Message]:
+def again(database: str, prefix: str, writer: Writer, confirm: Lsn | None) -> list[Message]:
     """Confirm a position, as a client that then goes away, and read what the next one gets."""
     if confirm is not None:
         with streaming(database, prefix) as stream:
@@ -101,7 +84,7 @@ def where_the_outcome_ends(got: list[Message]) -> Lsn:
 def test_what_comes_again(
     database: str,
     prefix: str,
-    writer: psycopg.Connection[Any],
+    writer: Writer,
     outcome: str,
     place: Callable[[list[Message]], Lsn | None],
     comes: list[type],
@@ -110,39 +93,31 @@ def test_what_comes_again(
     assert kinds(again(database, prefix, writer, place(got))) == comes
 
 
-def test_a_rollback_known_before_decoding_leaves_the_rows_out(
-    database: str, prefix: str, writer: psycopg.Connection[Any]
-) -> None:
+def test_a_rollback_known_before_decoding_leaves_the_rows_out(database: str, prefix: str, writer: Writer) -> None:
     """Rolled back before it was decoded: what arrives is still framed, and its end says that it never was."""
-    prepare(writer, "g", 1)
+    prepare(writer, "g", "INSERT INTO t VALUES (1)")
     writer.execute("ROLLBACK PREPARED 'g'")
     with streaming(database, prefix) as stream:
         got = stream.until_mark(writer)
     assert [k for k in kinds(got) if k is not Insert] == [BeginPrepare, Prepare, RollbackPrepared]
 
 
-def test_an_older_request_is_moved_forward_to_what_is_confirmed(
-    database: str, prefix: str, writer: psycopg.Connection[Any]
-) -> None:
+def test_an_older_request_is_moved_forward_to_what_is_confirmed(database: str, prefix: str, writer: Writer) -> None:
     got = first_reading(database, prefix, writer, "COMMIT")
     again(database, prefix, writer, where_the_outcome_ends(got))
     with streaming(database, prefix, start=the(Prepare, got).prepare_lsn) as stream:
         assert kinds(stream.until_mark(writer)) == []
 
 
-def test_a_later_request_leaves_out_what_lies_before_it(
-    database: str, prefix: str, writer: psycopg.Connection[Any]
-) -> None:
+def test_a_later_request_leaves_out_what_lies_before_it(database: str, prefix: str, writer: Writer) -> None:
     """A start beyond the confirmed position is taken at its word: so recovery asks for 0/0, and skips by itself."""
     got = first_reading(database, prefix, writer, "COMMIT")
     with streaming(database, prefix, start=the(Prepare, got).end_lsn) as stream:
         assert kinds(stream.until_mark(writer)) == [CommitPrepared]
 
 
-def test_restart_stays_before_an_open_prepare_whatever_is_confirmed(
-    database: str, prefix: str, writer: psycopg.Connection[Any]
-) -> None:
-    prepare(writer, "g", 1)
+def test_restart_stays_before_an_open_prepare_whatever_is_confirmed(database: str, prefix: str, writer: Writer) -> None:
+    prepare(writer, "g", "INSERT INTO t VALUES (1)")
     with streaming(database, prefix) as stream:
         prepared = the(Prepare, stream.until_mark(writer))
         writer.execute("CHECKPOINT")  # logs running transactions, from which alone restart_lsn moves
@@ -157,15 +132,15 @@ def test_restart_stays_before_an_open_prepare_whatever_is_confirmed(
 
 
 def make_slot_around_a_prepare(
-    database: str, prefix: str, connections: Callable[[], psycopg.Connection[Any]]
-) -> tuple[psycopg.Connection[Any], PreparedIdentity]:
+    database: str, prefix: str, connections: Callable[[], Writer]
+) -> tuple[Writer, PreparedIdentity]:
     """Make a slot while transactions come and go, such that one is prepared after the snapshot's start and before its end.
 
     The slot's maker waits first for all that run at its start (`first`), then for all that ran when those had ended (`second`). What
     begins after that is not waited for, and if it is prepared before `second` ends, the slot is made with it in doubt.
     """
     first, second, third = connections(), connections(), connections()
-    third.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    third.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     setup.create_publication(database, prefix, setup.Published(all_tables=True))
     first.execute("BEGIN")
     first.execute("INSERT INTO t VALUES (1)")
@@ -179,7 +154,7 @@ def make_slot_around_a_prepare(
             second.execute("INSERT INTO t VALUES (2)")
             first.execute("COMMIT")
         if second.info.backend_pid in new:
-            prepare(third, "during", 3)
+            prepare(third, "during", "INSERT INTO t VALUES (3)")
             second.execute("COMMIT")
 
     setup.create_slot(database, prefix, two_phase=True, wait_limit_s=20, on_wait=on_wait)
@@ -190,7 +165,7 @@ def make_slot_around_a_prepare(
 
 
 def test_prepared_while_the_slot_was_made_arrives_whole_at_its_commit(
-    database: str, prefix: str, connections: Callable[[], psycopg.Connection[Any]]
+    database: str, prefix: str, connections: Callable[[], Writer]
 ) -> None:
     writer, identity = make_slot_around_a_prepare(database, prefix, connections)
     state = slot_state(database, prefix)
@@ -200,13 +175,13 @@ def test_prepared_while_the_slot_was_made_arrives_whole_at_its_commit(
         writer.execute("COMMIT PREPARED 'during'")
         got = stream.until_mark(writer)
     assert kinds(got) == [BeginPrepare, Insert, Prepare, CommitPrepared]
-    assert the(Insert, got).new == (Text(b"3"),)
+    assert the(Insert, got).new == (Text(b"3"), None)
     assert the(Prepare, got).identity == the(CommitPrepared, got).identity == identity
     assert the(Prepare, got).end_lsn <= state.confirmed_flush <= the(CommitPrepared, got).commit_lsn
 
 
 def test_prepared_while_the_slot_was_made_and_rolled_back_is_only_its_end(
-    database: str, prefix: str, connections: Callable[[], psycopg.Connection[Any]]
+    database: str, prefix: str, connections: Callable[[], Writer]
 ) -> None:
     writer, identity = make_slot_around_a_prepare(database, prefix, connections)
     with streaming(database, prefix) as stream:
@@ -217,26 +192,26 @@ def test_prepared_while_the_slot_was_made_and_rolled_back_is_only_its_end(
 
 
 def test_without_two_phase_it_comes_whole_at_its_commit(
-    database: str, prefix: str, connections: Callable[[], psycopg.Connection[Any]]
+    database: str, prefix: str, connections: Callable[[], Writer]
 ) -> None:
     writer = connections()
-    writer.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    writer.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     make_slot(database, prefix, two_phase=False)
     off = replace(PLAIN, two_phase=False)
     with streaming(database, prefix, off) as stream:
-        prepare(writer, "kept", 1)
-        prepare(writer, "dropped", 2)
+        prepare(writer, "kept", "INSERT INTO t VALUES (1)")
+        prepare(writer, "dropped", "INSERT INTO t VALUES (2)")
         assert kinds(stream.until_mark(writer)) == []
         writer.execute("COMMIT PREPARED 'kept'")
         writer.execute("ROLLBACK PREPARED 'dropped'")
         got = stream.until_mark(writer)
     assert kinds(got) == [Begin, Insert, Commit]
-    assert the(Insert, got).new == (Text(b"1"),)
+    assert the(Insert, got).new == (Text(b"1"), None)
 
 
 def test_a_two_phase_slot_sends_prepares_to_a_client_that_did_not_ask(
-    database: str, prefix: str, writer: psycopg.Connection[Any]
+    database: str, prefix: str, writer: Writer
 ) -> None:
     with streaming(database, prefix, replace(PLAIN, two_phase=False)) as stream:
-        prepare(writer, "g", 1)
+        prepare(writer, "g", "INSERT INTO t VALUES (1)")
         assert kinds(stream.until_mark(writer)) == PREPARED

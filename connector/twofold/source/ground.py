@@ -1,0 +1,143 @@
+"""Whether a source is fit for Twofold, and what mends it if not. Reads only; `doctor` shows all, `init` and `run` stop at what must be mended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from twofold.errors import MissingGround
+from twofold.source.connection import Plain, connect
+from twofold.source.identity import SlotState, slot_state
+from twofold.source.trouble import RELOAD, slot_holder
+
+FLOORS = {15: 19, 16: 15, 17: 11, 18: 6}
+"""The first minor version in which two-phase decoding has no known bug."""
+
+_SETTINGS = """
+SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('max_prepared_transactions')::int,
+       current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_catalog.pg_replication_slots),
+       current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_catalog.pg_stat_replication),
+       current_user::text, (SELECT rolreplication OR rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`must`: nothing works before it is mended. Otherwise it is advice."""
+
+    what: str
+    remedy: str
+    must: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.what}; remedy: {self.remedy}"
+
+
+def require(conninfo: str, *, slot: str, publications: Sequence[str], two_phase: bool) -> tuple[Finding, ...]:
+    """Raise MissingGround with all that must be mended; else return the advice."""
+    findings = examine(conninfo, slot=slot, publications=publications, two_phase=two_phase)
+    if must := [finding for finding in findings if finding.must]:
+        raise MissingGround("\n".join(map(str, must)))
+    return findings
+
+
+def examine(
+    conninfo: str, *, slot: str, publications: Sequence[str] = (), two_phase: bool = True
+) -> tuple[Finding, ...]:
+    """All that is wrong. `publications` are those that must be there: none before `twofold init`."""
+    state = slot_state(conninfo, slot)
+    with connect(conninfo) as connection:
+        findings = [*_server(connection, slot_exists=state is not None, two_phase=two_phase)]
+        findings += _publications(connection, publications)
+        database = connection.info.dbname
+    if state is not None:
+        findings += _slot(conninfo, state, database, two_phase=two_phase)
+    return tuple(findings)
+
+
+def _server(connection: Plain, *, slot_exists: bool, two_phase: bool) -> list[Finding]:
+    row = connection.execute(_SETTINGS).fetchone()
+    assert row is not None
+    version, wal_level, prepared_max, slots_max, slots, senders_max, senders, user, may_replicate = row
+    findings = []
+    if wal_level != "logical":
+        findings.append(
+            Finding(f"wal_level is {wal_level}", "ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL")
+        )
+    if not may_replicate:
+        findings.append(Finding(f"role {user} may not replicate", f'ALTER ROLE "{user}" REPLICATION'))
+    if not slot_exists and slots >= slots_max:
+        findings.append(
+            Finding(
+                f"all {slots_max} replication slots are taken",
+                "drop one that nobody needs, see pg_replication_slots, or raise max_replication_slots and restart PostgreSQL",
+            )
+        )
+    if senders >= senders_max:
+        findings.append(
+            Finding(
+                f"all {senders_max} WAL senders are in use",
+                "end a replication client, see pg_stat_replication, or raise max_wal_senders and restart PostgreSQL",
+            )
+        )
+    if two_phase and prepared_max == 0:
+        findings.append(
+            Finding(
+                "max_prepared_transactions is 0: PREPARE TRANSACTION is refused",
+                "ALTER SYSTEM SET max_prepared_transactions = 100 if it is to be used, and restart PostgreSQL",
+                must=False,
+            )
+        )
+    return findings + _minor(version)
+
+
+def _minor(version: int) -> list[Finding]:
+    major, minor = divmod(version, 10000)
+    floor = FLOORS.get(major, 0)
+    if minor >= floor:
+        return []
+    return [
+        Finding(
+            f"PostgreSQL {major}.{minor} has known bugs in two-phase decoding (outcomes without their prepare, or the reverse)",
+            f"upgrade to {major}.{floor} or later",
+            must=False,
+        )
+    ]
+
+
+def _publications(connection: Plain, wanted: Sequence[str]) -> list[Finding]:
+    rows = connection.execute("SELECT pubname FROM pg_catalog.pg_publication").fetchall()
+    missing = [name for name in wanted if (name,) not in rows]
+    return [
+        Finding(f"publication {name!r} is not there", f"`twofold init`; if the slot has been used with it: {RELOAD}")
+        for name in missing
+    ]
+
+
+def _slot(conninfo: str, state: SlotState, database: str, *, two_phase: bool) -> list[Finding]:
+    findings = []
+    if state.lost:
+        why = f" ({state.invalidation_reason})" if state.invalidation_reason else ""
+        findings.append(Finding(f"slot {state.name!r} was invalidated{why}: its WAL is gone", RELOAD))
+    if state.plugin != "pgoutput" or state.database != database:
+        findings.append(
+            Finding(
+                f"slot {state.name!r} is for {state.plugin or 'physical replication'} in database {state.database}",
+                "give the connector another name or slot",
+            )
+        )
+    elif state.two_phase != two_phase:
+        findings.append(
+            Finding(
+                f"slot {state.name!r} was made with two_phase {'on' if state.two_phase else 'off'}, the configuration says otherwise",
+                f"change the configuration back, or {RELOAD}: a slot's two_phase must never be toggled",
+            )
+        )
+    if state.active_pid is not None:
+        pid, holder = slot_holder(conninfo, state.name)
+        findings.append(
+            Finding(
+                f"slot {state.name!r} is in use by process {pid} from {holder}", "nothing, if that is meant", must=False
+            )
+        )
+    return findings
