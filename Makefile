@@ -56,3 +56,7 @@ ground:
 	@echo "installing uv $(UV_VERSION) into .tools"
 	@$(PYTHON) -m venv .tools
 	@.tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+.PHONY: bench-transcode
+bench-transcode: ready ## What a row costs on its way to Kafka's bytes.
+	@$(BIN)/python benchmarks/transcode.py
