@@ -63,8 +63,7 @@ def fence(
             _log.info("the last progress names a pool of %d producers: fencing those beyond %d", used, ids_in_use)
             ids_in_use = used
     except BaseException:
-        for producer in producers:
-            close_quietly(producer)
+        close_quietly(producers)
         raise
     for beyond in producers[1 + pool :]:
         beyond.destroy()

@@ -147,11 +147,11 @@ class TransactionalProducer:
         self._call("commit_transaction", self._alive.commit_transaction)
         self.in_transaction = False
 
-    def abort(self) -> None:
+    def abort(self, within_s: float | None = None) -> None:
         """Abort, after a flush: an abort that overtakes what was just produced can kill the producer."""
         assert self.in_transaction, self.transactional_id
-        self._call("flush", self._alive.flush)
-        self._call("abort_transaction", self._alive.abort_transaction)
+        self._call("flush", self._alive.flush, within_s)
+        self._call("abort_transaction", self._alive.abort_transaction, within_s)
         self.in_transaction = False
 
     def destroy(self) -> None:
@@ -222,10 +222,11 @@ class TransactionalProducer:
         if self._failed is not None:
             raise sort_error(self._failed, f"{self.transactional_id}: delivering rows")
 
-    def _call(self, name: str, call: Callable[[float], object]) -> None:
+    def _call(self, name: str, call: Callable[[float], object], within_s: float | None = None) -> None:
         """Call, in slices of time, until it returns nothing or 0; retriable errors are retried."""
-        deadline, doing = time.monotonic() + self._timeout_s, f"{self.transactional_id}: {name}"
-        with self._watch.call(doing, self._timeout_s + 2 * _SLICE_S):
+        bound_s, doing = self._timeout_s if within_s is None else within_s, f"{self.transactional_id}: {name}"
+        deadline = time.monotonic() + bound_s
+        with self._watch.call(doing, bound_s + 2 * _SLICE_S):
             while True:
                 left = deadline - time.monotonic()
                 try:

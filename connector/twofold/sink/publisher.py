@@ -13,6 +13,7 @@ It decides nothing and keeps nothing: an error of any call ends the run, and aft
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -23,6 +24,9 @@ from twofold.sink.names import Names
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.records import SchemaIds
 from twofold_avro.records import Commit, Pin, Prepared, Progress, Range
+
+_CLOSE_S = 5.0
+"""A broker that does not answer now is not waited for: what is open is aborted by the next instance, or by the broker's own timeout."""
 
 
 class Publisher:
@@ -95,8 +99,7 @@ class Publisher:
 
     def close(self) -> None:
         """Give readers their topics back soon: abort what is open, then drop all producers. Recovery does not depend on it."""
-        for producer in (self._main, *self._pool):
-            close_quietly(producer)
+        close_quietly((self._main, *self._pool))
 
     def _begin_main(self) -> None:
         if not self._main.in_transaction:
@@ -146,9 +149,11 @@ class Publisher:
         producer.produce(topic, 0, records)
 
 
-def close_quietly(producer: TransactionalProducer) -> None:
-    """Abort if there is something open, and destroy. An error here changes nothing: the id's next `init` aborts all the same."""
-    if producer.in_transaction:
-        with contextlib.suppress(TwofoldError):
-            producer.abort()
-    producer.destroy()
+def close_quietly(producers: Iterable[TransactionalProducer]) -> None:
+    """Abort what is open, all within a few seconds, and destroy. An error here changes nothing: an id's next `init` aborts all the same."""
+    deadline = time.monotonic() + _CLOSE_S
+    for producer in producers:
+        if producer.in_transaction:
+            with contextlib.suppress(TwofoldError):
+                producer.abort(max(0.0, deadline - time.monotonic()))
+        producer.destroy()

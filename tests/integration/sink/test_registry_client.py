@@ -1,0 +1,217 @@
+"""The registry client against the real registry, and through a gate in front of it that asks for credentials and speaks TLS."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from twofold.errors import MissingGround, Refused, Unreachable, UsageError
+from twofold.sink.names import Names
+from twofold.sink.records import register_fixed
+from twofold.sink.registry import Registry, key_subject, value_subject
+
+
+def record(*fields: str, kind: str = "long") -> str:
+    return json.dumps({"type": "record", "name": "R", "fields": [{"name": f, "type": kind} for f in fields]})
+
+
+MakeClient = Callable[..., Registry]
+
+
+@pytest.fixture
+def make_client() -> Iterator[MakeClient]:
+    with ExitStack() as ending:
+
+        def make(url: str, **settings: Any) -> Registry:
+            client = Registry({"url": url, **settings})
+            ending.callback(client.close)
+            return client
+
+        yield make
+
+
+@pytest.fixture
+def client(make_client: MakeClient, registry: Any) -> Registry:
+    return make_client(registry.url)
+
+
+def test_a_schema_has_one_id_however_often_it_is_registered(
+    client: Registry, make_client: MakeClient, registry: Any, prefix: str
+) -> None:
+    subject = value_subject(f"{prefix}.public.a")
+    assert client.latest(subject) is None
+    first = client.register(subject, record("a"))
+    assert first == client.register(subject, record("a"))
+    assert first == make_client(registry.url).register(subject, record("a"))
+    assert json.loads(client.schema(first)) == json.loads(record("a"))
+    assert json.loads(client.latest(subject) or "") == json.loads(record("a"))
+    assert subject == f"{prefix}.public.a-value"
+    assert key_subject("t") == "t-key"
+
+
+def test_a_known_schema_asks_the_registry_no_more(
+    own_registry: Callable[[], Any], make_client: MakeClient, prefix: str
+) -> None:
+    server = own_registry()
+    client = make_client(server.url, timeout=2)
+    known = client.register(f"{prefix}-value", record("a"))
+    client.schema(known)
+    server.kill()
+    assert client.register(f"{prefix}-value", record("a")) == known
+    assert client.schema(known)
+    with pytest.raises(Unreachable, match="does not answer"):
+        client.register(f"{prefix}-value", record("b"))
+    server.restart()
+    fresh = make_client(server.url)
+    assert fresh.register(f"{prefix}-value", record("a")) == known  # it kept its data
+
+
+def test_an_incompatible_schema_is_refused_with_the_registrys_reason(client: Registry, prefix: str) -> None:
+    subject = f"{prefix}-value"
+    client.register(subject, record("a"))
+    client._client.set_compatibility(subject, "BACKWARD")
+    assert client.accepts(subject, record("a"))
+    assert not client.accepts(subject, record("a", "b"))
+    with pytest.raises(Refused, match=r"BACKWARD|[Ii]ncompatible|READER_FIELD_MISSING") as refused:
+        client.register(subject, record("a", "b"))
+    assert subject in str(refused.value)
+    assert "no row was written" in refused.value.at_stake
+    assert json.loads(client.latest(subject) or "") == json.loads(record("a"))
+    client._client.set_compatibility(subject, "NONE")
+    assert client.register(subject, record("a", "b")), "the repair that the message names"
+
+
+def test_a_first_version_is_accepted_and_nonsense_is_refused(client: Registry, prefix: str) -> None:
+    assert client.accepts(f"{prefix}-value", record("a"))
+    with pytest.raises(Refused, match="valid"):
+        client.register(f"{prefix}-value", '{"type": "nonsense"}')
+
+
+def test_an_id_that_the_registry_does_not_know_is_told(client: Registry) -> None:
+    with pytest.raises(MissingGround, match="schema 2000000000"):
+        client.schema(2_000_000_000)
+
+
+def test_the_fixed_records_have_subjects_of_their_own(client: Registry, prefix: str) -> None:
+    ids = register_fixed(client, Names(prefix, "me"))
+    kinds = [json.loads(client.schema(i))["name"] for i in (ids.commit, ids.progress, ids.pin, ids.prepared)]
+    assert kinds == ["Commit", "Progress", "Pin", "Prepared"]
+    assert ids == register_fixed(client, Names(prefix, "me"))
+
+
+def test_an_address_where_nobody_answers_is_told_within_the_bound(make_client: MakeClient) -> None:
+    begun = time.monotonic()
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
+        make_client("http://127.0.0.1:1", timeout=2).register("s", record("a"))
+    assert time.monotonic() - begun < 3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"url": "ftp://x"}, {"url": "http://x", "no.such": 1}, {"url": "http://x", "ssl.ca.location": "/none"}],
+)
+def test_settings_that_make_no_sense_are_told(settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="registry"):
+        Registry(settings)
+
+
+@pytest.fixture
+def gate(registry: Any, tmp_path: Path) -> Iterator[Callable[..., tuple[str, Path]]]:
+    """Passes requests with the right Authorization on to the real registry, over TLS; answers 401 to all others."""
+    target = urlsplit(registry.url)
+    with ExitStack() as ending:
+
+        def make(authorization: str) -> tuple[str, Path]:
+            class Gate(BaseHTTPRequestHandler):
+                def handle_any(self) -> None:
+                    body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                    if self.headers.get("Authorization") != authorization:
+                        status, answer = 401, b'{"error_code": 401, "message": "who are you?"}'
+                    else:
+                        inner = http.client.HTTPConnection(target.hostname or "", target.port, timeout=10)
+                        inner.request(self.command, target.path + self.path, body, {"Content-Type": "application/json"})
+                        response = inner.getresponse()
+                        status, answer = response.status, response.read()
+                        inner.close()
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(answer)))
+                    self.end_headers()
+                    self.wfile.write(answer)
+
+                do_GET = do_POST = handle_any  # noqa: N815
+
+                def log_message(self, *_: object) -> None: ...
+
+            certificate, key = tmp_path / "gate.pem", tmp_path / "gate.key"
+            subprocess.run(
+                [
+                    *(
+                        "openssl",
+                        "req",
+                        "-x509",
+                        "-newkey",
+                        "rsa:2048",
+                        "-nodes",
+                        "-days",
+                        "2",
+                        "-subj",
+                        "/CN=127.0.0.1",
+                    ),
+                    *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)),
+                ],
+                check=True,
+                capture_output=True,
+            )
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate, key)
+            server = ThreadingHTTPServer(("127.0.0.1", 0), Gate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+            thread.start()
+            ending.callback(thread.join)
+            ending.callback(server.server_close)
+            ending.callback(server.shutdown)
+            return f"https://127.0.0.1:{server.server_port}", certificate
+
+        yield make
+
+
+CREDENTIALS = {
+    "basic": ({"basic.auth.user.info": "me:pass:word"}, "Basic " + base64.b64encode(b"me:pass:word").decode()),
+    "bearer": (
+        {
+            "bearer.auth.credentials.source": "STATIC_TOKEN",
+            "bearer.auth.token": "abc",
+            "bearer.auth.logical.cluster": "",
+            "bearer.auth.identity.pool.id": "",
+        },
+        "Bearer abc",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ["basic", "bearer"])
+def test_credentials_and_tls_are_used_and_their_lack_is_told(
+    gate: Callable[..., tuple[str, Path]], make_client: MakeClient, prefix: str, how: str
+) -> None:
+    settings, authorization = CREDENTIALS[how]
+    url, certificate = gate(authorization)
+    known = {"ssl.ca.location": str(certificate), "timeout": 5}
+    assert make_client(url, **known, **settings).register(f"{prefix}-value", record("a")) > 0
+    with pytest.raises(MissingGround, match="401"):
+        make_client(url, **known).register(f"{prefix}-value", record("b"))
+    with pytest.raises(Unreachable, match="certificate"):
+        make_client(url, timeout=2, **settings).register(f"{prefix}-value", record("b"))
