@@ -1,0 +1,117 @@
+"""Schemas: complete, deterministic, every field documented where it is ours; adding and dropping columns stays readable."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any, get_args
+
+import fastavro
+import pytest
+
+from twofold_avro.schemas import FixedName, canonical, envelope_schema, fixed, key_schema
+from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
+
+
+def type_(name: str, typmod: int = -1, namespace: str = "pg_catalog") -> TypeShape:
+    return TypeShape(0, namespace, name, typmod=typmod)
+
+
+ID = ColumnShape("id", type_("int8"), in_key=True, in_identity=True)
+DAY = ColumnShape("day", type_("date"), in_key=True, in_identity=True)
+NOTE = ColumnShape("note", type_("text"))
+SHAPE = TableShape(1, "public", "orders", (ID, DAY, NOTE))
+
+
+@pytest.mark.parametrize("name", get_args(FixedName))
+def test_a_fixed_schema_is_whole_and_documented(name: FixedName) -> None:
+    schema = fixed(name)
+    fastavro.parse_schema(schema)
+    undocumented = [path for path, node in _fields(schema) if not node.get("doc")]
+    assert not undocumented
+    assert schema["doc"]
+    assert fixed(name) == schema
+    assert fixed(name) is not schema
+
+
+def _fields(schema: Any, path: str = "") -> list[tuple[str, dict[str, Any]]]:
+    match schema:
+        case {"type": "record", "fields": fields}:
+            own = [(f"{path}.{field['name']}", field) for field in fields]
+            return own + [found for place, field in own for found in _fields(field["type"], place)]
+        case {"type": "array", "items": items}:
+            return _fields(items, path)
+        case list():
+            return [found for branch in schema for found in _fields(branch, path)]
+        case _:
+            return []
+
+
+def test_the_envelope_is_debeziums() -> None:
+    schema = envelope_schema(SHAPE, "shop")
+    assert (schema["namespace"], schema["name"]) == ("shop.public.orders", "Envelope")
+    assert schema["connect.name"] == "shop.public.orders.Envelope"
+    names = [field["name"] for field in schema["fields"]]
+    assert names == ["before", "after", "source", "op", "ts_ms", "transaction", "unchanged", "special"]
+    before, after = schema["fields"][:2]
+    assert before["type"][1]["connect.name"] == "shop.public.orders.Value"
+    assert after["type"] == ["null", "shop.public.orders.Value"]
+    assert not [path for path, field in _fields(schema) if not field.get("doc") and not path.startswith(".before.")]
+
+
+def test_key_columns_are_there_and_all_others_may_be_missing() -> None:
+    columns = envelope_schema(SHAPE, "shop")["fields"][0]["type"][1]["fields"]
+    assert columns == [
+        {"name": "id", "type": "long"},
+        {"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}], "default": None},
+        {"name": "note", "type": ["null", "string"], "default": None},
+    ]
+    key = key_schema(SHAPE, "shop")
+    assert key is not None
+    assert key["fields"] == [{"name": "id", "type": "long"}, {"name": "day", "type": "string"}]
+
+
+def test_a_keyless_table_has_no_key() -> None:
+    shape = TableShape(1, "public", "log", (NOTE,))
+    assert shape.keyless
+    assert key_schema(shape, "shop") is None
+
+
+def test_the_same_shape_is_the_same_text() -> None:
+    again = TableShape(1, "public", "orders", (replace(ID), replace(DAY), replace(NOTE)))
+    assert canonical(envelope_schema(SHAPE, "shop")) == canonical(envelope_schema(again, "shop"))
+    assert "\n" not in canonical(fixed("commit"))
+
+
+def test_an_odd_name_says_what_it_was() -> None:
+    shape = replace(SHAPE, columns=(ID, ColumnShape("a b", type_("text")), ColumnShape("a_x20_b", type_("text"))))
+    names = [
+        f.get("postgres.name", f["name"]) for f in envelope_schema(shape, "shop")["fields"][0]["type"][1]["fields"]
+    ]
+    assert names == ["id", "a b", "a_x20_b"]
+    fastavro.parse_schema(envelope_schema(shape, "shop"))
+
+
+@pytest.mark.parametrize(("writer", "reader"), [((ID,), (ID, NOTE)), ((ID, NOTE), (ID,))])
+def test_old_and_new_readers_read_a_table_that_gained_or_lost_a_column(
+    writer: tuple[ColumnShape, ...], reader: tuple[ColumnShape, ...]
+) -> None:
+    old = fastavro.parse_schema(envelope_schema(replace(SHAPE, columns=writer), "shop"))
+    new = fastavro.parse_schema(envelope_schema(replace(SHAPE, columns=reader), "shop"))
+    source = {
+        "version": "",
+        "connector": "",
+        "name": "",
+        "db": "",
+        "schema": "",
+        "table": "",
+        "ts_ms": 1,
+        "ts_us": 1,
+        "lsn": 1,
+    }
+    out = io.BytesIO()
+    record = {"after": {"id": 1, **({"note": "x"} if NOTE in writer else {})}, "source": source, "op": "c"}
+    fastavro.schemaless_writer(out, old, record)
+    out.seek(0)
+    read: Any = fastavro.schemaless_reader(out, old, new)
+    assert read["after"] == ({"id": 1, "note": None} if NOTE in reader else {"id": 1})
