@@ -158,14 +158,21 @@ def database(postgres: Postgres, prefix: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def own_postgres() -> Iterator[Callable[..., PostgresServer]]:
+def open_folder() -> Iterator[Path]:
+    """A fresh folder that a PostgreSQL of another user can reach, which pytest's tmp_path is not."""
+    folder = temporary_folder()
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def own_postgres(open_folder: Path) -> Iterator[Callable[..., PostgresServer]]:
     """Makes a started PostgresServer that is the test's own: `own_postgres(settings={...})`."""
     with ExitStack() as ending:
-        folder = temporary_folder()
-        ending.callback(shutil.rmtree, folder, ignore_errors=True)
 
         def make(**options: object) -> PostgresServer:
-            server = PostgresServer(folder / f"postgres{next(_counter)}", **{"version": VERSION, **options})  # type: ignore[arg-type]
+            chosen = {"version": VERSION, **options}
+            server = PostgresServer(open_folder / f"postgres{next(_counter)}", **chosen)  # type: ignore[arg-type]
             ending.callback(server.stop)
             server.start()
             return server
@@ -174,14 +181,12 @@ def own_postgres() -> Iterator[Callable[..., PostgresServer]]:
 
 
 @pytest.fixture
-def own_kafka() -> Iterator[Callable[..., KafkaCluster]]:
+def own_kafka(open_folder: Path) -> Iterator[Callable[..., KafkaCluster]]:
     """Makes a started KafkaCluster that is the test's own: `own_kafka(brokers=3)`."""
     with ExitStack() as ending:
-        folder = temporary_folder()
-        ending.callback(shutil.rmtree, folder, ignore_errors=True)
 
         def make(**options: object) -> KafkaCluster:
-            cluster = KafkaCluster(folder / f"kafka{next(_counter)}", **options)  # type: ignore[arg-type]
+            cluster = KafkaCluster(open_folder / f"kafka{next(_counter)}", **options)  # type: ignore[arg-type]
             ending.callback(cluster.stop)
             cluster.start()
             return cluster
@@ -190,14 +195,12 @@ def own_kafka() -> Iterator[Callable[..., KafkaCluster]]:
 
 
 @pytest.fixture
-def own_registry() -> Iterator[Callable[[], RegistryServer]]:
+def own_registry(open_folder: Path) -> Iterator[Callable[[], RegistryServer]]:
     """Makes a started RegistryServer that is the test's own."""
     with ExitStack() as ending:
-        folder = temporary_folder()
-        ending.callback(shutil.rmtree, folder, ignore_errors=True)
 
         def make() -> RegistryServer:
-            server = RegistryServer(folder / f"registry{next(_counter)}")
+            server = RegistryServer(open_folder / f"registry{next(_counter)}")
             ending.callback(server.stop)
             server.start()
             return server
