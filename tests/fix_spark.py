@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_writer import Writer
 from twofold.stack import java
 from twofold_spark import session
+from twofold_spark.changelog import Changelog
 from twofold_spark.cuts import Tables, read_cut
 from twofold_spark.kafka import Kafka
 from twofold_spark.mirror import Applied, Mirror
@@ -88,6 +89,15 @@ class Lake:
         )
         job = Job("mirror", mirror)
         job.start(mirror.stream(self.spark), self.warehouse / self.checkpoint, Trigger.parse("available-now"))
+        job.run()
+
+    def changelog(self, **settings: Any) -> None:
+        """Runs the changelog to the end of what is committed."""
+        where, registry = self.kafka, Registry(self.writer.registry)
+        changelog = Changelog(where, registry, self.writer.prefix, catalog=self.catalog, **settings)
+        job = Job("changelog", changelog)
+        checkpoint = self.warehouse / f"changelog-{self.checkpoint}"
+        job.start(changelog.stream(self.spark), checkpoint, Trigger.parse("available-now"))
         job.run()
 
     def table(self, name: str) -> DataFrame:

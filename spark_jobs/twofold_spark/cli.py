@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from twofold_spark import jars, session
-from twofold_spark.errors import BadUsage, Different, JobError
+from twofold_spark.errors import Different, JobError
 from twofold_spark.kafka import Kafka
 from twofold_spark.registry import Registry
 from twofold_spark.running import Job, Trigger, say
@@ -62,7 +62,20 @@ def _mirror(options: argparse.Namespace) -> None:
 
 
 def _changelog(options: argparse.Namespace) -> None:
-    raise BadUsage("not yet")
+    from twofold_spark.changelog import Changelog  # noqa: PLC0415
+
+    spark = session.open_session(options.warehouse, memory=options.memory, java_home=options.java_home)
+    changelog = Changelog(
+        Kafka(options.bootstrap, dict(options.kafka)),
+        Registry(options.registry),
+        options.prefix,
+        batch_rows=options.batch_rows,
+        report=lambda appended: say(str(appended)),
+    )
+    job = Job("changelog", changelog)
+    checkpoint = options.checkpoint or options.warehouse / "checkpoints" / "changelog"
+    job.start(changelog.stream(spark), checkpoint, options.trigger)
+    job.run()
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -85,10 +98,10 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("jars", help="fetch the locked jars and print the class path")
     machine = argparse.ArgumentParser(add_help=False)
     machine.add_argument("--warehouse", type=lambda p: Path(p).absolute(), required=True, help="the tables' folder")
+    machine.add_argument("--prefix", required=True, help="the connector's topic prefix")
     machine.add_argument("--java-home", help="Java 17 or 21; else JAVA_HOME, else java on the PATH")
     machine.add_argument("--memory", default="512m", help="the driver's memory (not under spark-submit)")
     job = argparse.ArgumentParser(add_help=False)
-    job.add_argument("--prefix", required=True, help="the connector's topic prefix")
     job.add_argument("--bootstrap", required=True, help="Kafka's address")
     job.add_argument("--registry", required=True, help="the schema registry's address")
     job.add_argument("--checkpoint", type=Path, help="the stream's checkpoint (default: in the warehouse)")

@@ -94,7 +94,7 @@ def _plain(value: str) -> str:
     return f"CASE WHEN {value} IS NOT NULL THEN format('%s', {value}) END"
 
 
-def _source_typed(value: str, name: str, mirrored: DataType) -> str:
+def _source_typed(value: str, name: str, mirrored: DataType) -> str:  # noqa: PLR0911  (one return a type)
     days = "date '0001-01-01' AND date '9999-12-31'"
     match mirrored:
         case ArrayType():
@@ -126,7 +126,7 @@ def _mirror_value(pair: Pair) -> Column:
     return f.lit(None).cast("string") if pair.type is None else _mirror_typed(f.col(f"`{pair.mirror}`"), pair.type)
 
 
-def _mirror_typed(value: Column, mirrored: DataType) -> Column:
+def _mirror_typed(value: Column, mirrored: DataType) -> Column:  # noqa: PLR0911  (one return a type)
     match mirrored:
         case ArrayType():
             return f.array_join(

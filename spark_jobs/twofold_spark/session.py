@@ -33,7 +33,7 @@ def catalog_settings(warehouse: Path, catalog: str = CATALOG) -> dict[str, str]:
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         f"{prefix}.type": "jdbc",
-        f"{prefix}.uri": f"jdbc:sqlite:{warehouse}/catalog.db",
+        f"{prefix}.uri": f"jdbc:sqlite:{warehouse}/catalog.db?busy_timeout=30000",
         f"{prefix}.jdbc.schema-version": "V1",
         f"{prefix}.warehouse": str(warehouse),
         # A reader that polls, and a retried batch, must see the table as it is and not as it was cached.

@@ -78,7 +78,7 @@ class Source:
 
     def rows(self, query: str) -> list[list[Any]]:
         """The query's rows as lists of JSON values."""
-        text = self._one(f"SELECT coalesce(json_agg(row_to_json(q)), '[]')::text FROM ({query}) q")  # noqa: S608
+        text = self._one(f"SELECT coalesce(json_agg(row_to_json(q)), '[]')::text FROM ({query}) q")
         return [list(row.values()) for row in json.loads(text)]
 
     def value(self, query: str) -> str:

@@ -12,7 +12,7 @@ The mirror is read by its cuts, as any reader should.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -89,13 +89,24 @@ class Verify:
 
     def run(self) -> list[Compared]:
         """Every table of the last cut, in order."""
-        tables = sorted(read_cut(self._spark, catalog=self._catalog))
+        tables = sorted(self._first_cut())
         results = []
         for table in tables:
             result = self._table(table)
             self._say(str(result))
             results.append(result)
         return results
+
+    def _first_cut(self) -> Iterable[str]:
+        """The tables of the last cut; a mirror that has just been started may take a while to publish its first."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                return read_cut(self._spark, catalog=self._catalog)
+            except MissingGround:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.5)
 
     def _table(self, table: str) -> Compared:
         sides = _Sides(self._spark, self._source, self._catalog, table)

@@ -19,16 +19,18 @@ def columns_sql(columns: StructType) -> str:
     return ", ".join(f"{quote(field.name)} {field.dataType.simpleString()}" for field in columns)
 
 
-def changes(there: StructType, wanted: StructType, *, table: str) -> list[str]:
-    """What follows ALTER TABLE, in order."""
+def changes(there: StructType, wanted: StructType, *, table: str, inside: str = "") -> list[str]:
+    """What follows ALTER TABLE, in order; the columns within a struct as well."""
     have = {field.name: field.dataType for field in there}
     out = []
     for field in wanted:
-        present = have.get(field.name)
+        present, name = have.get(field.name), inside + quote(field.name)
         if present is None:
-            out.append(f"ADD COLUMN {quote(field.name)} {field.dataType.simpleString()}")
+            out.append(f"ADD COLUMN {name} {field.dataType.simpleString()}")
+        elif isinstance(present, StructType) and isinstance(field.dataType, StructType):
+            out += changes(present, field.dataType, table=table, inside=f"{name}.")
         elif _widens(present, field.dataType):
-            out.append(f"ALTER COLUMN {quote(field.name)} TYPE {field.dataType.simpleString()}")
+            out.append(f"ALTER COLUMN {name} TYPE {field.dataType.simpleString()}")
         elif not _holds(present, field.dataType):
             raise Refused(
                 f"{table}.{field.name} is {present.simpleString()} in the mirror and {field.dataType.simpleString()} "

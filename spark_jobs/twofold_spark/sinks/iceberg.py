@@ -12,7 +12,7 @@ snapshot's parent tells, and this one stops before it publishes anything.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,17 +29,22 @@ _CUT_COLUMNS = (
     "sequence bigint, applied_lsn bigint, committed_at timestamp, published_at timestamp, whole boolean, "
     "tables array<struct<name: string, version: bigint>>, backfilling array<string>"
 )
-_MERGE_ON_READ = {
+_V3 = {
     "format-version": "3",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+_MERGE_ON_READ = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
     # The rows come hashed by key already; another shuffle before writing would only cost.
     "write.distribution-mode": "none",
     "write.merge.distribution-mode": "none",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
 }
+
+
+_MAKING = threading.Lock()
 
 
 def quoted(*names: str) -> str:
@@ -64,7 +69,7 @@ class IcebergSink:
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
         self._spark.sql(
             f"CREATE TABLE IF NOT EXISTS {cuts_table(self._catalog)} ({_CUT_COLUMNS}) USING iceberg "
-            f"TBLPROPERTIES ({_properties({'format-version': '3', 'twofold.prefix': self._prefix})})"
+            f"TBLPROPERTIES ({_properties({**_V3, 'twofold.prefix': self._prefix})})"
         )
         whose = _load(self._spark, cuts_table(self._catalog)).properties().get("twofold.prefix")
         if whose != self._prefix:
@@ -82,21 +87,11 @@ class IcebergSink:
         snapshot = loaded.currentSnapshot()
         with self._lock:
             self._bases[str(table)] = snapshot.snapshotId() if snapshot else None
-        return _sequence(loaded, snapshot)
+        return int(summary_value(self._spark, self._name(table), SEQUENCE) or 0)
 
     def prepare(self, table: Table, columns: StructType) -> None:
-        name = self._name(table)
-        loaded = self._loaded(table)
-        if loaded is None:
-            self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.{quoted(table.schema)}")
-            properties = {**_MERGE_ON_READ, "twofold.topic": table.topic, "twofold.key": ",".join(table.key)}
-            self._spark.sql(
-                f"CREATE TABLE {name} ({evolution.columns_sql(columns)}) USING iceberg "
-                f"TBLPROPERTIES ({_properties(properties)})"
-            )
-            return
-        for change in evolution.changes(self._spark.table(name).schema, columns, table=str(table)):
-            self._spark.sql(f"ALTER TABLE {name} {change}")
+        properties = {**_MERGE_ON_READ, "twofold.topic": table.topic, "twofold.key": ",".join(table.key)}
+        prepare(self._spark, self._name(table), columns, label=str(table), properties=properties)
 
     def current(self, table: Table) -> DataFrame | None:
         return self._spark.table(self._name(table)) if self._loaded(table) is not None else None
@@ -152,6 +147,35 @@ class IcebergSink:
             )
 
 
+def prepare(spark: SparkSession, name: str, columns: StructType, *, label: str, properties: Mapping[str, str]) -> None:
+    """Makes the table, or brings it to these columns."""
+    namespace = ".".join(name.split(".", 2)[:2])
+    if not spark.catalog.tableExists(name):
+        # IF NOT EXISTS looks and then makes: two tables of one new namespace would collide in between.
+        with _MAKING:
+            spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+        spark.sql(
+            f"CREATE TABLE {name} ({evolution.columns_sql(columns)}) USING iceberg "
+            f"TBLPROPERTIES ({_properties({**_V3, **properties})})"
+        )
+        return
+    for change in evolution.changes(spark.table(name).schema, columns, table=label):
+        spark.sql(f"ALTER TABLE {name} {change}")
+
+
+def summary_value(spark: SparkSession, name: str, key: str) -> str | None:
+    """The newest value of a key in the summaries of the table's snapshots; compaction's have none of ours."""
+    loaded = _load(spark, name)
+    snapshot = loaded.currentSnapshot()
+    while snapshot is not None:
+        value = snapshot.summary().get(key)
+        if value is not None:
+            return str(value)
+        parent = snapshot.parentId()
+        snapshot = loaded.snapshot(parent) if parent is not None else None
+    return None
+
+
 def merge_sql(name: str, view: str, key: Sequence[str], columns: Sequence[str]) -> str:
     """MERGE of folded rows. A column named in `_unchanged` keeps the table's value."""
     on = " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in key)
@@ -205,20 +229,10 @@ def key_of(spark: SparkSession, catalog: str, table: str) -> tuple[str, ...]:
 
 def _load(spark: SparkSession, name: str) -> Any:
     """Iceberg's own Java table: its metadata, without a Spark job."""
-    return spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)  # type: ignore[union-attr]  # noqa: SLF001
+    return spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)  # type: ignore[union-attr]
 
 
-def _sequence(loaded: Any, snapshot: Any) -> int:
-    while snapshot is not None:
-        value = snapshot.summary().get(SEQUENCE)
-        if value is not None:
-            return int(value)
-        parent = snapshot.parentId()
-        snapshot = loaded.snapshot(parent) if parent is not None else None
-    return 0
-
-
-def _properties(properties: dict[str, str]) -> str:
+def _properties(properties: Mapping[str, str]) -> str:
     return ", ".join(f"'{_text(k)}' = '{_text(v)}'" for k, v in properties.items())
 
 

@@ -1,0 +1,178 @@
+"""The changelog: every committed change in its order, appended to a table per source table.
+
+The stream is all tables' topics, read_committed; new topics join by their names. Each table's snapshot says, in the very
+commit that holds the rows, how far each partition has been appended (`twofold.offsets`), and rows below that are
+skipped: a retried batch, a killed driver and a lost checkpoint neither repeat nor miss a change.
+
+A change is a row: `op`, `before`, `after`, where it was in the source (`lsn`, `transaction_id`, `total_order`, `gid`,
+`source_us`) and where it came from (`partition`, `offset`). Tombstones repeat a delete and are not kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from twofold_spark import decode, kafka
+from twofold_spark.errors import MissingGround, Refused
+from twofold_spark.kafka import Kafka
+from twofold_spark.registry import Registry, Subject
+from twofold_spark.session import CATALOG
+from twofold_spark.sinks import iceberg
+
+OFFSETS = "twofold.offsets"
+_UNREADABLE = "twofold: unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a batch holds of one partition: schema ids, and one more than the last offset."""
+
+    ids: frozenset[int]
+    end: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """One batch, for the terminal."""
+
+    records: int
+    tables: int
+
+    def __str__(self) -> str:
+        return f"changelog: {self.records} records of {self.tables} tables"
+
+
+class Changelog:
+    """What the stream of the tables' topics is given to, batch by batch."""
+
+    def __init__(
+        self,
+        where: Kafka,
+        registry: Registry,
+        prefix: str,
+        *,
+        catalog: str = CATALOG,
+        batch_rows: int = 500_000,
+        tables_at_once: int = 3,
+        report: Callable[[Appended], None] = lambda _: None,
+    ) -> None:
+        self._where = where
+        self._registry = registry
+        self._prefix = prefix
+        self._catalog = catalog
+        self._batch_rows = batch_rows
+        self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="append")
+        self._report = report
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """All topics of the form `<prefix>.<schema>.<table>`; the connector's own have one part after the prefix."""
+        pattern = rf"{re.escape(self._prefix)}\.[^.]+\.[^.]+"
+        return kafka.stream(spark, self._where, max_offsets=self._batch_rows, subscribePattern=pattern)
+
+    def __call__(self, batch: DataFrame, _batch_id: int) -> None:
+        # Each table reads the batch: without this every one of them would read Kafka.
+        batch = batch.select("topic", "partition", "offset", "value").persist()
+        try:
+            found = _found(batch)
+            work = [self._pool.submit(self._append, batch, topic, parts) for topic, parts in sorted(found.items())]
+            failures = [error for job in work if (error := job.exception()) is not None]
+        finally:
+            batch.unpersist()
+        if failures:
+            raise failures[0]
+        if found:
+            records = sum(stretch.records for parts in found.values() for stretch in parts.values())
+            self._report(Appended(records, len(found)))
+
+    def _append(self, batch: DataFrame, topic: str, parts: Mapping[int, Stretch]) -> None:
+        spark = batch.sparkSession
+        schema, _, name = topic.removeprefix(f"{self._prefix}.").partition(".")
+        table = f"{self._catalog}.{iceberg.quoted(f'{schema}_changelog', name)}"
+        applied = self._applied(spark, table)
+        due = [
+            (f.col("partition") == partition) & (f.col("offset") >= applied.get(partition, 0))
+            for partition, stretch in parts.items()
+            if applied.get(partition, 0) < stretch.end
+        ]
+        if not due:
+            return
+        fresh = due[0]
+        for more in due[1:]:
+            fresh |= more
+        subject = self._subject(topic, frozenset[int]().union(*(stretch.ids for stretch in parts.values())))
+        rows = _changes(batch.where(f.col("topic") == topic).where(fresh), subject)
+        iceberg.prepare(spark, table, rows.schema, label=f"{schema}.{name}", properties={"twofold.topic": topic})
+        ends = applied | {partition: max(s.end, applied.get(partition, 0)) for partition, s in parts.items()}
+        writer = rows.writeTo(table).option(f"snapshot-property.{OFFSETS}", json.dumps(ends))
+        try:
+            writer.append()
+        except Exception as error:
+            if (place := re.search(rf"{_UNREADABLE} (\S+)", str(error))) is None:
+                raise
+            raise Refused(
+                f"the record at {topic}-{place[1]} cannot be decoded",
+                at_stake="its change",
+                repair="look at who else writes to the topic; a table is repaired by `twofold backfill --reload`",
+            ) from error
+
+    def _applied(self, spark: SparkSession, table: str) -> dict[int, int]:
+        if not spark.catalog.tableExists(table):
+            return {}
+        text = iceberg.summary_value(spark, table, OFFSETS)
+        return {int(partition): end for partition, end in json.loads(text or "{}").items()}
+
+    def _subject(self, topic: str, ids: frozenset[int]) -> Subject:
+        name = f"{topic}-value"
+        subject = self._registry.subject(name)
+        if subject is None or not ids <= subject.ids:
+            subject = self._registry.refreshed(name)
+        if subject is None:
+            raise MissingGround(f"the registry has no subject {name}: is it the connector's registry?")
+        return subject
+
+
+def _found(batch: DataFrame) -> dict[str, dict[int, Stretch]]:
+    """What the batch holds, per topic and partition."""
+    head = f.when(f.col("value").isNotNull(), f.conv(f.hex(f.substring("value", 2, 4)), 16, 10).cast("long"))
+    rows = (
+        batch.groupBy("topic", "partition")
+        .agg(f.collect_set(head).alias("ids"), f.max("offset").alias("last"), f.count("*").alias("records"))
+        .collect()
+    )
+    found: dict[str, dict[int, Stretch]] = {}
+    for row in rows:
+        stretch = Stretch(frozenset(row["ids"]), row["last"] + 1, row["records"])
+        found.setdefault(row["topic"], {})[row["partition"]] = stretch
+    return found
+
+
+def _changes(records: DataFrame, subject: Subject) -> DataFrame:
+    place = f.concat_ws("@", f.col("partition").cast("string"), f.col("offset").cast("string"))
+    unreadable = f.raise_error(f.concat(f.lit(f"{_UNREADABLE} "), place)).cast("string")
+    op: Column = f.coalesce(f.col("e.op"), unreadable)
+    return (
+        records.where(f.col("value").isNotNull())
+        .withColumn("e", decode.envelope(f.col("value"), subject))
+        .select(
+            op.alias("op"),
+            f.col("e.before"),
+            f.col("e.after"),
+            f.col("e.source.lsn").alias("lsn"),
+            f.col("e.transaction.id").alias("transaction_id"),
+            f.col("e.transaction.total_order").alias("total_order"),
+            f.col("e.source.gid").alias("gid"),
+            f.col("e.source.ts_us").alias("source_us"),
+            f.col("e.unchanged"),
+            f.col("e.special"),
+            f.col("partition"),
+            f.col("offset"),
+        )
+    )
