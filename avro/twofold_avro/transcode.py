@@ -11,12 +11,11 @@ A value that its Avro type cannot say is null in its column and stands in `speci
 relation says are a MalformedRow, and nothing was appended.
 """
 
-# ruff: noqa: PLR0917 - C functions take their few numbers one by one: a bag of them would be allocated for every value
-
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from math import isnan
 from typing import TYPE_CHECKING
 
 from twofold_avro.errors import MalformedRow
@@ -75,12 +74,15 @@ COLON = cython.declare(cython.uchar, 0x3A)
 SPACE = cython.declare(cython.uchar, 0x20)
 ZERO = cython.declare(cython.uchar, 0x30)
 
+LOWEST_TENTH = cython.declare(cython.longlong, -922_337_203_685_477_580)
+"""The smallest number of 64 bits without its last digit."""
 DAY_US = cython.declare(cython.longlong, 86_400_000_000)
 DAYS_1970_TO_2000 = cython.declare(cython.longlong, 10_957)
 FIRST_DAY = cython.declare(cython.longlong, -719_162)
 LAST_DAY = cython.declare(cython.longlong, 2_932_896)
 """0001-01-01 and 9999-12-31, from 1970: the years that every reader of Avro can say."""
 
+NAN = float("nan")
 NO_OID = "the payload is of another relation"
 NOT_ISO = "not a date of DateStyle ISO: the session that read it must set DateStyle"
 
@@ -190,6 +192,7 @@ class Codec:
     as_text: cython.bint
     reads_binary: cython.bint
     scale: cython.uint
+    width: cython.Py_ssize_t
     element: Codec
     delimiter: bytes
 
@@ -198,6 +201,7 @@ class Codec:
         self.as_text = encoding.as_text
         self.reads_binary = encoding.reads_binary
         self.scale = encoding.scale
+        self.width = encoding.width
         self.element = Codec(encoding.element) if encoding.element is not None else self
         self.delimiter = encoding.delimiter.encode()
 
@@ -656,10 +660,12 @@ def be32(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
 
 
 @cython.cfunc
-def be_signed(src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.longlong:
-    """A signed number of 2, 4 or 8 bytes."""
-    if size not in (2, 4, 8):
-        raise ValueError(f"a number of {size} bytes")
+def be_signed(
+    src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, width: cython.Py_ssize_t
+) -> cython.longlong:
+    """A signed number that must have this width."""
+    if size != width:
+        raise ValueError(f"a number of {size} bytes where its type has {width}")
     value: cython.longlong = src[at]
     if value > 0x7F:
         value -= 0x100
@@ -685,7 +691,7 @@ def put(  # noqa: C901, PLR0912 - a switch, the most frequent first
     elif how in (TEXT, TEXT_ONLY):
         w.sized(src, at, size)
     elif how == INT:
-        w.long(be_signed(src, at, size) if binary else parse_int(src, at, size))
+        w.long(be_signed(src, at, size, c.width) if binary else parse_int(src, at, size))
     elif how in (TIMESTAMPTZ, TIMESTAMP):
         return put_timestamp(w, src, at, size, binary, how == TIMESTAMPTZ)
     elif how == JSONB:
@@ -752,6 +758,8 @@ def parse_int(src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_
     while at < end:
         if not 0x30 <= src[at] <= 0x39:
             raise ValueError("not a number")
+        if value < LOWEST_TENTH or (value == LOWEST_TENTH and src[at] > 0x37 + negative):
+            raise ValueError("a number of more than 64 bits")
         value = value * 10 - (src[at] - 0x30)  # downwards, because the smallest has no positive counterpart
         at += 1
     return value if negative else -value
@@ -782,13 +790,16 @@ def put_float(
     binary: cython.bint,
     wide: cython.bint,
 ) -> None:
-    if binary:
-        packed: bytes = struct.pack(
-            "<d" if wide else "<f", *struct.unpack(">d" if wide else ">f", data[at : at + size])
-        )
-    else:
-        packed = struct.pack("<d" if wide else "<f", float(data[at : at + size]))
-    w.whole(packed)
+    if binary and size != (8 if wide else 4):
+        raise ValueError(f"a float of {size} bytes")
+    raw: bytes = data[at : at + size]
+    value: float = struct.unpack(">d" if wide else ">f", raw)[0] if binary else float(raw)
+    if isnan(value):
+        value = NAN  # one NaN, as in text: its bits would otherwise depend on how it came about
+    try:
+        w.whole(struct.pack("<d" if wide else "<f", value))
+    except OverflowError:
+        raise ValueError("a float that is too large for its type") from None
 
 
 @cython.cfunc
@@ -908,7 +919,7 @@ def put_date(
 ) -> cython.bint:
     days: cython.longlong
     if binary:
-        days = be_signed(src, at, size) + DAYS_1970_TO_2000
+        days = be_signed(src, at, size, 4) + DAYS_1970_TO_2000
         if days < FIRST_DAY or days > LAST_DAY:
             return False
     elif is_special_date(src, at, size):
@@ -925,7 +936,7 @@ def put_date(
 def put_time(
     w: Writer, src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, binary: cython.bint
 ) -> cython.bint:
-    us: cython.longlong = be_signed(src, at, size) if binary else parse_time(src, at, at + size)
+    us: cython.longlong = be_signed(src, at, size, 8) if binary else parse_time(src, at, at + size)
     if us >= DAY_US:
         return False
     w.long(us)
@@ -944,7 +955,7 @@ def put_timestamp(
     us: cython.longlong
     end: cython.Py_ssize_t = at + size
     if binary:
-        us = be_signed(src, at, size)
+        us = be_signed(src, at, size, 8)
         if us < (FIRST_DAY - DAYS_1970_TO_2000) * DAY_US or us >= (LAST_DAY + 1 - DAYS_1970_TO_2000) * DAY_US:
             return False
         us += DAYS_1970_TO_2000 * DAY_US
@@ -971,7 +982,7 @@ def put_decimal(
     unscaled: cython.longlong = 0
     if binary:
         return put_decimal_text(w, scale, binary_text(DECIMAL, data[at : at + size]))
-    if size > 18 or src[at] == 0x4E:
+    if size > 18 or size == 0 or src[at + size - 1] == 0x4E:
         return put_decimal_text(w, scale, data[at : at + size].decode("ascii"))
     end: cython.Py_ssize_t = at + size
     negative: cython.bint = src[at] == MINUS
@@ -988,7 +999,7 @@ def put_decimal(
         else:
             raise ValueError("not a number")
         at += 1
-    if max(places, 0) != scale:
+    if max(places, 0) != scale or src[end - 1] in (MINUS, POINT):
         raise ValueError(f"a number of {max(places, 0)} decimals where the type has {scale}")
     count: cython.Py_ssize_t = 1
     while count < 8 and unscaled >> (8 * count - 1):

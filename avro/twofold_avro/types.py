@@ -57,6 +57,8 @@ class Encoding:
     as_text: bool = False
     """In a key: PostgreSQL's text in place of the natural type, which cannot say every value."""
     scale: int = 0
+    width: int = 0
+    """Of an integer: its bytes in binary form."""
     element: Encoding | None = None
     delimiter: str = ","
 
@@ -71,9 +73,9 @@ _TEXT = Encoding(How.TEXT, "string")
 _TEXT_ONLY = Encoding(How.TEXT_ONLY, "string", reads_binary=False)
 _BUILT_IN = {
     "bool": Encoding(How.BOOL, "boolean"),
-    "int2": Encoding(How.INT, "int"),
-    "int4": Encoding(How.INT, "int"),
-    "int8": Encoding(How.INT, "long"),
+    "int2": Encoding(How.INT, "int", width=2),
+    "int4": Encoding(How.INT, "int", width=4),
+    "int8": Encoding(How.INT, "long", width=8),
     "oid": Encoding(How.UNSIGNED, "long"),
     "xid": Encoding(How.UNSIGNED, "long"),
     "cid": Encoding(How.UNSIGNED, "long"),

@@ -1,0 +1,155 @@
+"""The transcoder on bytes made by hand: what no server sends is told with its place, and never read past."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from avro_capture import LSN, PARTITIONS, TS_MS, Bench, Message
+from twofold_avro.errors import MalformedRow
+from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
+
+OID = 4711
+
+
+def type_(name: str, typmod: int = -1) -> TypeShape:
+    return TypeShape(0, "pg_catalog", name, typmod=typmod)
+
+
+def array(name: str) -> TypeShape:
+    return TypeShape(0, "pg_catalog", f"_{name}", "array", element=type_(name))
+
+
+VALUES: dict[str, tuple[TypeShape, bytes, bytes | None]] = {
+    "id": (type_("int8"), b"-9223372036854775808", struct.pack(">q", -(2**63))),
+    "i2": (type_("int2"), b"-7", struct.pack(">h", -7)),
+    "ok": (type_("bool"), b"t", b"\1"),
+    "f4": (type_("float4"), b"1.5", struct.pack(">f", 1.5)),
+    "f8": (type_("float8"), b"NaN", b"\xff\xf8\0\0\0\0\0\0"),
+    "n": (type_("numeric"), b"-10000.50", struct.pack(">HhHHHHH", 3, 1, 0x4000, 2, 1, 0, 5000)),
+    "n2": (type_("numeric", (12 << 16 | 2) + 4), b"-1.28", struct.pack(">HhHHHH", 2, 0, 0x4000, 2, 1, 2800)),
+    "d": (type_("date"), b"1969-12-31", struct.pack(">i", -10958)),
+    "tm": (type_("time"), b"00:00:01.5", struct.pack(">q", 1_500_000)),
+    "ts": (type_("timestamp"), b"2000-01-01 00:00:00.000001", struct.pack(">q", 1)),
+    "tz": (type_("timestamptz"), b"1999-12-31 23:59:59.999999+00", struct.pack(">q", -1)),
+    "u": (type_("uuid"), b"00112233-4455-6677-8899-aabbccddeeff", bytes.fromhex("00112233445566778899aabbccddeeff")),
+    "j": (type_("jsonb"), b'{"a": 1}', b'\1{"a": 1}'),
+    "b": (type_("bytea"), b"\\x00ff", b"\0\xff"),
+    "o": (type_("oid"), b"4294967295", b"\xff\xff\xff\xff"),
+    "c": (type_("char"), b"\xc3", b"\xc3"),
+    "t": (type_("text"), "ä".encode(), "ä".encode()),
+    "a": (array("int4"), b'{1,NULL,"3"}', None),
+}
+SHAPE = TableShape(
+    OID, "public", "t", tuple(ColumnShape(n, t, n == "id", n == "id") for n, (t, _, _) in VALUES.items())
+)
+
+
+def tuple_of(kind: bytes, values: list[bytes | None]) -> bytes:
+    items = (b"n" if v is None else kind + struct.pack(">I", len(v)) + v for v in values)
+    return struct.pack(">H", len(values)) + b"".join(items)
+
+
+def message(kind: bytes, tuples: bytes) -> bytes:
+    return kind + struct.pack(">I", OID) + tuples
+
+
+AS_TEXT: list[bytes | None] = [text for _, text, _ in VALUES.values()]
+AS_BINARY = [binary for _, _, binary in VALUES.values()]
+INSERT = message(b"I", b"N" + tuple_of(b"t", AS_TEXT))
+UPDATE = message(b"U", b"O" + tuple_of(b"t", AS_TEXT) + b"N" + tuple_of(b"t", AS_TEXT))
+IN_BINARY = message(b"I", b"N" + tuple_of(b"b", AS_BINARY))
+
+
+def outcome(module: Any, plan: Any, payload: bytes) -> Any:
+    lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
+    header = module.TransactionHeader(1, 2, "3")
+    try:
+        plan.append(payload, 1, LSN, header, TS_MS, lists)
+    except MalformedRow as error:
+        assert not any(lists), "a malformed row was appended"
+        return str(error)
+    return lists
+
+
+def test_text_and_binary_are_the_same_bytes() -> None:
+    bench = Bench(SHAPE)
+    [(_, from_text)] = bench.stream([message(b"I", b"N" + tuple_of(b"t", [*AS_TEXT[:-1], None]))])
+    [(_, from_binary)] = bench.stream([IN_BINARY])
+    assert from_text == from_binary
+    after = bench.value(from_text)["after"]
+    assert after["n"] == "-10000.50"
+    assert after["c"] == "\\303"
+
+
+@pytest.mark.parametrize("payload", [INSERT, UPDATE, IN_BINARY], ids=["insert", "update", "binary"])
+def test_a_message_cut_anywhere_is_malformed(payload: bytes) -> None:
+    for module, plan in Bench(SHAPE).plans():
+        assert not isinstance(outcome(module, plan, payload), str)
+        for size in range(1, len(payload)):
+            assert isinstance(outcome(module, plan, payload[:size]), str), size
+        assert "bytes too many" in outcome(module, plan, payload + b"\0")
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.sampled_from([INSERT, UPDATE, IN_BINARY]), st.integers(1, 2000), st.binary(min_size=1, max_size=4))
+@example(INSERT, 6, b"\xff\xff")
+@example(INSERT, 8, b"\xff\xff\xff\xff")
+def test_bytes_overwritten_anywhere_are_a_row_or_malformed(payload: bytes, at: int, new: bytes) -> None:
+    at = at % len(payload) or 1
+    broken = payload[:at] + new + payload[at + len(new) :]
+    outcomes = [outcome(module, plan, broken) for module, plan in Bench(SHAPE).plans()]
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "what"),
+    [
+        ("tz", b"2024-01-01 00:00:00+02", "TimeZone"),
+        ("tz", b"Mon Jan 01 00:00:00 2024 UTC", "DateStyle"),
+        ("d", b"01/02/2024", "DateStyle"),
+        ("b", b"\\000", "bytea_output"),
+        ("n2", b"1.5", "1 decimals"),
+        ("n2", b"", "decimals"),
+        ("id", b"9223372036854775808", "64 bits"),
+        ("id", b"-9223372036854775809", "64 bits"),
+        ("i2", b"", "not a number"),
+        ("f4", b"1e39", "float"),
+        ("ok", b"yes", "boolean"),
+        ("u", b"short", "uuid"),
+        ("a", b'{"1', "brace"),
+    ],
+)
+def test_a_value_that_is_not_what_the_relation_says_names_its_column(column: str, value: bytes, what: str) -> None:
+    values = [value if name == column else text for name, (_, text, _) in VALUES.items()]
+    payload = message(b"I", b"N" + tuple_of(b"t", list(values)))
+    for module, plan in Bench(SHAPE).plans():
+        found = outcome(module, plan, payload)
+        assert f"column {column} of public.t" in found
+        assert what in found
+
+
+def test_a_binary_value_without_a_text_says_how_to_stream() -> None:
+    payload = message(b"I", b"N" + tuple_of(b"b", [*AS_BINARY[:-1], b"\0\0\0\1"]))
+    for module, plan in Bench(SHAPE).plans():
+        assert "without the option binary" in outcome(module, plan, payload)
+
+
+def test_a_plan_goes_on_after_a_malformed_row() -> None:
+    special = message(
+        b"I",
+        b"N" + tuple_of(b"t", [b"infinity" if n == "d" else b"x" if n == "a" else v[1] for n, v in VALUES.items()]),
+    )
+    for (module, plan), (_, fresh) in zip(Bench(SHAPE).plans(), Bench(SHAPE).plans(), strict=True):
+        assert "brace" in outcome(module, plan, special)
+        assert outcome(module, plan, INSERT) == outcome(module, fresh, INSERT)
+
+
+def test_another_relations_row_is_refused() -> None:
+    payload = INSERT[:1] + struct.pack(">I", OID + 1) + INSERT[5:]
+    for module, plan in Bench(SHAPE).plans():
+        assert "another relation" in outcome(module, plan, payload)
