@@ -60,3 +60,7 @@ ground:
 .PHONY: bench-transcode
 bench-transcode: ready ## What a row costs on its way to Kafka's bytes.
 	@$(BIN)/python benchmarks/transcode.py
+
+.PHONY: model
+model: ready ## Explore the protocol: every scenario in full, every mutant. Minutes, two cores.
+	PYTHONPATH=tests $(BIN)/python -m model.check

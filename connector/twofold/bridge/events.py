@@ -74,7 +74,7 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class TurnFull:
-    """The group has as many rows or bytes, or is as old, as a turn may be."""
+    """The group has as many rows or bytes, or is as old, as a turn may be; in mid-transaction it counts from its end on."""
 
 
 @dataclass(frozen=True, slots=True)

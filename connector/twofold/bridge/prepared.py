@@ -138,8 +138,8 @@ def commit(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
         return _commit_unknown(state, event, out)
     if entry.is_open:
         return _commit_open(state.without(entry), entry, event, out)
-    out.append(AppendStaged(entry.identity, event.commit_lsn) if entry.rows else Forget(entry.identity))
     state = _resolved(state.without(entry), entry.identity, LedgerState.COMMITTED, out)
+    out.append(AppendStaged(entry.identity, event.commit_lsn) if entry.rows else Forget(entry.identity))
     return join(state, event.end_lsn, transactions=1 if entry.rows else 0, rows=entry.rows, floor=entry.prepare_lsn)
 
 

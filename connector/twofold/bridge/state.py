@@ -108,7 +108,7 @@ class State:
     @property
     def must_wait(self) -> bool:
         """The group is full and its forerunner is not committed: read no further until an answer has come."""
-        return self.full
+        return self.full and bool(self.in_flight)
 
     def find(self, identity: PreparedIdentity) -> Prepared | None:
         """The prepared transaction of that name, if it is here and has no outcome."""

@@ -1,0 +1,35 @@
+"""Visit every world of a scenario."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from model.world import Model, Scenario, Violation, World
+from twofold.errors import RunEnded
+
+
+class Found(NamedTuple):
+    """How many worlds there are, and the first broken promise."""
+
+    states: int
+    violation: str | None
+    way: tuple[World, ...]
+
+
+def explore(scenario: Scenario, model: Model | None = None) -> Found:
+    """Depth first, every world once. On a violation, also when the bridge itself raises: the way that led there."""
+    model = model or Model(scenario)
+    first = model.first()
+    seen, way = {model.pack(first)}, [(first, model.after(first))]
+    while way:
+        following = way[-1][1]
+        try:
+            fresh = next((each for each in following if model.pack(each) not in seen), None)
+        except (Violation, RunEnded, RuntimeError) as broken:
+            return Found(len(seen), str(broken), tuple(world for world, _ in way))
+        if fresh is None:
+            way.pop()
+        else:
+            seen.add(model.pack(fresh))
+            way.append((fresh, model.after(fresh)))
+    return Found(len(seen), None, ())

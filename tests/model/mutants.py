@@ -1,0 +1,148 @@
+"""The bridge with one rule broken at a time. Each must be caught by the model: that is how we know what every rule is for, and that the model bites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from model.scenarios import BY_NAME
+from model.world import LENGTH, RECOVERY, Scenario
+from twofold.bridge import State, feedback, group, prepared
+from twofold.bridge.actions import Forget
+from twofold.bridge.state import NO_FLOOR
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`broken` takes the place of `where.name`; or, without that, recovery's order is changed."""
+
+    name: str
+    scenario: Scenario
+    where: Any = None
+    attribute: str = ""
+    broken: Any = None
+
+    @contextmanager
+    def applied(self) -> Iterator[Scenario]:
+        if self.where is None:
+            yield self.scenario
+            return
+        with patch.object(self.where, self.attribute, self.broken):
+            yield self.scenario
+
+
+def _without_group(function: Callable[..., State]) -> Callable[..., State]:
+    """What the function does happens as if nothing were gathered; the group comes after it."""
+
+    def out_of_order(state: State, *rest: Any) -> State:
+        return replace(function(replace(state, group=None), *rest), group=state.group)
+
+    return out_of_order
+
+
+def _decide_on_the_prepare(state: State, event: Any, out: Any) -> State:
+    if not state.skips(event.prepare_lsn):
+        return _stage(state, event, out)
+    out.append(Forget(event.identity))
+    return group.read_to(state, event.end_lsn)
+
+
+def _park_without_abort(state: State, identity: Any, why: str, out: Any) -> State:
+    return _park(state, identity, why, [])
+
+
+def _forget_the_ledger(state: State, identity: Any, how: Any, out: Any) -> State:
+    return replace(state, ledger=state.ledger - {identity})
+
+
+def _follow_at_any_time(state: State) -> State:
+    return group.join(state, state.read_lsn)
+
+
+def _join_too_far(state: State, end_lsn: Any, **rest: Any) -> State:
+    return _join(state, end_lsn + LENGTH, **rest)
+
+
+def _written_is_read(state: State) -> Any:
+    return min(state.read_lsn, feedback.oldest_unacknowledged(state))
+
+
+def _flush_applied(state: State) -> Any:
+    return max(
+        state.flush, min(state.applied_lsn, feedback.oldest_unresolved(state), feedback.oldest_uncommitted(state))
+    )
+
+
+def _release_nothing(state: State, identity: Any) -> State:
+    return state
+
+
+def _one_record_too_far(state: State) -> Any:
+    return state.prepared[0].prepare_lsn + LENGTH if state.prepared else NO_FLOOR
+
+
+def _sequence_for_all(state: State, out: Any) -> State:
+    return replace(_close(state, out), sequence=state.sequence + 1)
+
+
+_stage, _park, _join, _close = prepared.stage, prepared.park, group.join, group.close
+
+MUTANTS = (
+    Mutant("hold the position one record too far", BY_NAME["one"], feedback, "oldest_unresolved", _one_record_too_far),
+    Mutant("skip with <=", BY_NAME["one"], State, "skips", lambda state, start: start <= state.resume_lsn),
+    Mutant(
+        "forget how far this session has read",
+        replace(BY_NAME["one"], crashes=2),
+        feedback,
+        "flush_position",
+        _flush_applied,
+    ),
+    Mutant(
+        "an outcome that was merely read is resolved",
+        BY_NAME["one"],
+        feedback,
+        "oldest_uncommitted",
+        lambda _: NO_FLOOR,
+    ),
+    Mutant("read the progress before the fence", replace(BY_NAME["one"], recovery=("read progress", *RECOVERY[:2]))),
+    Mutant(
+        "read the progress between the fences",
+        replace(BY_NAME["one"], recovery=("fence main", "read progress", "fence pool")),
+    ),
+    Mutant("commit out of order", BY_NAME["one"], prepared, "_commit_open", _without_group(prepared._commit_open)),
+    Mutant(
+        "open before the main producer has committed",
+        BY_NAME["one"],
+        prepared,
+        "open_one",
+        _without_group(prepared.open_one),
+    ),
+    Mutant("decide on the prepare instead of its outcome", BY_NAME["one"], prepared, "stage", _decide_on_the_prepare),
+    Mutant(
+        "open before the stream has caught up", BY_NAME["one"], prepared, "may_open", lambda state: not state.unfinished
+    ),
+    Mutant(
+        "open in the middle of a transaction", BY_NAME["large"], prepared, "may_open", lambda state: state.caught_up
+    ),
+    Mutant(
+        "close in the middle of a transaction", BY_NAME["large"], group, "may_close", lambda state: not state.in_flight
+    ),
+    Mutant("park without aborting", BY_NAME["one"], prepared, "park", _park_without_abort),
+    Mutant("say nothing to the ledger in the end", BY_NAME["one"], prepared, "_resolved", _forget_the_ledger),
+    Mutant("progress beyond what is in the group", BY_NAME["one"], group, "join", _join_too_far),
+    Mutant("let progress follow the stream at any time", BY_NAME["quiet"], group, "follow", _follow_at_any_time),
+    Mutant("never follow the keepalives", BY_NAME["quiet"], group, "follow", lambda state: state),
+    Mutant("take a number for progress alone", BY_NAME["quiet"], group, "close", _sequence_for_all),
+    Mutant("keep a slot for good", BY_NAME["one"], prepared, "release", _release_nothing),
+    Mutant("acknowledge what was read", BY_NAME["synchronous"], feedback, "write_position", _written_is_read),
+    Mutant(
+        "acknowledge a prepare that Kafka has not taken",
+        BY_NAME["synchronous"],
+        feedback,
+        "oldest_unacknowledged",
+        lambda _: NO_FLOOR,
+    ),
+)

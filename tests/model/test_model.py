@@ -1,0 +1,43 @@
+"""The model checker in its short form: small logs, every mutant. The full form is `make model`."""
+
+from __future__ import annotations
+
+import typing
+
+import pytest
+
+from model.explore import explore
+from model.mutants import MUTANTS, Mutant
+from model.scenarios import SHORT
+from model.world import Model, Scenario, check_locks, scenario
+from twofold.bridge import actions, events
+
+
+@pytest.mark.parametrize("short", SHORT, ids=lambda each: each.name)
+def test_promises_hold(short: Scenario) -> None:
+    found = explore(short)
+    assert found.violation is None, "\n".join(map(str, found.way[-8:]))
+    assert found.states > 1000
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+def test_broken_rule_is_caught(mutant: Mutant) -> None:
+    with mutant.applied() as broken:
+        assert explore(broken).violation
+
+
+def test_model_reaches_every_event_and_action() -> None:
+    """A model that never meets a case says nothing about it."""
+    met: set[type] = set()
+    for short in SHORT:
+        if short.name not in {"one", "quiet", "large"}:
+            continue
+        model = Model(short)
+        explore(short, model)
+        met |= model.met
+    assert met == {*typing.get_args(events.Event), *typing.get_args(actions.Action)} - {actions.Refuse}
+
+
+def test_log_without_locks_is_no_log() -> None:
+    with pytest.raises(AssertionError, match="hold"):
+        check_locks([*scenario("", "P1a").log, *scenario("", "T2a").log])
