@@ -157,6 +157,10 @@ class Open:
         self._set(name, old, None)
         self._set(name, self.writer.key_of(name, row), row)
 
+    def keyless(self, name: str, op: str, *, before: Row | None = None, after: Row | None = None) -> None:
+        """A change of a keyless table; the model does not follow it."""
+        self._record(name, op, None, before, after, self.writer.lsn())
+
     def truncate(self, name: str) -> None:
         lsn = self.writer.lsn()
         for partition in range(self.writer.topics[name].partitions):

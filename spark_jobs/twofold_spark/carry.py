@@ -18,12 +18,17 @@ from pyspark.sql import functions as f
 
 from twofold_spark.errors import Refused
 
-OP, UNCHANGED = "_op", "_unchanged"
+OP, UNCHANGED, COPIES = "_op", "_unchanged", "_copies"
 _SENT, _MOVED, _TABLE = "sent", "moved", "table"
 
 
-def carried(records: DataFrame, key: tuple[str, ...], current: Callable[[], DataFrame | None]) -> DataFrame:
-    """The last state of every key with its carried values, and in `_unchanged` the columns that the table keeps."""
+def carried(
+    records: DataFrame, key: tuple[str, ...], current: Callable[[], DataFrame | None]
+) -> tuple[DataFrame, DataFrame]:
+    """The last state of every key with its carried values, and in `_unchanged` the columns that the table keeps.
+
+    The second frame is cached and is the caller's to release.
+    """
     columns = sorted(row[0] for row in records.select(f.explode("unchanged")).distinct().collect())
     history = _history(records, key, columns).persist()
     last = history.groupBy("_key").agg(
@@ -37,11 +42,12 @@ def carried(records: DataFrame, key: tuple[str, ...], current: Callable[[], Data
     values = {c: f.when(f.col(f"{_state(c)}.kind") == _SENT, f.col(f"{_state(c)}.value")) for c in columns}
     names = list(rows.select("image.*").columns)
     kept = f.array(*(f.when(f.col(_state(c)).isNull(), f.lit(c)) for c in columns))
-    return rows.select(
+    folded = rows.select(
         *(values.get(name, f.col("image")[name]).alias(name) for name in names),
         f.col(OP),
         f.filter(kept, lambda name: name.isNotNull()).alias(UNCHANGED),
     )
+    return folded, history
 
 
 def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> DataFrame:

@@ -17,10 +17,10 @@ from typing import cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from twofold_spark import carry, decode
-from twofold_spark.carry import OP, UNCHANGED
+from twofold_spark.carry import COPIES, OP, UNCHANGED
 from twofold_spark.registry import Subject
 
 
@@ -36,10 +36,11 @@ class Folded:
     unreadable: int
     """Records that cannot be decoded, or whose schema id is not known (yet)."""
     truncated: bool
-    cached: DataFrame
+    cached: tuple[DataFrame, ...]
 
     def release(self) -> None:
-        self.cached.unpersist()
+        for frame in self.cached:
+            frame.unpersist()
 
 
 def changes(raw: DataFrame, subject: Subject) -> DataFrame:
@@ -47,6 +48,54 @@ def changes(raw: DataFrame, subject: Subject) -> DataFrame:
     decoded = raw.withColumn("e", decode.envelope(f.col("value"), subject))
     unreadable = f.col("value").isNotNull() & f.col("e.op").isNull()
     return decoded.select("partition", "offset", "key", unreadable.alias("unreadable"), "e.*")
+
+
+def fold_multiset(raw: DataFrame, subject: Subject) -> Folded:
+    """A keyless table's batch: each distinct row with by how many copies it grows or shrinks, in `_copies`.
+
+    Its updates and deletes have the whole old row (REPLICA IDENTITY FULL; without it PostgreSQL refuses them), so a value
+    that was not sent again is in `before`.
+    """
+    records = changes(raw, subject).persist()
+    found = (
+        records.groupBy("partition")
+        .agg(
+            f.count("*").alias("n"),
+            f.sum(f.col("unreadable").cast("long")).alias("unreadable"),
+            f.max(f.when(f.col("op") == "t", f.col("offset"))).alias("truncate"),
+        )
+        .collect()
+    )
+    truncates = {row["partition"]: row["truncate"] for row in found if row["truncate"] is not None}
+    columns = cast("StructType", records.schema["after"].dataType)
+    after = f.struct(
+        *(
+            f.when(f.array_contains("unchanged", c), f.col("before")[c]).otherwise(f.col("after")[c]).alias(c)
+            for c in columns.names
+        )
+    )
+    gone = f.when(f.col("op").isin("u", "d"), f.struct(f.lit(-1).alias("n"), f.col("before").alias("image")))
+    came = f.when(f.col("op") != "d", f.struct(f.lit(1).alias("n"), after.alias("image")))
+    rows = (
+        alive(records, truncates)
+        .select(f.explode(f.array_compact(f.array(gone, came))).alias("x"))
+        .groupBy("x.image")
+        .agg(f.sum("x.n").alias(COPIES))
+        .where(f.col(COPIES) != 0)
+        .select("image.*", COPIES, f.when(f.col(COPIES) < 0, "d").otherwise("u").alias(OP), _nothing())
+    )
+    return Folded(
+        rows=rows,
+        columns=StructType([*columns.fields, StructField(COPIES, LongType())]),
+        counts={row["partition"]: row["n"] for row in found},
+        unreadable=sum(row["unreadable"] for row in found),
+        truncated=bool(truncates),
+        cached=(records,),
+    )
+
+
+def _nothing() -> Column:
+    return f.array().cast("array<string>").alias(UNCHANGED)
 
 
 def image() -> Column:
@@ -78,26 +127,26 @@ def fold(raw: DataFrame, subject: Subject, key: tuple[str, ...], current: Callab
         .collect()
     )
     truncates = {row["partition"]: row["truncate"] for row in found if row["truncate"] is not None}
+    more: tuple[DataFrame, ...] = ()
     if any(row["partial"] for row in found):
-        rows = carry.carried(alive(records, truncates), key, lambda: None if truncates else current())
+        rows, history = carry.carried(alive(records, truncates), key, lambda: None if truncates else current())
+        more = (history,)
     else:
         last = cached.where(f.col("last").isNotNull()).select("partition", "key", "last.*")
-        rows = alive(last, truncates).select(
-            "image.*", f.col("op").alias(OP), f.array().cast("array<string>").alias(UNCHANGED)
-        )
+        rows = alive(last, truncates).select("image.*", f.col("op").alias(OP), _nothing())
     return Folded(
         rows=rows,
         columns=cast("StructType", records.schema["after"].dataType),
         counts={row["partition"]: row["n"] for row in found},
         unreadable=sum(row["unreadable"] for row in found),
         truncated=bool(truncates),
-        cached=cached,
+        cached=(cached, *more),
     )
 
 
 def alive(records: DataFrame, truncates: Mapping[int, int]) -> DataFrame:
     """The records of rows that came after their partition's last truncate."""
-    rows = records.where(f.col("key").isNotNull() & f.col("op").isNotNull())
+    rows = records.where(f.col("op").isNotNull() & (f.col("op") != "t"))
     if not truncates:
         return rows
     last = f.coalesce(*(f.when(f.col("partition") == p, f.lit(o)) for p, o in sorted(truncates.items())), f.lit(-1))

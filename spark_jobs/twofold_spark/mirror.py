@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from twofold_spark import decode, kafka
 from twofold_spark.commits import Commit, Range, bites, by_topic, next_commits
 from twofold_spark.errors import MissingGround, Refused
-from twofold_spark.fold import Folded, fold
+from twofold_spark.fold import Folded, fold, fold_multiset
 from twofold_spark.kafka import Kafka
 from twofold_spark.registry import Registry, Subject
 from twofold_spark.sinks import Cut, Sink, Table
@@ -148,12 +148,11 @@ class Mirror:
 
     def _folded(self, spark: SparkSession, sink: Sink, table: Table, ranges: list[Range]) -> Folded:
         raw = kafka.ranges(spark, self._where, ranges)
-        subject = self._subject(table, refresh=False)
-        folded = fold(raw, subject, table.key, lambda: sink.current(table))
+        folded = self._fold(raw, sink, table, refresh=False)
         if folded.unreadable:
             # A schema that is newer than what is known is the usual reason: ask, and look again.
             folded.release()
-            folded = fold(raw, self._subject(table, refresh=True), table.key, lambda: sink.current(table))
+            folded = self._fold(raw, sink, table, refresh=True)
         if folded.unreadable:
             folded.release()
             raise Refused(
@@ -163,6 +162,10 @@ class Mirror:
             )
         sink.prepare(table, folded.columns)
         return folded
+
+    def _fold(self, raw: DataFrame, sink: Sink, table: Table, *, refresh: bool) -> Folded:
+        subject = self._subject(table, refresh=refresh)
+        return fold(raw, subject, table.key, lambda: sink.current(table)) if table.key else fold_multiset(raw, subject)
 
     def _subject(self, table: Table, *, refresh: bool) -> Subject:
         name = f"{table.topic}-value"

@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 
 from twofold_avro.names import postgres_name
 from twofold_spark import digest
+from twofold_spark.carry import COPIES
 from twofold_spark.cuts import read_cut
 from twofold_spark.digest import Pair
 from twofold_spark.errors import MissingGround
@@ -45,7 +46,8 @@ class Difference:
 
     def __str__(self) -> str:
         source, mirror = (value[:12] if value else "no such row" for value in (self.source, self.mirror))
-        return f"{self.table} {self.key}: source {source}, mirror {mirror}"
+        key = self.key if len(self.key) < 80 else f"{self.key[:77]}..."
+        return f"{self.table} {key}: source {source}, mirror {mirror}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +183,19 @@ class _Sides:
     def source_rows(self, buckets: set[int]) -> dict[str, str]:
         listed = ", ".join(map(str, sorted(buckets)))
         where = f"{digest.source_bucket('k', _BUCKETS)} IN ({listed})"
-        return dict(_pairs(self._source.rows(f"SELECT t, r FROM ({self._source_digests()}) d WHERE {where}")))
+        return dict(
+            _pairs(
+                self._source.rows(
+                    f"SELECT t, r || ' ' || count(*) AS r FROM ({self._source_digests()}) d WHERE {where} GROUP BY t, r"
+                )
+            )
+        )
 
     def mirror_rows(self, buckets: set[int]) -> dict[str, str]:
         inside = digest.mirror_bucket(f.col("k"), _BUCKETS).isin(sorted(buckets))
-        return dict(_pairs([list(row) for row in self._mirror_digests().where(inside).select("t", "r").collect()]))
+        counted = self._mirror_digests().where(inside).groupBy("t", "r").count()
+        rows = counted.select("t", f.concat_ws(" ", "r", f.col("count").cast("string"))).collect()
+        return dict(_pairs([list(row) for row in rows]))
 
     def _source_digests(self) -> str:
         return (
@@ -201,7 +211,10 @@ class _Sides:
         )
 
     def _mirror(self) -> DataFrame:
-        return read_cut(self._spark, catalog=self._catalog)[self._table]
+        mirror = read_cut(self._spark, catalog=self._catalog)[self._table]
+        if COPIES not in mirror.columns:
+            return mirror
+        return mirror.withColumn(COPIES, f.explode(f.sequence(f.lit(1), f.col(COPIES)))).drop(COPIES)
 
 
 def _pairs(rows: list[list[str]]) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from twofold_spark.carry import OP, UNCHANGED
+from twofold_spark.carry import COPIES, OP, UNCHANGED
 from twofold_spark.errors import Refused
 from twofold_spark.session import CATALOG
 from twofold_spark.sinks import Cut, Table, evolution
@@ -178,6 +178,8 @@ def summary_value(spark: SparkSession, name: str, key: str) -> str | None:
 
 def merge_sql(name: str, view: str, key: Sequence[str], columns: Sequence[str]) -> str:
     """MERGE of folded rows. A column named in `_unchanged` keeps the table's value."""
+    if not key:
+        return _merge_multiset_sql(name, view, columns)
     on = " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in key)
     sets = ", ".join(
         f"{quoted(c)} = "
@@ -218,6 +220,18 @@ def last_cut(spark: SparkSession, catalog: str = CATALOG, where: str = "true") -
         whole=row["whole"],
         versions={entry["name"]: str(entry["version"]) for entry in row["tables"]},
         backfilling=tuple(row["backfilling"]),
+    )
+
+
+def _merge_multiset_sql(name: str, view: str, columns: Sequence[str]) -> str:
+    """MERGE of a keyless table: a row is itself its key, and `_copies` says how often it is there."""
+    on = " AND ".join(f"t.{quoted(c)} <=> s.{quoted(c)}" for c in columns if c != COPIES)
+    names, values = (", ".join(before + quoted(c) for c in columns) for before in ("", "s."))
+    return (
+        f"MERGE INTO {name} t USING {view} s ON {on} "
+        f"WHEN MATCHED AND t.{COPIES} + s.{COPIES} <= 0 THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {COPIES} = t.{COPIES} + s.{COPIES} "
+        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({names}) VALUES ({values})"
     )
 
 

@@ -114,6 +114,24 @@ def test_added_widened_and_dropped_columns_reach_the_table_before_their_rows(lak
     }
 
 
+def test_a_keyless_table_is_kept_as_a_multiset(lake: Lake) -> None:
+    w = lake.writer
+    lines = w.table(table("lines", {"a": "int4", "b": "text"}, key=()), partitions=1)
+    once, twice = {"a": 1, "b": None}, {"a": 2, "b": "x"}
+    with w.commit() as tx:
+        for row in (once, twice, twice):
+            tx.keyless(lines, "c", after=row)
+    lake.mirror()
+    with w.commit() as tx:
+        tx.keyless(lines, "d", before=twice)
+        tx.keyless(lines, "u", before=once, after={"a": 3, "b": None})
+        tx.keyless(lines, "u", before={"a": 3, "b": None}, after={"a": 4, "b": None})
+        tx.keyless(lines, "c", after=twice)
+        tx.keyless(lines, "c", after=twice)
+    lake.mirror()
+    assert sorted((r["a"], r["b"], r["_copies"]) for r in lake.table(lines).collect()) == [(2, "x", 3), (4, None, 1)]
+
+
 def test_a_range_that_is_not_whole_stops_the_job_before_anything_is_applied(lake: Lake) -> None:
     w = lake.writer
     accounts = w.table(ACCOUNTS, partitions=1)
