@@ -1,0 +1,127 @@
+"""What the sink costs: rows a CPU second through its producer and through librdkafka alone, and the latency of a small transaction.
+
+    .venv/bin/python benchmarks/sink.py BOOTSTRAP [ROWS]
+
+Prints one line a measurement and, last, all of them as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable
+
+from confluent_kafka import Producer
+
+from twofold.sink.batch import RowBatch
+from twofold.sink.client import KafkaSettings
+from twofold.sink.names import Names
+from twofold.sink.producer import TransactionalProducer
+from twofold.sink.publisher import Publisher
+from twofold.sink.records import SchemaIds
+from twofold.sink.topics import TopicPolicy, Topics, Wanted
+from twofold.sink.watch import Watch
+from twofold_avro.records import Commit, Progress
+
+PARTITIONS = 6
+TURN = 10_000
+SMALL = 1000
+
+
+def rows(topic: str, count: int) -> RowBatch:
+    batch = RowBatch()
+    lists = batch.lists(topic, PARTITIONS)
+    for n in range(count):
+        lists[n % PARTITIONS].append({"key": b"%08d" % n, "value": b"v" * 200})
+    return batch
+
+
+def cpu_of(work: Callable[[], None]) -> float:
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
+def progress(sequence: int) -> Progress:
+    return Progress(sequence, sequence, "7400000000000000001", 1, "db", "slot", 8, 0)
+
+
+class Bench:
+    def __init__(self, bootstrap: str) -> None:
+        self.settings = KafkaSettings({"bootstrap.servers": bootstrap})
+        self.names = Names(f"bench{uuid.uuid4().hex[:8]}", "bench")
+        self.table = f"{self.names.prefix}.public.a"
+        self.watch = Watch()
+        names = self.names
+        Topics(self.settings, TopicPolicy(1, 1)).ensure(
+            [
+                Wanted(names.commits, "commits"),
+                Wanted(names.progress, "progress"),
+                Wanted(names.prepared, "prepared"),
+                Wanted(self.table, "table", PARTITIONS),
+            ]
+        )
+        self.sequence = 0
+
+    def publisher(self, transactional_id: str) -> Publisher:
+        main = TransactionalProducer(transactional_id, self.settings, self.watch)
+        main.init()
+        return Publisher(self.names, SchemaIds(1, 2, 3, 4), main, [])
+
+    def commit(self, publisher: Publisher, batch: RowBatch) -> None:
+        self.sequence += 1
+        publisher.produce(batch)
+        publisher.commit_main(Commit(self.sequence, "batch", self.sequence, 0, 1, 0), progress(self.sequence))
+
+    def ours(self, count: int) -> float:
+        publisher = self.publisher(self.names.main_id)
+        batch = rows(self.table, TURN)
+
+        def work() -> None:
+            for _ in range(count // TURN):
+                self.commit(publisher, batch)
+
+        return count / cpu_of(work)
+
+    def raw(self, count: int) -> float:
+        """The same rows and transactions with librdkafka's producer alone, and no records but the rows."""
+        producer = Producer(self.settings.producer(f"{self.names.prefix}.raw"))
+        producer.init_transactions(30)
+        batch = rows(self.table, TURN)
+
+        def work() -> None:
+            for _ in range(count // TURN):
+                producer.begin_transaction()
+                for topic, partition, records in batch.partitions():
+                    producer.produce_batch(topic, records, partition=partition)
+                producer.commit_transaction(30)
+
+        return count / cpu_of(work)
+
+    def small(self, ids: int) -> tuple[float, float]:
+        """begin + 1 row + commit record + progress + commit, back to back, over this many transactional ids in turn: p50 and p99 in ms."""
+        publishers = [self.publisher(f"{self.names.main_id}.{n}") for n in range(ids)]
+        batch, times = rows(self.table, 1), []
+        for n in range(SMALL):
+            begun = time.perf_counter()
+            self.commit(publishers[n % ids], batch)
+            times.append((time.perf_counter() - begun) * 1000)
+        times.sort()
+        return times[SMALL // 2], times[SMALL * 99 // 100]
+
+
+def main(bootstrap: str, count: int = 500_000) -> None:
+    bench = Bench(bootstrap)
+    result = {"rows_per_cpu_s": bench.ours(count), "rows_per_cpu_s_raw": bench.raw(count)}
+    for ids in (1, 2, 3):
+        result[f"small_ms_p50_{ids}_ids"], result[f"small_ms_p99_{ids}_ids"] = bench.small(ids)
+    result = {name: round(value, 2) for name, value in result.items()}
+    for name, value in result.items():
+        print(f"{name:>24} {value:>12,}")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
