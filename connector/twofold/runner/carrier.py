@@ -108,14 +108,13 @@ class Carrier:
 
     def _append_staged(self, prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)
-        real_ids = self._tables.settle(prepared.provisional)
+        settled = self._tables.settle(prepared.provisional)
         self.group_records += prepared.rows.records
         self._outcomes.append(_outcome(prepared, commit_lsn, at_us))
 
         def work() -> None:
             for batch in prepared.rows.batches():
-                if real_ids:
-                    batch.reframe(real_ids)
+                batch.settle(settled)
                 self._publisher.produce(batch)
             prepared.rows.drop()
 

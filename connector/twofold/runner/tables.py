@@ -9,13 +9,12 @@ Used by the thread that reads. Asks the catalog, the registry and Kafka only whe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from twofold import __version__
 from twofold.errors import Refused, RunEnded
-from twofold.sink.batch import RowBatch
+from twofold.sink.batch import RowBatch, Settled
 from twofold.sink.registry import Registry, key_subject, value_subject
 from twofold.sink.topics import Topics, Wanted
 from twofold.source import messages as m
@@ -145,12 +144,13 @@ class Tables:
             self._commit(table)
         return table
 
-    def settle(self, tables: Iterable[Table]) -> dict[int, tuple[int, int]]:
-        """A prepared transaction that met these tables is committed: register what is not. Returns, by provisional id, the key's and the envelope's real ones."""
-        real = {}
+    def settle(self, tables: Iterable[Table]) -> tuple[Settled, ...]:
+        """A prepared transaction that met these tables is committed: register what is not, and say what its rows' provisional ids stand for."""
+        settled = []
         for table in tables:
-            real[table.provisional_id] = table.ids or self._commit(table)
-        return real
+            key_id, value_id = table.ids or self._commit(table)
+            settled.append(Settled(table.topic, table.provisional_id, key_id, value_id, table.partitions))
+        return tuple(settled)
 
     def message(
         self,
@@ -193,15 +193,9 @@ class Tables:
         self._provisional_id += 1
         plan = self._plan(shape, partitions, self._provisional_id, self._provisional_id)
         table = Table(shape, topic, partitions, plan, self._provisional_id)
-        if pin and pin.value_schema_id is not None and self._is_last_committed(table, pin):
+        if pin and pin.value_schema_id == self._registry.known_id(value_subject(topic), self._envelope(shape)):
             self._commit(table)
         return table
-
-    def _is_last_committed(self, table: Table, pin: Pin) -> bool:
-        assert pin.value_schema_id is not None
-        return bool(
-            json.loads(self._registry.schema(pin.value_schema_id)) == envelope_schema(table.shape, self._prefix)
-        )
 
     def _commit(self, table: Table) -> tuple[int, int]:
         """Register the schemas, make or check the topic, pin both. Before a row is written with the shape."""
@@ -221,7 +215,13 @@ class Tables:
             wanted = Wanted(topic, "table", table.partitions, table=name, keyless=shape.keyless)
             partitions = self._topics.ensure([wanted])[topic]
         key_id = None if key_text is None else self._registry.register(key_subject(topic), key_text)
-        value_id = self._registry.register(value_subject(topic), canonical(envelope_schema(shape, self._prefix)))
+        if pin is not None and pin.key_schema_id != key_id:
+            raise Refused(
+                f"the registry knows the message key of table {name} by id {key_id}, and it was {pin.key_schema_id}",
+                at_stake="the id is part of the key's bytes: rows of one key would lie in two partitions, and their order would be lost",
+                repair=f"restore the registry with its former ids, or start the topic anew: twofold backfill --reload {name}",
+            )
+        value_id = self._registry.register(value_subject(topic), self._envelope(shape))
         table.partitions = partitions
         ids = table.ids = key_id or 0, value_id
         table.plan = self._plan(shape, partitions, *ids)
@@ -232,6 +232,9 @@ class Tables:
         if new != pin:
             self._pins[topic] = self._unwritten_pins[topic] = new
         return ids
+
+    def _envelope(self, shape: TableShape) -> str:
+        return canonical(envelope_schema(shape, self._prefix))
 
     def _plan(self, shape: TableShape, partitions: int, key_id: int, value_id: int) -> RowPlan:
         return RowPlan(

@@ -7,13 +7,25 @@ A batch lives in memory only. On kill -9 it is gone and PostgreSQL sends its row
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from twofold_avro import wire
 
 Record = dict[str, Any]
 """`{"key": bytes | None, "value": bytes | None}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A table whose schemas were registered after its rows had been encoded with a provisional id."""
+
+    topic: str
+    provisional_id: int
+    key_id: int
+    value_id: int
+    partitions: int
 
 
 class RowBatch:
@@ -58,15 +70,17 @@ class RowBatch:
         self._topics.clear()
         self.bytes = 0
 
-    def reframe(self, ids: Mapping[int, tuple[int, int]]) -> None:
-        """Put real schema ids of key and envelope in the place of provisional ones."""
-        frames = {wire.header(old): (wire.header(key), wire.header(value)) for old, (key, value) in ids.items()}
-        for _, _, records in self.partitions():
-            for record in records:
-                for part, name in enumerate(("key", "value")):
-                    data = record[name]
-                    if data is not None and (frame := frames.get(data[:5])):
-                        record[name] = frame[part] + data[5:]
+    def settle(self, settled: Iterable[Settled]) -> None:
+        """Put real schema ids in the place of provisional ones. The key's id is part of the bytes that choose the partition, so the rows are distributed anew, each key's in their order."""
+        for table in settled:
+            lists = self._topics.get(table.topic)
+            if lists is None:
+                continue
+            for records in lists:
+                for record in records:
+                    record["key"] = _with_id(record["key"], table.provisional_id, table.key_id)
+                    record["value"] = _with_id(record["value"], table.provisional_id, table.value_id)
+            self._topics[table.topic] = _distributed(lists, table.partitions)
 
     def to_bytes(self) -> bytes:
         """For the spool's files, which only this process reads."""
@@ -85,3 +99,30 @@ class RowBatch:
             for topic, lists in topics.items()
         }
         return batch
+
+
+def _with_id(data: bytes | None, provisional_id: int, real_id: int) -> bytes | None:
+    if data is None or not data.startswith(wire.header(provisional_id)):
+        return data
+    return wire.header(real_id) + data[wire.HEADER_BYTES :]
+
+
+def _distributed(lists: list[list[Record]], partitions: int) -> list[list[Record]]:
+    """Each record into its key's partition; a record without a key (a truncate) stands in every list, at the same place among its like, and so it does afterwards."""
+    if partitions == 1:
+        assert len(lists) == 1, "a keyless table has one partition"
+        return lists
+    new: list[list[Record]] = [[] for _ in range(partitions)]
+    rest = [iter(records) for records in lists]
+    while True:
+        truncates = []
+        for remaining in rest:
+            for record in remaining:
+                if record["key"] is None:
+                    truncates.append(record)
+                    break
+                new[wire.partition_of(record["key"], partitions)].append(record)
+        if not truncates:
+            return new
+        for records in new:
+            records.append(dict(truncates[0]))

@@ -70,6 +70,13 @@ class Registry:
             self._ids[subject, schema] = known
         return known
 
+    def known_id(self, subject: str, schema: str) -> int | None:
+        """The id of the schema under the subject if it is registered there; registers nothing."""
+        try:
+            return self._ask(subject, lambda: self._client.lookup_schema(subject, Schema(schema, "AVRO")).schema_id)
+        except _Absent:
+            return None
+
     def schema(self, schema_id: int) -> str:
         """The schema of an id, as JSON."""
         if schema_id not in self._schemas:

@@ -1,0 +1,159 @@
+"""Who plays: the bank's database, the connector and the mirror job, each a process of its own that ends with this one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from twofold.demo.teller import StoryFailed
+from twofold.stack import LocalStack, spark_java_home
+from twofold.stack.process import GuardedProcess
+
+NAME = "bank"
+HOLD_S = 4
+ACCOUNTS = 6
+OPENING_BALANCE = 1000
+
+_CONFIG = """\
+name = "{name}"
+
+[source]
+dsn = "{dsn}"
+tables = ["public.account", "public.transfer"]
+
+[kafka]
+bootstrap = "{bootstrap}"
+partitions = 3
+replication = 1
+min_insync_replicas = 1
+
+[registry]
+url = "{registry}"
+
+[prepared]
+hold = {hold}
+
+[spool]
+folder = "{folder}/spool"
+"""
+
+_TABLES = """
+CREATE TABLE account (id int PRIMARY KEY, owner text NOT NULL, balance bigint NOT NULL CHECK (balance >= 0));
+CREATE TABLE transfer (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, debtor int NOT NULL, creditor int NOT NULL, amount bigint NOT NULL, at timestamptz NOT NULL DEFAULT now());
+"""
+
+
+class Bank:
+    """The source database."""
+
+    def __init__(self, dsn: str) -> None:
+        # A statement that waits for a prepared transaction's lock must fail, not hang.
+        self._connection = psycopg.connect(dsn, autocommit=True, options="-c lock_timeout=5s")
+
+    def found(self) -> None:
+        self.run(_TABLES)
+
+    def open_accounts(self) -> None:
+        self.run(
+            f"INSERT INTO account SELECT n, 'customer ' || n, {OPENING_BALANCE} FROM generate_series(1, {ACCOUNTS}) n"  # noqa: S608
+        )
+
+    def transfer(self, debtor: int, creditor: int, amount: int, *, prepare: str | None = None) -> None:
+        """Three rows in one transaction; with `prepare` it is only prepared under that gid."""
+        end = "COMMIT" if prepare is None else f"PREPARE TRANSACTION '{prepare}'"
+        self.run(
+            f"BEGIN; UPDATE account SET balance = balance - {amount} WHERE id = {debtor};"  # noqa: S608  (numbers of the story)
+            f" UPDATE account SET balance = balance + {amount} WHERE id = {creditor};"
+            f" INSERT INTO transfer (debtor, creditor, amount) VALUES ({debtor}, {creditor}, {amount}); {end}"
+        )
+
+    def run(self, sql: str) -> None:
+        self._connection.execute(sql)
+
+    def balances(self) -> dict[int, int]:
+        rows: list[Any] = self._connection.execute("SELECT id, balance FROM account").fetchall()
+        return dict(rows)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@dataclass(slots=True)
+class Cast:
+    """The processes beside the servers."""
+
+    stack: LocalStack
+    folder: Path
+    connector: GuardedProcess | None = None
+    mirror: GuardedProcess | None = None
+    config: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        assert self.stack.registry is not None
+        self.config = self.folder / "bank.toml"
+        self.config.write_text(
+            _CONFIG.format(
+                name=NAME,
+                dsn=self.stack.postgres.dsn(),
+                bootstrap=self.stack.kafka.bootstrap,
+                registry=self.registry,
+                hold=HOLD_S,
+                folder=self.folder,
+            )
+        )
+
+    @property
+    def registry(self) -> str:
+        assert self.stack.registry is not None
+        return self.stack.registry.url
+
+    @property
+    def warehouse(self) -> Path:
+        return self.folder / "warehouse"
+
+    def initialise(self) -> str:
+        done = subprocess.run([*self._twofold, "init"], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise StoryFailed(f"twofold init failed: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def start_connector(self) -> None:
+        self.connector = GuardedProcess("connector", [*self._twofold, "run"], log=self.folder / "connector.log")
+
+    def start_mirror(self) -> None:
+        arguments = [
+            "--bootstrap",
+            self.stack.kafka.bootstrap,
+            "--registry",
+            self.registry,
+            "--trigger",
+            "interval=500ms",
+        ]
+        self.mirror = GuardedProcess("mirror", self._spark("mirror", *arguments), log=self.folder / "mirror.log")
+
+    def verify(self) -> subprocess.CompletedProcess[str]:
+        """Source against mirror; status 0 if they are equal."""
+        postgres = self.stack.postgres
+        source = f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres?user=postgres"
+        with (self.folder / "verify.log").open("w") as log:
+            return subprocess.run(
+                self._spark("verify", "--source", source, "--patience", "180"), stdout=subprocess.PIPE, stderr=log, text=True, check=False
+            )
+
+    def stop(self) -> None:
+        for process in (self.mirror, self.connector):
+            if process is not None:
+                process.stop()
+
+    @property
+    def _twofold(self) -> list[str]:
+        return [sys.executable, "-m", "twofold", "--config", str(self.config)]
+
+    def _spark(self, command: str, *arguments: str) -> list[str]:
+        common = ["--prefix", NAME, "--warehouse", str(self.warehouse), "--java-home", str(spark_java_home())]
+        return [sys.executable, "-m", "twofold_spark", command, *common, *arguments]
