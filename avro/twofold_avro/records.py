@@ -38,7 +38,7 @@ class Record:
         """`writer` is the schema that the message's id names, where it is not this version's own."""
         _, body = wire.unframe(message)
         mine = _codec(cls.schema_name)
-        theirs = mine if writer is None else fastavro.parse_schema(_without_logical_types(writer))
+        theirs = mine if writer is None else fastavro.parse_schema(without_logical_types(writer))
         found = fastavro.schemaless_reader(io.BytesIO(body), theirs, mine)
         assert isinstance(found, dict)
         return cls(**{name: _as_value(name, value) for name, value in found.items()})
@@ -207,14 +207,15 @@ def _as_value(name: str, value: Any) -> Any:
 
 @cache
 def _codec(name: FixedName) -> Avro:
-    return fastavro.parse_schema(_without_logical_types(fixed(name)))
+    return fastavro.parse_schema(without_logical_types(fixed(name)))
 
 
-def _without_logical_types(schema: Avro) -> Avro:
+def without_logical_types(schema: Avro) -> Avro:
+    """The same bytes, read as the plain numbers that they are."""
     match schema:
         case dict():
-            return {key: _without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
+            return {key: without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
         case list():
-            return [_without_logical_types(branch) for branch in schema]
+            return [without_logical_types(branch) for branch in schema]
         case _:
             return schema
