@@ -239,7 +239,7 @@ class Tables:
     def _plan(self, shape: TableShape, partitions: int, key_id: int, value_id: int) -> RowPlan:
         return RowPlan(
             shape,
-            key_schema_id=key_id,
+            key_schema_id=None if shape.keyless else key_id,
             value_schema_id=value_id,
             partitions=partitions,
             server=self._server,
