@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from twofold_spark.errors import Refused
 
 OP, UNCHANGED, COPIES = "_op", "_unchanged", "_copies"
-_SENT, _MOVED, _TABLE = "sent", "moved", "table"
+_SENT, _MOVED, _TABLE, _LOST = "sent", "moved", "table", "lost"
 
 
 def carried(
@@ -36,8 +36,8 @@ def carried(
     )
     rows = last.select("l.*").where(f.col(OP).isNotNull())
     deletes = history.where(f.col(OP) == "d").select("_this", *(_state(c) for c in columns))
-    for column in columns:
-        rows = _followed(rows, deletes, column)
+    rows, of_table = _followed(rows, deletes, columns)
+    for column in of_table:
         rows = _looked_up(rows, key, column, current)
     values = {c: f.when(f.col(f"{_state(c)}.kind") == _SENT, f.col(f"{_state(c)}.value")) for c in columns}
     names = list(rows.select("image.*").columns)
@@ -85,26 +85,48 @@ def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> Da
     return events
 
 
-def _followed(rows: DataFrame, deletes: DataFrame, column: str) -> DataFrame:
-    """Rows whose value moved with a key change get what the old key had, step by step until none points to a change."""
-    state = _state(column)
-    there = deletes.select(f.col("_this").alias("_there"), f.col(state).alias("_found"))
-    while not rows.where(f.col(f"{state}.kind") == _MOVED).isEmpty():
-        moved = f.col(f"{state}.kind") == _MOVED
-        met = rows.join(there, moved & (f.col(f"{state}.past") == f.col("_there")), "left")
-        if not met.where(moved & f.col("_there").isNull()).isEmpty():
+def _followed(rows: DataFrame, deletes: DataFrame, columns: list[str]) -> tuple[DataFrame, list[str]]:
+    """Rows whose value moved with a key change get what the old key had, step by step until none points to a change.
+
+    Also says in which columns values are now the table's under an old key.
+    """
+    while True:
+        # Each step is made before the next is looked at: a chain is short, its plan would not be.
+        rows = rows.localCheckpoint()
+        kinds = {
+            (kind, c): f.max(f.col(f"{_state(c)}.kind") == kind) for c in columns for kind in (_MOVED, _TABLE, _LOST)
+        }
+        found = rows.agg(*(any_.alias(f"{kind} {c}") for (kind, c), any_ in kinds.items())).first()
+        assert found is not None, "an aggregate of no rows is a row"
+        if lost := [c for c in columns if found[f"{_LOST} {c}"]]:
             raise Refused(
-                f"a key change carries the unchanged column {column!r} and the old key's delete is not in its batch",
-                at_stake="the column's value",
+                f"a key change carries the unchanged columns {lost} and the old key's delete is not in its batch",
+                at_stake="the columns' values",
                 repair="reload the table: the topic was not written by Twofold, or lost records",
             )
-        of_table = f.struct(
-            f.lit(_TABLE).alias("kind"), f.col(f"{state}.value").alias("value"), f.col(f"{state}.past").alias("past")
-        )
-        step = f.when(moved & f.col("_found").isNull(), of_table).when(moved, f.col("_found")).otherwise(f.col(state))
-        # Each step is made before the next is looked at: a chain is short, its plan would not be.
-        rows = met.withColumn(state, step).drop("_there", "_found").localCheckpoint()
-    return rows
+        moved = [c for c in columns if found[f"{_MOVED} {c}"]]
+        if not moved:
+            return rows, [c for c in columns if found[f"{_TABLE} {c}"]]
+        for column in moved:
+            rows = _step(rows, deletes, column)
+
+
+def _step(rows: DataFrame, deletes: DataFrame, column: str) -> DataFrame:
+    """One column's values that moved here become what the old key's row was when it moved away."""
+    state = f.col(_state(column))
+    there = deletes.select(f.col("_this").alias("_there"), state.alias("_found"))
+    moved = state["kind"] == _MOVED
+    met = rows.join(there, moved & (state["past"] == f.col("_there")), "left")
+
+    def now(kind: str) -> Column:
+        return f.struct(f.lit(kind).alias("kind"), state["value"].alias("value"), state["past"].alias("past"))
+
+    step = (
+        f.when(~f.coalesce(moved, f.lit(False)), state)
+        .when(f.col("_there").isNull(), now(_LOST))
+        .otherwise(f.coalesce(f.col("_found"), now(_TABLE)))
+    )
+    return met.withColumn(_state(column), step).drop("_there", "_found")
 
 
 def _looked_up(
@@ -113,8 +135,6 @@ def _looked_up(
     """Rows whose value is the table's under an old key get it; a row in backfill may not be there yet, then null."""
     state = _state(column)
     wanted = f.col(f"{state}.kind") == _TABLE
-    if rows.where(wanted).isEmpty():
-        return rows
     table = current()
     value_type = rows.select(f"{state}.value").schema[0].dataType
     found: Column = f.lit(None).cast(value_type)
