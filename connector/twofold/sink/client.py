@@ -118,7 +118,11 @@ class KafkaSettings:
 
 
 QUEUE_FULL, TIMED_OUT, PARTITION_EOF = KafkaError._QUEUE_FULL, KafkaError._TIMED_OUT, KafkaError._PARTITION_EOF
-MSG_SIZE_TOO_LARGE, TOPIC_ALREADY_EXISTS = KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_ALREADY_EXISTS
+WRONG_STATE, MSG_SIZE_TOO_LARGE, TOPIC_ALREADY_EXISTS = (
+    KafkaError._STATE,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.TOPIC_ALREADY_EXISTS,
+)
 
 _TOOK_OVER = "another instance took over this prefix, or the broker timed the transaction out"
 _AWAY = "check that the brokers of kafka.bootstrap run and that enough replicas are in sync"

@@ -20,12 +20,13 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from twofold.errors import RunEnded
+from twofold.errors import RunEnded, TwofoldError
 from twofold.sink.batch import Record
 from twofold.sink.client import (
     MSG_SIZE_TOO_LARGE,
     QUEUE_FULL,
     TIMED_OUT,
+    WRONG_STATE,
     KafkaSettings,
     kafka_error_of,
     sort_error,
@@ -36,6 +37,8 @@ from twofold.sink.watch import Watch
 
 _SLICE_S: Final = 5.0
 """A call is resumed at least this often, so that a signal or a shutdown is noticed."""
+_LOOK_S: Final = 0.2
+"""While a flush has not come to its end, this often it is looked whether it still can."""
 _PAUSE_S: Final = 0.02
 """Before a retriable call is repeated: some of them fail at once while a broker is away."""
 _PRODUCE_S_MAX: Final = 3600.0
@@ -123,8 +126,7 @@ class TransactionalProducer:
 
     def flush(self) -> None:
         """Return when the brokers have acknowledged everything that was handed over and asked to be reported."""
-        self._call("flush", self._alive.flush)
-        self._check_delivered()
+        self._call("flush", self._flush_slice)
 
     def ranges(self) -> tuple[Written, ...]:
         """What this transaction has written so far; after a flush."""
@@ -150,7 +152,12 @@ class TransactionalProducer:
     def abort(self, within_s: float | None = None) -> None:
         """Abort, after a flush: an abort that overtakes what was just produced can kill the producer."""
         assert self.in_transaction, self.transactional_id
-        self._call("flush", self._alive.flush, within_s)
+        try:
+            self._call("flush", self._flush_slice, within_s)
+        except TwofoldError:
+            if self._producer is None:
+                raise
+            # What failed is what the abort takes away.
         self._call("abort_transaction", self._alive.abort_transaction, within_s)
         self.in_transaction = False
 
@@ -221,6 +228,22 @@ class TransactionalProducer:
     def _check_delivered(self) -> None:
         if self._failed is not None:
             raise sort_error(self._failed, f"{self.transactional_id}: delivering rows")
+
+    def _flush_slice(self, slice_s: float) -> int:
+        left = self._alive.flush(min(slice_s, _LOOK_S))
+        self._check_delivered()
+        if left:
+            self._check_state()
+        return left
+
+    def _check_state(self) -> None:
+        """Raise what made the transaction fail. A failed one never drains, and nothing but another call tells: this one is refused in any case."""
+        try:
+            self._alive.begin_transaction()
+        except KafkaException as error:
+            found = kafka_error_of(error)
+            if found is None or found.code() != WRONG_STATE:
+                raise
 
     def _call(self, name: str, call: Callable[[float], object], within_s: float | None = None) -> None:
         """Call, in slices of time, until it returns nothing or 0; retriable errors are retried."""

@@ -14,6 +14,7 @@ from twofold.sink.batch import RowBatch
 from twofold.sink.client import KafkaSettings
 from twofold.sink.fence import Fencing, fence
 from twofold.sink.names import Names
+from twofold.sink.producer import TransactionalProducer
 from twofold.sink.records import SchemaIds
 from twofold.sink.registry import Registry
 from twofold.sink.topics import TopicPolicy, Topics, Wanted
@@ -63,6 +64,16 @@ class Ground:
         fencing = fence(self.settings, self.names, self.registry, self.ids, pool=pool, watch=self.watch)
         self.ending.callback(fencing.publisher.close)
         return fencing
+
+    def bystander(self, topic: str = "") -> TransactionalProducer:
+        """Another program's producer, with a transaction begun."""
+        other = TransactionalProducer(f"{self.names.prefix}.other", self.settings, self.watch)
+        self.ending.callback(other.destroy)
+        other.init()
+        other.begin()
+        other.produce(topic or self.table, 0, [{"key": b"k", "value": b"bystander"}])
+        other.flush()
+        return other
 
     def rows(self, *values: str) -> RowBatch:
         """One record a value, partition by partition."""

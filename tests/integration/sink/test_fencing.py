@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress
-from twofold.errors import Fenced, MissingGround, RunEnded, TwofoldError
-from twofold.sink.producer import TransactionalProducer
+from twofold.errors import Fenced, MissingGround, RunEnded, TwofoldError, Unreachable
 from twofold.sink.publisher import Publisher
 from twofold_avro.records import Prepared
 
@@ -132,17 +131,12 @@ def test_a_transaction_that_the_broker_timed_out_ends_the_run_and_is_gone(ground
     publisher.produce(ground.rows("late"))
     publisher._main.flush()
     ground.options["transaction_timeout_ms"] = 60_000
-    other = TransactionalProducer(f"{ground.names.prefix}.other", ground.settings, ground.watch)
-    other.init()
-    other.begin()
-    other.produce(ground.table, 0, [{"key": b"k", "value": b"behind"}])
-    other.commit()
-    other.destroy()
-    eventually(lambda: ground.committed() == ["behind"], within_s=60)  # the broker has given the partition back
+    ground.bystander().commit()
+    eventually(lambda: ground.committed() == ["bystander"], within_s=60)  # the broker has given the partition back
     with pytest.raises((Fenced, RunEnded)):
         publisher.commit_main(commit(1), progress(1))
     assert ground.take_over().recovered.progress is None
-    assert ground.committed() == ["behind"]
+    assert ground.committed() == ["bystander"]
 
 
 def test_a_timeout_above_the_brokers_is_refused_with_the_setting(ground: Ground) -> None:
@@ -150,3 +144,16 @@ def test_a_timeout_above_the_brokers_is_refused_with_the_setting(ground: Ground)
     ground.options["transaction_timeout_ms"] = limit + 1000
     with pytest.raises(MissingGround, match=r"transaction\.max\.timeout\.ms"):
         ground.take_over()
+
+
+def test_recovery_waits_for_what_is_open_in_its_topics_and_names_it(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    publisher.commit_main(None, progress(1))
+    other = ground.bystander(ground.names.progress)
+    publisher.commit_main(None, progress(2))  # behind it, so not visible
+    ground.options["call_timeout_s"] = 1
+    with pytest.raises(Unreachable, match=f"find-hanging --topic {ground.names.progress}"):
+        ground.take_over()
+    other.abort()
+    ground.options["call_timeout_s"] = 30
+    assert ground.take_over().recovered.progress == progress(2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress, read
@@ -79,15 +81,26 @@ def test_order_in_a_partition_is_the_order_of_production_through_a_queue_that_is
 
 def test_a_prepare_is_real(ground: Ground) -> None:
     publisher = ground.take_over().publisher
-    publisher.open(1, [ground.rows("a", "b", "c")])
-    assert ground.uncommitted() == ["a", "b", "c"]
+    rows = [f"{n:02d}" for n in range(12)]
+    publisher.open(1, [ground.rows(*rows[:9]), ground.rows(*rows[9:])])
+    assert ground.uncommitted() == rows
     assert ground.committed() == []
     publisher.produce(RowBatch())
     publisher.commit_main(None, progress(0), ledger={"7:0/1": LEDGER})
     assert ground.committed() == []
     record = publisher.commit_prepared(1, commit(1, "prepared"), progress(1), ledger={})
-    eventually(lambda: ground.committed() == ["a", "b", "c"])
-    assert len(record.ranges) == 3
+    eventually(lambda: ground.committed() == rows)
+    assert [r.count for r in record.ranges] == [4, 4, 4]
+
+
+def test_a_prepare_is_not_open_if_a_row_in_its_middle_was_not_taken(ground: Ground) -> None:
+    ground.options["client"] = {"message.max.bytes": 3_000_000}
+    publisher = ground.take_over().publisher
+    batch = RowBatch()
+    for size in (1, 2_000_000, 1):
+        batch.lists(ground.table, 3)[0].append({"key": b"k", "value": b"x" * size})
+    with pytest.raises(Refused, match=r"max\.message\.bytes"):
+        publisher.open(0, [batch])
 
 
 def test_nothing_of_an_aborted_prepare_is_ever_visible(ground: Ground) -> None:
@@ -102,14 +115,14 @@ def test_nothing_of_an_aborted_prepare_is_ever_visible(ground: Ground) -> None:
 
 def test_an_abort_right_after_the_rows_leaves_the_producer_alive(ground: Ground) -> None:
     main = ground.take_over().publisher._main
-    for _ in range(150):
+    for n in range(150):
+        main.begin()
+        main.produce(ground.table, 0, [{"key": b"k", "value": b"alive%03d" % n}])
+        main.commit()
         main.begin()
         main.produce(ground.table, 0, [{"key": b"k", "value": b"dead"}])
         main.abort()
-        main.begin()
-        main.produce(ground.names.prepared, 0, [{"key": b"k", "value": b"alive"}])
-        main.commit()
-    assert ground.committed() == []
+    eventually(lambda: ground.committed() == [f"alive{n:03d}" for n in range(150)])
 
 
 def test_the_main_producer_must_have_committed_before_another_one_writes(ground: Ground) -> None:
@@ -184,15 +197,30 @@ def test_a_row_that_the_topic_alone_finds_too_large_is_refused(ground: Ground) -
     assert ground.committed() == []
 
 
+def test_a_row_in_the_middle_that_the_topic_finds_too_large_is_told_at_once(ground: Ground) -> None:
+    """Only the first and the last row of a partition ask for a delivery report, and a failed transaction never drains."""
+    ground.options["client"] = {"message.max.bytes": 3_000_000}
+    publisher = ground.take_over().publisher
+    batch = RowBatch()
+    for size in (1, 2_000_000, 1):
+        batch.lists(ground.table, 3)[0].append({"key": b"k", "value": b"x" * size})
+    publisher.produce(batch)
+    begun = time.monotonic()
+    with pytest.raises(Refused, match=r"max\.message\.bytes"):
+        publisher.commit_main(commit(1), progress(1))
+    publisher.close()
+    assert time.monotonic() - begun < 10, "not at the end of the call's bound, 30 s"
+    ground.bystander().commit()
+    eventually(lambda: ground.committed() == ["bystander"])
+
+
 def test_closing_gives_the_topics_back_to_their_readers(ground: Ground) -> None:
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("open"))
     publisher._main.flush()
     publisher.close()
-    other = ground.take_over().publisher
-    other.produce(ground.rows("after"))
-    other.commit_main(commit(1), progress(1))
-    eventually(lambda: ground.committed() == ["after"])
+    ground.bystander().commit()
+    eventually(lambda: ground.committed() == ["bystander"])
 
 
 def test_ranges_cover_the_partitions_that_were_written_and_no_others(ground: Ground) -> None:
