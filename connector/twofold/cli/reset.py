@@ -1,0 +1,31 @@
+"""`twofold reset`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from twofold.config import load
+
+
+@click.command(
+    help="""Remove what init made in PostgreSQL: the slot, and the publication if init made it. Says first what would be lost, and asks.
+
+    The topics stay: delete them by hand, or choose another kafka.prefix, before init is run again.
+
+    Example: twofold -c bank.toml reset"""
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def command(config_file: Path | None, *, yes: bool) -> None:
+    from twofold.source.setup import describe_loss, drop  # noqa: PLC0415  (loads the client)
+
+    config = load(config_file)
+    loss = describe_loss(config.conninfo, config.slot)
+    click.echo(str(loss) if loss else f"slot {config.slot} does not exist")
+    if not yes:
+        click.confirm("Remove it?", abort=True)
+    for removed in drop(config.conninfo, config.slot, [config.publication]):
+        click.echo(f"removed: {removed}")
+    click.echo(f"the topics {config.prefix}.* stay: delete them, or choose another kafka.prefix, before twofold init")

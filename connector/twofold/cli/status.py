@@ -1,0 +1,56 @@
+"""`twofold status`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from twofold.config import load
+from twofold.positions import format_lsn
+
+if TYPE_CHECKING:
+    from twofold.runner.report import Status
+
+
+@click.command(
+    help="""Where the connector stands: positions, lag, who holds the slot, transactions in doubt.
+
+    Asks PostgreSQL and Kafka, so it works whether the connector runs or not. Changes nothing.
+
+    Example: twofold -c bank.toml status --json"""
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; positions are numbers.")
+@click.pass_obj
+def command(config_file: Path | None, *, as_json: bool) -> None:
+    from twofold.runner.report import look  # noqa: PLC0415  (loads the clients)
+
+    status = look(load(config_file))
+    click.echo(json.dumps(asdict(status), indent=2) if as_json else _words(status))
+
+
+def _words(status: Status) -> str:
+    def lsn(position: int | None) -> str:
+        return "-" if position is None else format_lsn(position)
+
+    if not status.initialised:
+        return f"connector {status.name} is not initialised: run twofold init"
+    lines = [
+        f"connector   {status.name}, "
+        + (f"running (walsender {status.held_by_pid})" if status.held_by_pid else "not running: nobody holds the slot"),
+        f"two_phase   {status.two_phase}",
+        f"source      {lsn(status.source_lsn)}",
+        f"in Kafka    {lsn(status.applied_lsn)}, commit record {status.sequence}, {status.behind_bytes} bytes of WAL behind",
+        f"confirmed   {lsn(status.confirmed_lsn)}, slot {status.slot}, WAL {status.wal_status}",
+    ]
+    if status.backfilling:
+        lines.append(f"backfill    {', '.join(status.backfilling)}")
+    lines.append(f"in doubt    {len(status.in_doubt)}")
+    lines += [
+        f"  {each.gid}  xid {each.xid}, {each.age_s:.0f} s, {each.in_kafka}, owner {each.owner}"
+        for each in status.in_doubt
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,106 @@
+"""What can be said of the connector from outside: read from PostgreSQL and Kafka, whether it runs or not. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Literal
+
+from twofold.config import Config
+from twofold.positions import Lsn
+from twofold.runner.ground import kafka_settings, names_of, registry_settings
+from twofold.sink.progress import ProgressReader, Recovered
+from twofold.sink.registry import Registry
+from twofold.source import identity
+from twofold_avro.records import Prepared
+
+TwoPhase = Literal["disabled", "pending", "enabled"]
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt:
+    """A prepared transaction without an outcome, as PostgreSQL and the ledger know it."""
+
+    xid: int
+    gid: str
+    owner: str
+    age_s: float
+    in_kafka: Literal["open", "parked", "not yet read"]
+    rows: int | None
+    topics: tuple[str, ...]
+    global_id: str | None
+    branch: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where the connector stands."""
+
+    name: str
+    slot: str
+    initialised: bool
+    held_by_pid: int | None
+    two_phase: TwoPhase
+    source_lsn: Lsn
+    confirmed_lsn: Lsn | None
+    applied_lsn: Lsn | None
+    sequence: int | None
+    behind_bytes: int | None
+    """WAL between what is in Kafka and the source's end; what is not published counts as well until progress has followed."""
+    wal_status: str | None
+    in_doubt: tuple[InDoubt, ...]
+    backfilling: tuple[str, ...]
+
+
+def look(config: Config) -> Status:
+    """One look at both sides."""
+    slot = identity.slot_state(config.conninfo, config.slot)
+    server = identity.identify(config.conninfo)
+    recovered = read_progress(config)
+    progress = recovered.progress
+    applied = Lsn(progress.applied_lsn) if progress else None
+    backfilling = tuple(topic for topic, pin in recovered.pins.items() if pin.backfill != "ready")
+    return Status(
+        name=config.name,
+        slot=config.slot,
+        initialised=slot is not None and bool(applied),
+        held_by_pid=slot.active_pid if slot else None,
+        two_phase="disabled" if not slot or not slot.two_phase else "pending" if backfilling else "enabled",
+        source_lsn=server.xlogpos,
+        confirmed_lsn=slot.confirmed_flush if slot else None,
+        applied_lsn=applied,
+        sequence=progress.sequence if progress else None,
+        behind_bytes=max(0, server.xlogpos - applied) if applied else None,
+        wal_status=slot.wal_status if slot else None,
+        in_doubt=in_doubt(config, recovered.unresolved.values()),
+        backfilling=backfilling,
+    )
+
+
+def read_progress(config: Config) -> Recovered:
+    """What Kafka holds of the connector."""
+    with closing(Registry(registry_settings(config))) as registry:
+        return ProgressReader(kafka_settings(config), names_of(config), registry).read()
+
+
+def in_doubt(config: Config, ledger: Iterable[Prepared]) -> tuple[InDoubt, ...]:
+    """Oldest first."""
+    entries: dict[tuple[int, str], Prepared] = {(e.xid, e.gid): e for e in ledger}
+    found = []
+    for prepared in identity.prepared_transactions(config.conninfo, all_databases=False):
+        entry = entries.get((prepared.xid, prepared.gid))
+        found.append(
+            InDoubt(
+                xid=prepared.xid,
+                gid=prepared.gid,
+                owner=prepared.owner,
+                age_s=prepared.age.total_seconds(),
+                in_kafka="not yet read" if entry is None else "open" if entry.state == "open" else "parked",
+                rows=entry.rows if entry else None,
+                topics=entry.topics if entry else (),
+                global_id=entry.global_id if entry else None,
+                branch=entry.branch if entry else None,
+            )
+        )
+    return tuple(found)
