@@ -1,0 +1,63 @@
+"""Confluent's own deserializer and registry take our schemas and bytes as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from avro_capture import LSN, PARTITIONS, SERVER, TS_MS, TS_US, Capture, Message, modules
+from twofold_avro.names import topic_of
+from twofold_avro.schemas import canonical, envelope_schema, key_schema
+
+
+class _Registry(Protocol):
+    @property
+    def url(self) -> str: ...
+
+
+@pytest.fixture
+def capture(database: str, prefix: str) -> Iterator[Capture]:
+    made = Capture(database, prefix)
+    made.run(
+        "CREATE TABLE public.t (id int, day date, note text, price numeric(9,2), tags text[], PRIMARY KEY (id, day))"
+    )
+    made.publish("public.t")
+    yield made
+    made.close()
+
+
+def test_confluents_deserializer_reads_key_and_value(capture: Capture, registry: _Registry, prefix: str) -> None:
+    capture.run(
+        "INSERT INTO public.t VALUES (1, '2024-02-29', 'ä', 'NaN', '{a,NULL}'), (2, 'infinity', NULL, 1.50, NULL)"
+    )
+    capture.run("UPDATE public.t SET id = 3 WHERE id = 1")
+    capture.run("DELETE FROM public.t")
+    payloads = capture.changes()
+    shape = capture.shape("t")
+    topic = topic_of(prefix, shape.schema, shape.table)
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        key_id = client.register_schema(f"{topic}-key", Schema(canonical(key_schema(shape, prefix)), "AVRO"))
+        value_id = client.register_schema(f"{topic}-value", Schema(canonical(envelope_schema(shape, prefix)), "AVRO"))
+        assert value_id == client.register_schema(
+            f"{topic}-value", Schema(canonical(envelope_schema(shape, prefix)), "AVRO")
+        )
+        read = AvroDeserializer(client)
+        for module in modules():
+            ids = {"key_schema_id": key_id, "value_schema_id": value_id}
+            plan = module.RowPlan(shape, **ids, partitions=PARTITIONS, server=SERVER, tombstones=True)
+            header = module.TransactionHeader(7, TS_US, "7:1")
+            made: list[Message] = []
+            for payload in payloads:
+                lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
+                plan.append(payload, 1, LSN, header, TS_MS, lists)
+                made += [m for messages in lists for m in messages]
+            keys: list[Any] = [read(m["key"], SerializationContext(topic, MessageField.KEY)) for m in made]
+            values: list[Any] = [read(m["value"], SerializationContext(topic, MessageField.VALUE)) for m in made]
+            assert {(key["id"], key["day"]) for key in keys} == {(1, "2024-02-29"), (2, "infinity"), (3, "2024-02-29")}
+            assert sorted(v["op"] for v in values if v is not None) == ["c", "c", "c", "d", "d", "d"]
+            assert values.count(None) == 3
