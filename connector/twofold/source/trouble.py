@@ -52,6 +52,8 @@ def stream_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError
     words = words_of(error)
     if error.sqlstate == "42704" and "publication" in words:
         return missing_publication(words)
+    if "could not map filen" in words or "unexpected duplicate for tablespace" in words:
+        return _undecodable(slot, words)
     if error.sqlstate in {"55000", "57P01", "58P01"} and (lost := _lost(conninfo, slot)) is not None:
         return lost
     return RunEnded(f"the stream of slot {slot!r} ended: {words}")
@@ -64,6 +66,16 @@ def skipped_publication(diagnostic: psycopg.errors.Diagnostic) -> TwofoldError |
     if diagnostic.severity_nonlocalized == "WARNING" and "publication" in (diagnostic.message_primary or ""):
         return missing_publication(f"{diagnostic.severity}: {diagnostic.message_primary}")
     return None
+
+
+def _undecodable(slot: str, words: str) -> Refused:
+    """A server bug (docs/source.md): the same error comes again at each try, so it is not left to recovery."""
+    return Refused(
+        f"PostgreSQL cannot decode slot {slot!r} any further: {words}; a prepared transaction that had truncated or rewritten "
+        "a table within a savepoint was rolled back before it was decoded",
+        at_stake="all changes after it: the server meets the same error at each try",
+        repair=RELOAD,
+    )
 
 
 def missing_publication(words: str) -> Refused:

@@ -69,10 +69,12 @@ class Stream:
 
 
 @contextmanager
-def streaming(conninfo: str, name: str, options: SessionOptions | None = None, start: Lsn = NO_LSN) -> Iterator[Stream]:
-    """Open the slot `name` of the publication `name`."""
+def streaming(
+    conninfo: str, name: str, options: SessionOptions | None = None, start: Lsn = NO_LSN, publication: str = ""
+) -> Iterator[Stream]:
+    """Open the slot `name` of a publication, which has the same name unless another is given."""
     session = ReplicationSession(
-        conninfo, slot=name, publications=[name], application_name=name, options=options or PLAIN
+        conninfo, slot=name, publications=[publication or name], application_name=name, options=options or PLAIN
     )
     session.open(start)
     try:

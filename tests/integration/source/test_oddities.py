@@ -11,16 +11,20 @@ import pytest
 from psycopg import sql
 
 from integration.source.stream import PLAIN, Writer, kinds, make_slot, prepare, streaming, the
+from twofold.errors import Refused
 from twofold.positions import PreparedIdentity
 from twofold.source import setup
 from twofold.source.messages import (
     BeginPrepare,
     CommitPrepared,
     Insert,
+    LogicalMessage,
     Origin,
     Prepare,
     Relation,
     RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
     Text,
 )
 from twofold.stack import PostgresServer
@@ -177,3 +181,40 @@ def test_identity_is_what_outcomes_are_matched_by(
         got = stream.until_mark(writer)
     assert [m.identity for m in got if isinstance(m, Prepare)] == [PreparedIdentity(xids[g], g) for g in gids]
     assert [m.identity for m in got if isinstance(m, CommitPrepared)] == [PreparedIdentity(xids[g], g) for g in "cab"]
+
+
+@pytest.mark.parametrize("postgres", ["16", "17", "18"], indirect=True)
+def test_a_streamed_message_does_not_say_which_savepoint_it_is_of(database: str, prefix: str, writer: Writer) -> None:
+    """It carries the transaction's xid, where rows carry the subtransaction's: rolled back to a savepoint it stays."""
+    forced = psycopg.conninfo.make_conninfo(database, options="-c debug_logical_replication_streaming=immediate")
+    with streaming(forced, prefix, replace(PLAIN, streaming="on")) as stream:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO t VALUES (1)")
+        writer.execute("SAVEPOINT s")
+        writer.execute("INSERT INTO t VALUES (2)")
+        writer.execute("SELECT pg_logical_emit_message(true, 'p', 'rolled back')")
+        writer.execute("ROLLBACK TO s")
+        writer.execute("COMMIT")
+        got = stream.until_mark(writer)
+    top = the(StreamCommit, got).xid
+    rolled_back = the(StreamAbort, got).subxid
+    assert [m.xid for m in got if isinstance(m, Insert)] == [top, rolled_back]
+    assert the(LogicalMessage, got).xid == top != rolled_back
+
+
+def test_a_rolled_back_prepare_that_rewrote_a_table_can_stop_the_stream_for_good(
+    database: str, prefix: str, writer: Writer
+) -> None:
+    """A bug of the server as of 15.19 to 18.6. Known for what it is, so that nobody retries it for ever."""
+    writer.execute("BEGIN")
+    writer.execute("SAVEPOINT s")
+    writer.execute("TRUNCATE t")
+    writer.execute("INSERT INTO t VALUES (1)")
+    writer.execute("RELEASE s")
+    writer.execute("INSERT INTO t VALUES (2)")
+    writer.execute("PREPARE TRANSACTION 'g'")
+    writer.execute("ROLLBACK PREPARED 'g'")
+    writer.execute("VACUUM pg_class")
+    for _ in range(2):
+        with streaming(database, prefix) as stream, pytest.raises(Refused, match="rolled back before it was decoded"):
+            stream.until_mark(writer)

@@ -1,0 +1,206 @@
+"""Puts a decoded stream together again, as simply as it can be done: whole transactions in commit order, and the tables that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from twofold.positions import PreparedIdentity
+from twofold.source.catalog import Catalog
+from twofold.source.messages import (
+    Begin,
+    BeginPrepare,
+    Binary,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    Prepare,
+    Relation,
+    RollbackPrepared,
+    Row,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Text,
+    Truncate,
+    Unchanged,
+    Update,
+)
+
+Named: TypeAlias = "dict[str, bytes | Unchanged | None]"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One line of a transaction. `old_whole`: `old` has all columns, not only the identity's."""
+
+    what: str
+    relation: Relation | None = None
+    old: Named | None = None
+    new: Named | None = None
+    old_whole: bool = False
+    content: str = ""
+
+
+@dataclass
+class Transaction:
+    xid: int
+    changes: list[tuple[int | None, Change]] = field(default_factory=list)
+    relations: dict[int, Relation] = field(default_factory=dict)
+
+    def take_back(self, subxid: int) -> None:
+        self.changes = [(xid, change) for xid, change in self.changes if xid != subxid]
+
+
+@dataclass
+class Assembler:
+    """Feed it messages; `committed` grows in commit order. Counts what it saw."""
+
+    committed: list[Transaction] = field(default_factory=list)
+    prepared: dict[PreparedIdentity, Transaction] = field(default_factory=dict)
+    streamed: dict[int, Transaction] = field(default_factory=dict)
+    relations: dict[int, Relation] = field(default_factory=dict)
+    current: Transaction | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def feed(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            name = type(message).__name__
+            self.counts[name] = self.counts.get(name, 0) + 1
+            if not self._frame(message):
+                self._change(message)
+
+    def _frame(self, message: Message) -> bool:
+        match message:
+            case Begin(_, _, xid):
+                self.current = Transaction(xid)
+            case BeginPrepare(_, _, _, identity):
+                self.current = Transaction(identity.xid)
+            case Commit():
+                self._commit(self._take_current())
+            case Prepare(_, _, _, identity):
+                self._prepare(identity, self._take_current())
+            case StreamStart(xid, first):
+                assert first == (xid not in self.streamed)
+                self.current = self.streamed.setdefault(xid, Transaction(xid))
+            case StreamStop():
+                self._take_current()
+            case StreamCommit(xid):
+                self.relations |= self.streamed[xid].relations  # the server takes them as sent to all from here on
+                self._commit(self.streamed.pop(xid))
+            case StreamPrepare(_, _, _, identity):
+                self._prepare(identity, self.streamed.pop(identity.xid))
+            case StreamAbort(xid, subxid):
+                self._abort(xid, subxid)
+            case CommitPrepared(_, _, _, identity):
+                self._commit(self.prepared.pop(identity))
+            case RollbackPrepared(_, _, _, _, identity):
+                self.prepared.pop(identity)
+            case _:
+                return False
+        return True
+
+    def _abort(self, xid: int, subxid: int) -> None:
+        if xid == subxid:
+            self.streamed.pop(xid)
+        else:
+            self.streamed[xid].take_back(subxid)
+
+    def _take_current(self) -> Transaction:
+        assert self.current is not None
+        transaction, self.current = self.current, None
+        return transaction
+
+    def _prepare(self, identity: PreparedIdentity, transaction: Transaction) -> None:
+        assert identity not in self.prepared
+        self.prepared[identity] = transaction
+
+    def _commit(self, transaction: Transaction) -> None:
+        if transaction.changes:
+            self.committed.append(transaction)
+
+    def _change(self, message: Message) -> None:
+        if isinstance(message, Relation):
+            self._note(message)
+        elif isinstance(message, Insert | Update | Delete):
+            self._add(message.xid, self._row_change(message))
+        elif isinstance(message, Truncate):
+            for oid in message.relations:
+                self._add(message.xid, Change("TRUNCATE", self._relation(oid)))
+        elif isinstance(message, LogicalMessage) and message.transactional:
+            self._add(message.xid, Change("MESSAGE", content=message.content.hex()))
+
+    def _note(self, relation: Relation) -> None:
+        scope = self.relations if relation.xid is None or self.current is None else self.current.relations
+        scope[relation.oid] = replace(relation, xid=None)
+
+    def _relation(self, oid: int) -> Relation:
+        assert self.current is not None
+        return self.current.relations.get(oid) or self.relations[oid]
+
+    def _add(self, xid: int | None, change: Change) -> None:
+        assert self.current is not None
+        self.current.changes.append((xid, change))
+
+    def _row_change(self, message: Insert | Update | Delete) -> Change:
+        relation = self._relation(message.relation)
+        if isinstance(message, Insert):
+            return Change("INSERT", relation, None, named(relation, message.new))
+        whole = message.old is not None
+        before = message.old if message.old is not None else message.key
+        old = named(relation, before) if before is not None else None
+        if isinstance(message, Delete):
+            return Change("DELETE", relation, old, None, whole)
+        return Change("UPDATE", relation, old, named(relation, message.new), whole)
+
+
+def named(relation: Relation, row: Row) -> Named:
+    assert len(row) == len(relation.columns)
+    return {
+        column.name: value.data if isinstance(value, Text | Binary) else value
+        for column, value in zip(relation.columns, row, strict=True)
+    }
+
+
+@dataclass
+class Mirror:
+    """The tables as the committed transactions leave them: rows by key, or in a heap where there is none."""
+
+    catalog: Catalog
+    keys: dict[Relation, tuple[str, ...]] = field(default_factory=dict)
+    tables: dict[str, list[Named]] = field(default_factory=dict)
+
+    def apply(self, change: Change) -> None:
+        if change.relation is None:
+            return
+        rows = self.tables.setdefault(change.relation.table, [])
+        if change.what == "TRUNCATE":
+            rows.clear()
+            return
+        before = None if change.what == "INSERT" else self._remove(rows, change)
+        if change.new is not None:
+            known = {**(before or {}), **(change.old if change.old_whole and change.old else {})}
+            row = {n: known[n] if isinstance(v, Unchanged) else v for n, v in change.new.items()}
+            assert not any(isinstance(v, Unchanged) for v in row.values())
+            rows.append(row)
+
+    def key(self, relation: Relation) -> tuple[str, ...]:
+        if relation not in self.keys:
+            self.keys[relation] = tuple(column.name for column in self.catalog.shape(relation).key)
+        return self.keys[relation]
+
+    def _remove(self, rows: list[Named], change: Change) -> Named:
+        assert change.relation is not None
+        looked_for = change.old if change.old is not None else change.new
+        assert looked_for is not None
+        names = self.key(change.relation) or tuple(looked_for)
+        for number, row in enumerate(rows):
+            if all(row.get(name) == looked_for[name] for name in names):
+                return rows.pop(number)
+        raise AssertionError(f"{change.what} of a row that is not there: {names}")
