@@ -1,0 +1,74 @@
+"""The demo, as a newcomer runs it: to its end, and interrupted."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+DEMO = [sys.executable, "-m", "twofold", "demo"]
+MARK = "TWOFOLD_TEST_MARK"
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """In the environment of everything that the demo starts, so that what is left behind can be found, and ended."""
+    value = uuid.uuid4().hex
+    yield value
+    for pid in marked(value):
+        os.kill(pid, signal.SIGKILL)
+
+
+def marked(mark: str) -> list[int]:
+    """The living processes whose environment carries the mark."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue  # it has ended, or is not ours to look at
+    return found
+
+
+def wait_until(what: str, happened: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(600)
+def test_the_story_ends_well_and_says_so_in_plain_lines(mark: str) -> None:
+    done = subprocess.run(
+        DEMO, capture_output=True, text=True, env={**os.environ, MARK: mark}, timeout=580, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\x1b" not in done.stdout, "no terminal, no escape sequences"
+    assert re.search(r"read_uncommitted: 3 rows .*\n.*read_committed: 0 rows", done.stdout)
+    assert "public.account: 6 rows, equal" in done.stdout
+    assert done.stdout.rstrip().endswith("The mirror equals the source.")
+    wait_until("every process of the demo to end", lambda: not marked(mark), 20)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_it_leaves_no_process_behind(mark: str, ending: signal.Signals, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    with output.open("w") as out:
+        demo = subprocess.Popen(DEMO, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, MARK: mark})
+        wait_until(
+            "the connector and the mirror job to be started", lambda: "twofold run: started" in output.read_text(), 150
+        )
+        assert len(marked(mark)) > 6
+        demo.send_signal(ending)
+        assert demo.wait(60) != 0
+    wait_until("every process of the demo to end", lambda: not marked(mark), 30)
