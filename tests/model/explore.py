@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from model.world import Model, Scenario, Violation, World
+from model.logs import Scenario, Violation
+from model.world import Model, World
 from twofold.errors import RunEnded
 
 

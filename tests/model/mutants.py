@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from model.logs import LENGTH, RECOVERY, Scenario
 from model.scenarios import BY_NAME
-from model.world import LENGTH, RECOVERY, Scenario
 from twofold.bridge import State, feedback, group, prepared
 from twofold.bridge.actions import Forget
 from twofold.bridge.state import NO_FLOOR

@@ -1,10 +1,10 @@
-"""The logs that are explored, in words that `world.Record` explains. Neighbouring records share a boundary in all of them, and every run ends in two crashes at most, anywhere."""
+"""The logs that are explored, in words that `logs.Record` explains. Neighbouring records share a boundary in all of them, and every run ends in two crashes at most, anywhere."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from model.world import scenario
+from model.logs import scenario
 from twofold.bridge import Policy
 
 SYNCHRONOUS = Policy(synchronous=True)
@@ -14,8 +14,8 @@ FULL = (
     scenario("crossed", "P1a P2b T3c K2 T4b R1 T5a", timeouts=1),
     scenario("three", "P1a P2b P3c R2 T4b K3 K1 T5a"),
     scenario("three, all parked in turn", "P1a P2b P3c R2 K3 K1", crashes=1, parks=3),
-    scenario("three, a full pool", "P1a P2b T3d P4c K2 T5b R4 K1 T6a", pool=1, timeouts=1),
-    scenario("one key again and again", "P1a K1 P2a T3b K2 T4a P5a R5 T6a", timeouts=1),
+    scenario("three, a full pool", "P1a P2b T3d P4c K2 T5b R4 K1 T6a", pool=1),
+    scenario("one key again and again", "P1a K1 P2a T3b K2 T4a P5a R5 T6a"),
     scenario("by rule, and without rows", "Q1a E2 P3b X4 K2 K1 R3 T5ab"),
     scenario("prepared before two_phase_at", "H1a T2b P3c K1 T4a K3", timeouts=1),
     scenario("quiet", "T1a W2 P3b M4a R3 W5 M6b W7", turns=True),
@@ -28,11 +28,11 @@ BY_NAME = {each.name: each for each in FULL}
 
 SHORT = (
     replace(BY_NAME["one"], turns=False, timeouts=0, parks=1),
-    replace(BY_NAME["three"], crashes=0),
-    replace(BY_NAME["three, a full pool"], crashes=0),
+    replace(BY_NAME["three"], crashes=0, parks=0),
+    replace(BY_NAME["three, a full pool"], crashes=0, parks=0),
     replace(BY_NAME["by rule, and without rows"], crashes=1, parks=0),
     replace(BY_NAME["prepared before two_phase_at"], crashes=1, parks=0, timeouts=0),
-    replace(BY_NAME["quiet"], crashes=1),
-    replace(BY_NAME["large"], crashes=0),
+    replace(BY_NAME["quiet"], crashes=1, turns=False),
+    replace(BY_NAME["large"], crashes=0, parks=0),
     replace(BY_NAME["synchronous"], crashes=1, timeouts=0),
 )

@@ -15,108 +15,15 @@ Every promise is an assertion at the place where it could be broken: Violation.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from twofold.bridge import Policy, State, actions, events, initial, step
+from model.kafka import Chunk, Item, Kafka, Sink, fenced, replaced, settled
+from model.logs import LENGTH, Record, Scenario, Violation, check
+from twofold.bridge import State, actions, events, initial, step
 from twofold.bridge.state import Phase
 from twofold.positions import Lsn, PreparedIdentity
 
 T = TypeVar("T", bound=Hashable)
-
-LENGTH = 10
-RECOVERY = ("fence main", "fence pool", "read progress")
-
-
-class Violation(AssertionError):
-    """A promise is broken."""
-
-
-def check(holds: bool, what: str) -> None:
-    if not holds:
-        raise Violation(what)
-
-
-@dataclass(frozen=True)
-class Record:
-    """One record of the log. Kinds: T plain, L plain in two chunks, M message, W nothing of ours; P prepare, Q prepare parked by rule, E empty prepare, H prepare before
-    two_phase_at (nothing comes at its place; it comes right before its K); K commit prepared, R rollback prepared, X commit prepared of an empty one that was never announced."""
-
-    kind: str
-    name: str
-    keys: str
-    start: Lsn
-    end: Lsn
-
-    @property
-    def rows(self) -> tuple[str, ...]:
-        return tuple(self.name + key for key in self.keys)
-
-    @property
-    def identity(self) -> PreparedIdentity:
-        return PreparedIdentity(int(self.name[1:]), "gid")
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A log and how hard the world is to it."""
-
-    name: str
-    log: tuple[Record, ...]
-    pool: int = 2
-    crashes: int = 2
-    timeouts: int = 0
-    policy: Policy = field(default_factory=Policy)
-    parks: int = 1  # how many are parked because their time is over, or for a backfill
-    turns: bool = False  # TurnFull and OpenDue may come
-    recovery: tuple[str, ...] = RECOVERY
-
-
-def scenario(name: str, log: str, **settings: object) -> Scenario:
-    """From a line such as `T1a P2b K2`: kind, number, keys."""
-    records = []
-    for place, word in enumerate(log.split()):
-        start = Lsn(place * LENGTH)
-        number = "".join(filter(str.isdigit, word))
-        keys = word[1 + len(number) :]
-        records.append(
-            Record(word[0], ("p" if word[0] in "PQEHKRX" else "t") + number, keys, start, Lsn(start + LENGTH))
-        )
-    check_locks(records)
-    return Scenario(name, tuple(records), **settings)  # type: ignore[arg-type]
-
-
-def check_locks(log: list[Record]) -> None:
-    """What a prepared transaction has written is locked until its outcome: PostgreSQL never makes a log in which it is not."""
-    locked: dict[str, str] = {}
-    for record in log:
-        if record.kind in "KR":
-            locked = {key: holder for key, holder in locked.items() if holder != record.name}
-        assert not locked.keys() & set(record.keys), f"{record} writes what {locked} hold"
-        if record.kind in "PQEH":
-            locked |= dict.fromkeys(record.keys, record.name)
-
-
-class Chunk(NamedTuple):
-    """A transaction's rows in the partition. Producer -1 is main, others are slots; a dead one was aborted by Kafka and nobody has noticed."""
-
-    producer: int
-    rows: tuple[str, ...]
-    status: str  # open, committed, dead
-
-
-class Kafka(NamedTuple):
-    """What survives the connector."""
-
-    committed: int  # source transactions, in commit order
-    tail: tuple[Chunk, ...]  # from the first open chunk on
-    applied_lsn: int
-    sequence: int
-    ledger: frozenset[PreparedIdentity]  # unresolved
-    noted: tuple[tuple[PreparedIdentity, str], ...]  # in main's open transaction
-
-
-Item = tuple[str, ...] | actions.Action  # rows for the main producer, or an action
 
 
 class World(NamedTuple):
@@ -160,12 +67,7 @@ class Model:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.log = scenario.log
-        prepares = {r.name: r for r in self.log if r.kind in "PQEH"}
-        self.prepare = {r.identity: r for r in prepares.values()}
-        outcomes = [(r, prepares[r.name] if r.kind == "K" else r) for r in self.log if r.kind in "TLMK"]
-        self.expected = [(outcome.start, content.rows) for outcome, content in outcomes if content.rows]
-        self.commit_order = {row: n for n, (_, rows) in enumerate(self.expected) for row in rows}
-        self.outcome = {r.identity: r for r in self.log if r.kind in "KR"}
+        self.sink = Sink(self.log)
         self.end = self.log[-1].end
         self.states: Numbers[State] = Numbers()
         self.items: Numbers[Item] = Numbers()
@@ -228,7 +130,7 @@ class Model:
                 )
 
     def _owner(self, chunk: Chunk) -> PreparedIdentity:
-        return next(identity for identity, record in self.prepare.items() if record.rows == chunk.rows)
+        return next(identity for identity, record in self.sink.prepare.items() if record.rows == chunk.rows)
 
     def _due(self, bridge: State) -> Iterator[events.Event]:
         yield events.Drained()
@@ -269,8 +171,8 @@ class Model:
                 return read
             case "P" | "Q" | "E":
                 return self._prepare(read, record)
-            case "K" if self.prepare[record.identity].kind == "H" and not world.half:
-                return self._prepare(world._replace(half=True), self.prepare[record.identity])
+            case "K" if self.sink.prepare[record.identity].kind == "H" and not world.half:
+                return self._prepare(world._replace(half=True), self.sink.prepare[record.identity])
             case "K" | "X":
                 return self._step(read, events.CommitPreparedRead(record.identity, record.start, record.end))
             case _:
@@ -316,13 +218,13 @@ class Model:
         )
         if not self.scenario.policy.synchronous:
             return
-        for start, _rows in self.expected[world.kafka.committed :]:
+        for start, _rows in self.sink.expected[world.kafka.committed :]:
             check(write <= start, "write passes an outcome that Kafka has not accepted")
-        for identity, record in self.prepare.items():
+        for identity, record in self.sink.prepare.items():
             over = world.place > self.log.index(
-                self.outcome[identity]
+                self.sink.outcome[identity]
             )  # nobody waits in a PREPARE whose outcome has come
-            over = over or self.outcome[identity].end <= world.kafka.applied_lsn
+            over = over or self.sink.outcome[identity].end <= world.kafka.applied_lsn
             settled = identity in world.accepted or not record.rows or over or record.kind == "H"
             check(settled or write <= record.start, "write passes a prepare that Kafka has not accepted")
 
@@ -334,10 +236,10 @@ class Model:
         while queue:
             match self.items[queue[0]]:
                 case tuple() as rows:
-                    kafka = self._produce(kafka, rows)
+                    kafka = self.sink.produce(kafka, rows)
                 case actions.AppendStaged(identity):
                     check(identity in spool, "the spool no longer has the rows")
-                    kafka, spool = self._produce(kafka, self.prepare[identity].rows), spool - {identity}
+                    kafka, spool = self.sink.produce(kafka, self.sink.prepare[identity].rows), spool - {identity}
                 case actions.NoteInDoubt(identity, state):
                     check(identity in spool, "the ledger is told of one that the spool has dropped")
                     kafka = kafka._replace(noted=(*kafka.noted, (identity, state)))
@@ -354,7 +256,7 @@ class Model:
         """Carry out the action at the head of the queue and take the answer; one that fails ends the run."""
         assert world.bridge is not None
         action = self.items[world.queue[0]]
-        kafka = self._carry_out(world.kafka, action, world.spool)
+        kafka = self.sink.carry_out(world.kafka, action, world.spool)
         if kafka is None:
             return ended(world, self.states[world.bridge].flush)
         world = world._replace(kafka=kafka, queue=world.queue[1:])
@@ -369,77 +271,6 @@ class Model:
                 return self._step(world, events.PreparedAborted(identity))
             case _:
                 raise AssertionError(action)
-
-    def _carry_out(self, kafka: Kafka, action: Item, spool: frozenset[PreparedIdentity]) -> Kafka | None:
-        match action:
-            case actions.CommitMain(sequence, applied_lsn, _, rows):
-                chunk = find(kafka, -1)
-                check(
-                    rows == (len(chunk.rows) if chunk else 0),
-                    "the commit record's rows are not those that were written",
-                )
-                return self._commit(kafka, chunk, applied_lsn, sequence, kafka.noted)._replace(noted=())
-            case actions.OpenPrepared(identity, slot):
-                check(identity in spool, "the spool no longer has the rows")
-                check(find(kafka, -1) is None, "opened before the main producer has committed: rows interleave")
-                check(find(kafka, slot) is None, "two transactions of one id")
-                check(self.outcome[identity].end > kafka.applied_lsn, "opened one whose outcome is in Kafka")
-                return kafka._replace(tail=(*kafka.tail, Chunk(slot, self.prepare[identity].rows, "open")))
-            case actions.CommitPrepared(identity, slot, sequence, applied_lsn, _, in_ledger):
-                chunk = find(kafka, slot)
-                if chunk is None or chunk.status == "dead":
-                    return None
-                return self._commit(
-                    kafka, chunk, applied_lsn, sequence, ((identity, "committed"),) if in_ledger else ()
-                )
-            case actions.AbortPrepared(_, slot):
-                return settled(
-                    kafka._replace(tail=tuple(c for c in kafka.tail if c.producer != slot or c.status == "committed"))
-                )
-            case _:
-                raise AssertionError(action)
-
-    def _produce(self, kafka: Kafka, rows: tuple[str, ...]) -> Kafka:
-        chunk = find(kafka, -1)
-        if chunk is None:
-            return kafka._replace(tail=(*kafka.tail, Chunk(-1, rows, "open")))
-        check(kafka.tail[-1] is chunk, "rows of two producers interleave")
-        return kafka._replace(tail=(*kafka.tail[:-1], chunk._replace(rows=chunk.rows + rows)))
-
-    def _commit(
-        self,
-        kafka: Kafka,
-        chunk: Chunk | None,
-        applied_lsn: int,
-        sequence: int,
-        notes: tuple[tuple[PreparedIdentity, str], ...],
-    ) -> Kafka:
-        committed, tail = kafka.committed, kafka.tail
-        if chunk:
-            left = chunk.rows
-            while left:
-                check(committed < len(self.expected), f"{left} were never committed in the source, or are here twice")
-                rows = self.expected[committed][1]
-                check(
-                    left[: len(rows)] == rows,
-                    f"{left} committed where {rows} are next: lost, doubled, torn, rolled back or out of order",
-                )
-                left, committed = left[len(rows) :], committed + 1
-            place = tail.index(chunk)
-            for other in tail[place + 1 :]:
-                keys = {row[-1] for row in other.rows} & {row[-1] for row in chunk.rows}
-                check(
-                    other.status != "committed" or not keys,
-                    f"of key {keys} the order of offsets is not the order of commits",
-                )
-            tail = replaced(tail, place, chunk._replace(status="committed"))
-        check(applied_lsn >= kafka.applied_lsn, "progress moved back")
-        check(sequence == kafka.sequence + (chunk is not None), "the sequence is not dense")
-        behind = sum(start < applied_lsn for start, _ in self.expected)
-        check(behind == committed, f"progress {applied_lsn} says {behind} transactions and {committed} are there")
-        done = {identity for identity, state in notes if state in {"committed", "rolled_back"}}
-        ledger = (kafka.ledger | {identity for identity, _ in notes}) - done
-        return settled(Kafka(committed, tail, applied_lsn, sequence, ledger, kafka.noted))
 
     # --- crashes and recovery
 
@@ -487,7 +318,7 @@ class Model:
             action, actions.CommitPrepared | actions.AbortPrepared | actions.OpenPrepared
         ):
             return
-        kafka = self._carry_out(world.kafka, action, world.spool)
+        kafka = self.sink.carry_out(world.kafka, action, world.spool)
         if kafka is None:
             return
         world = world._replace(kafka=kafka, queue=world.queue[1:])
@@ -498,7 +329,7 @@ class Model:
     def _check_done(self, world: World, bridge: State) -> None:
         """Nothing more will happen by itself: everything must have ended, and PostgreSQL may forget all of it."""
         check(world.place == len(self.log), "stuck before the end of the log")
-        check(world.kafka.committed == len(self.expected), "committed in the source, and not in Kafka")
+        check(world.kafka.committed == len(self.sink.expected), "committed in the source, and not in Kafka")
         check(not world.kafka.tail, "a Kafka transaction is left open")
         check(
             not bridge.prepared and not bridge.held and not bridge.in_flight and not bridge.group,
@@ -507,28 +338,6 @@ class Model:
         check(not world.kafka.ledger, "the ledger has one in doubt that has ended")
         check(not world.spool, "the spool keeps rows of one that has ended")
         check(bridge.flush == bridge.write == self.end, "PostgreSQL keeps its log for nothing")
-
-
-def replaced(tail: tuple[Chunk, ...], place: int, chunk: Chunk) -> tuple[Chunk, ...]:
-    return (*tail[:place], chunk, *tail[place + 1 :])
-
-
-def find(kafka: Kafka, producer: int) -> Chunk | None:
-    return next((c for c in kafka.tail if c.producer == producer and c.status != "committed"), None)
-
-
-def settled(kafka: Kafka) -> Kafka:
-    """Without the committed chunks before the first open one: they are counted."""
-    tail = kafka.tail
-    while tail and tail[0].status == "committed":
-        tail = tail[1:]
-    return kafka._replace(tail=tail)
-
-
-def fenced(kafka: Kafka, *producers: int) -> Kafka:
-    return settled(
-        kafka._replace(tail=tuple(c for c in kafka.tail if c.status == "committed" or c.producer not in producers))
-    )
 
 
 def ended(world: World, confirmed: int) -> World:
