@@ -83,6 +83,39 @@ def canonical(schema: Avro) -> str:
     return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
 
 
+def misread(old: Avro, new: Avro) -> list[str]:
+    """Columns of two envelopes (or keys) whose old bytes a reader of the new schema takes for other values, unnoticed.
+
+    Avro resolves bytes to bytes and long to long whatever their logical types say, and registries ask no more: a decimal's new
+    scale would move the point in every row that was written before. Such a change needs a reload into a fresh topic.
+    """
+    before = {field["name"]: _meaning(field["type"]) for field in _columns(old)}
+    return [f["name"] for f in _columns(new) if before.get(f["name"], _meaning(f["type"])) != _meaning(f["type"])]
+
+
+def _columns(record: Avro) -> list[dict[str, Any]]:
+    """The row's columns: of an envelope those of `before`, where the row is defined; a key is itself the row."""
+    fields: list[dict[str, Any]] = record["fields"]
+    if record["name"] == "Envelope":
+        fields = fields[0]["type"][1]["fields"]
+    return fields
+
+
+def _meaning(schema: Avro) -> Avro:
+    """What the numbers of a type stand for, beyond being numbers."""
+    match schema:
+        case ["null", branch]:
+            return _meaning(branch)
+        case {"type": "array", "items": items}:
+            return _meaning(items)
+        case {"logicalType": "uuid"}:
+            return None
+        case {"logicalType": str(logical), **rest}:
+            return logical, rest.get("scale")
+        case _:
+            return None
+
+
 def _resolve(node: Avro, namespace: str, known: set[str]) -> Avro:
     """Put the fixed schemas that are mentioned by name (`twofold.Source`) in at their first mention."""
     match node:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import fastavro
 import pytest
 
-from twofold_avro.schemas import FixedName, canonical, envelope_schema, fixed, key_schema
+from twofold_avro.schemas import FixedName, canonical, envelope_schema, fixed, key_schema, misread
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
 
@@ -115,3 +115,37 @@ def test_old_and_new_readers_read_a_table_that_gained_or_lost_a_column(
     out.seek(0)
     read: Any = fastavro.schemaless_reader(out, old, new)
     assert read["after"] == ({"id": 1, "note": None} if NOTE in reader else {"id": 1})
+
+
+NUMERIC_10_2 = type_("numeric", (10 << 16 | 2) + 4)
+NUMERIC_12_2 = type_("numeric", (12 << 16 | 2) + 4)
+NUMERIC_12_4 = type_("numeric", (12 << 16 | 4) + 4)
+
+
+def array_of(element: TypeShape) -> TypeShape:
+    return TypeShape(0, "pg_catalog", f"_{element.name}", "array", element=element)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_misread"),
+    [
+        (NUMERIC_10_2, NUMERIC_12_2, False),
+        (NUMERIC_10_2, NUMERIC_12_4, True),
+        (array_of(NUMERIC_10_2), array_of(NUMERIC_12_4), True),
+        (type_("timestamp"), type_("timestamptz"), True),
+        (type_("int4"), type_("date"), True),
+        (type_("text"), NUMERIC_10_2, True),
+        (type_("int4"), type_("int8"), False),
+        (type_("uuid"), type_("text"), False),
+    ],
+    ids=lambda value: value.name if isinstance(value, TypeShape) else str(value),
+)
+def test_a_change_that_old_rows_would_not_survive_is_told(old: TypeShape, new: TypeShape, is_misread: bool) -> None:
+    before, after = (envelope_schema(replace(SHAPE, columns=(ID, ColumnShape("v", t))), "shop") for t in (old, new))
+    assert misread(before, after) == (["v"] if is_misread else [])
+    assert misread(before, before) == []
+
+
+def test_a_new_column_is_no_misreading() -> None:
+    narrow = envelope_schema(replace(SHAPE, columns=(ID,)), "shop")
+    assert misread(narrow, envelope_schema(SHAPE, "shop")) == misread(envelope_schema(SHAPE, "shop"), narrow) == []
