@@ -77,13 +77,13 @@ class Lake:
     def kafka(self) -> Kafka:
         return Kafka(self.writer.bootstrap)
 
-    def mirror(self, **settings: Any) -> None:
+    def mirror(self, *, sink: type[IcebergSink] = IcebergSink, **settings: Any) -> None:
         """Runs the mirror to the end of what is committed; a failure is raised as the job raised it."""
         mirror = Mirror(
             self.kafka,
             Registry(self.writer.registry),
             self.writer.prefix,
-            lambda its: IcebergSink(its, self.writer.prefix, self.catalog),
+            lambda its: sink(its, self.writer.prefix, self.catalog),
             report=self.applied.append,
             **settings,
         )

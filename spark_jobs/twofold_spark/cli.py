@@ -3,7 +3,8 @@
     python -m twofold_spark mirror    --bootstrap 127.0.0.1:9092 --registry http://127.0.0.1:8081 --prefix shop
                                       --warehouse ./lake --trigger interval=1s
     python -m twofold_spark changelog (the same)
-    python -m twofold_spark verify    --source 'host=127.0.0.1 dbname=shop user=me' --warehouse ./lake
+    python -m twofold_spark verify    --source 'host=127.0.0.1 dbname=shop user=me'
+                                      --prefix shop --warehouse ./lake
     python -m twofold_spark jars      fetches the locked jars and prints the class path
 
 A job ends on SIGTERM or Ctrl-C after the batch that it is in, with exit status 0.
@@ -16,11 +17,18 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from twofold_spark import jars, session
+from twofold_spark.changelog import Changelog
 from twofold_spark.errors import Different, JobError
 from twofold_spark.kafka import Kafka
+from twofold_spark.mirror import Mirror
 from twofold_spark.registry import Registry
 from twofold_spark.running import Job, Trigger, say
+from twofold_spark.sinks.iceberg import IcebergSink, check_prefix
+from twofold_spark.source import Source, jdbc_url
+from twofold_spark.verify import Verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,16 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _mirror(options: argparse.Namespace) -> None:
-    # pyspark is imported as late as this: without it the command line still says what is wrong with itself.
-    from twofold_spark.mirror import Mirror  # noqa: PLC0415
-    from twofold_spark.sinks.iceberg import IcebergSink  # noqa: PLC0415
-
-    spark = session.open_session(options.warehouse, memory=options.memory, java_home=options.java_home)
+    spark = _session(options)
     mirror = Mirror(
         Kafka(options.bootstrap, dict(options.kafka)),
         Registry(options.registry),
         options.prefix,
-        lambda its: IcebergSink(its, options.prefix),
+        lambda its: IcebergSink(its, options.prefix, options.catalog),
         bite_rows=options.batch_rows,
         report=lambda applied: say(str(applied)),
     )
@@ -62,13 +66,12 @@ def _mirror(options: argparse.Namespace) -> None:
 
 
 def _changelog(options: argparse.Namespace) -> None:
-    from twofold_spark.changelog import Changelog  # noqa: PLC0415
-
-    spark = session.open_session(options.warehouse, memory=options.memory, java_home=options.java_home)
+    spark = _session(options)
     changelog = Changelog(
         Kafka(options.bootstrap, dict(options.kafka)),
         Registry(options.registry),
         options.prefix,
+        catalog=options.catalog,
         batch_rows=options.batch_rows,
         report=lambda appended: say(str(appended)),
     )
@@ -79,17 +82,21 @@ def _changelog(options: argparse.Namespace) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from twofold_spark.source import Source, jdbc_url  # noqa: PLC0415
-    from twofold_spark.verify import Verify  # noqa: PLC0415
-
     url = jdbc_url(options.source)
-    spark = session.open_session(options.warehouse, memory=options.memory, java_home=options.java_home)
+    spark = _session(options)
+    check_prefix(spark, options.catalog, options.prefix)
     source = Source(spark, url)
     try:
-        compared = Verify(spark, source, patience=options.patience, say=print).run()
+        compared = Verify(spark, source, catalog=options.catalog, patience=options.patience, say=print).run()
     finally:
         source.close()
     return Different.exit_status if any(result.buckets for result in compared) else 0
+
+
+def _session(options: argparse.Namespace) -> SparkSession:
+    return session.open_session(
+        options.warehouse, catalog=options.catalog, memory=options.memory, java_home=options.java_home
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     machine = argparse.ArgumentParser(add_help=False)
     machine.add_argument("--warehouse", type=lambda p: Path(p).absolute(), required=True, help="the tables' folder")
     machine.add_argument("--prefix", required=True, help="the connector's topic prefix")
+    machine.add_argument("--catalog", default=session.CATALOG, help="the Iceberg catalog's name in Spark")
     machine.add_argument("--java-home", help="Java 17 or 21; else JAVA_HOME, else java on the PATH")
     machine.add_argument("--memory", default="512m", help="the driver's memory (not under spark-submit)")
     job = argparse.ArgumentParser(add_help=False)

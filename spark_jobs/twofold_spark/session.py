@@ -4,7 +4,7 @@ Under spark-submit (or in a notebook) the session is there before the job; it is
 jobs cannot do without is checked. On its own, a job makes `local[2]` with 512 MB: time zone UTC, no web page, two
 shuffle partitions, everything on loopback.
 
-The Iceberg catalog is `twofold`: a JDBC catalog in `<warehouse>/catalog.db` (SQLite), whose compare-and-swap keeps two
+The Iceberg catalog is `twofold` if no other is named: a JDBC catalog in `<warehouse>/catalog.db` (SQLite), whose compare-and-swap keeps two
 writers apart on any file system and which pyiceberg reads as well. A session that already has a catalog of that name
 keeps its own: Hive, Glue, Polaris, Nessie are the user's choice.
 """
@@ -41,10 +41,10 @@ def catalog_settings(warehouse: Path, catalog: str = CATALOG) -> dict[str, str]:
     }
 
 
-def local_settings(warehouse: Path, *, memory: str, java_options: str = "") -> dict[str, str]:
+def local_settings(warehouse: Path, *, catalog: str, memory: str, java_options: str = "") -> dict[str, str]:
     """Everything a session on one machine is made with."""
     return {
-        **catalog_settings(warehouse),
+        **catalog_settings(warehouse, catalog),
         "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars.fetch()),
         "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} {java_options}".strip(),
         "spark.driver.memory": memory,
@@ -70,6 +70,7 @@ def local_settings(warehouse: Path, *, memory: str, java_options: str = "") -> d
 def open_session(
     warehouse: Path,
     *,
+    catalog: str = CATALOG,
     master: str = "local[2]",
     memory: str = "512m",
     java_home: str | None = None,
@@ -78,14 +79,14 @@ def open_session(
     """The session that is there, or a new one for this machine."""
     there = SparkSession.getActiveSession() or _submitted()
     if there is not None:
-        _check(there)
+        _check(there, catalog)
         return there
     _choose_java(java_home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warehouse.mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in local_settings(warehouse, memory=memory).items():
+    for key, value in local_settings(warehouse, catalog=catalog, memory=memory).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
@@ -95,10 +96,10 @@ def _submitted() -> SparkSession | None:
     return SparkSession.builder.getOrCreate() if "PYSPARK_GATEWAY_PORT" in os.environ else None
 
 
-def _check(spark: SparkSession) -> None:
-    if spark.conf.get(f"spark.sql.catalog.{CATALOG}", None) is None:
+def _check(spark: SparkSession, catalog: str) -> None:
+    if spark.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
         raise MissingGround(
-            f"the session has no Iceberg catalog {CATALOG!r}: submit with --conf spark.sql.catalog.{CATALOG}=... "
+            f"the session has no Iceberg catalog {catalog!r}: submit with --conf spark.sql.catalog.{catalog}=... "
             "(docs/spark.md has the lines)"
         )
     if spark.conf.get("spark.sql.session.timeZone", None) not in ("UTC", "Etc/UTC", "Z", "+00:00"):

@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from twofold_spark.carry import COPIES, OP, UNCHANGED
-from twofold_spark.errors import Refused
+from twofold_spark.errors import MissingGround, Refused
 from twofold_spark.session import CATALOG
 from twofold_spark.sinks import Cut, Table, evolution
 
@@ -71,13 +71,7 @@ class IcebergSink:
             f"CREATE TABLE IF NOT EXISTS {cuts_table(self._catalog)} ({_CUT_COLUMNS}) USING iceberg "
             f"TBLPROPERTIES ({_properties({**_V3, 'twofold.prefix': self._prefix})})"
         )
-        whose = _load(self._spark, cuts_table(self._catalog)).properties().get("twofold.prefix")
-        if whose != self._prefix:
-            raise Refused(
-                f"this warehouse mirrors the prefix {whose!r}, not {self._prefix!r}",
-                at_stake="two sources' tables mixed",
-                repair="one --warehouse for each prefix",
-            )
+        check_prefix(self._spark, self._catalog, self._prefix)
         return last_cut(self._spark, self._catalog)
 
     def applied(self, table: Table) -> int:
@@ -161,6 +155,19 @@ def prepare(spark: SparkSession, name: str, columns: StructType, *, label: str, 
         return
     for change in evolution.changes(spark.table(name).schema, columns, table=label):
         spark.sql(f"ALTER TABLE {name} {change}")
+
+
+def check_prefix(spark: SparkSession, catalog: str, prefix: str) -> None:
+    """A mirror is of one source."""
+    if not spark.catalog.tableExists(cuts_table(catalog)):
+        raise MissingGround(f"{cuts_table(catalog)} is not there: has `mirror` run on this warehouse?")
+    whose = _load(spark, cuts_table(catalog)).properties().get("twofold.prefix")
+    if whose != prefix:
+        raise Refused(
+            f"this warehouse mirrors the prefix {whose!r}, not {prefix!r}",
+            at_stake="two sources' tables mixed",
+            repair="one --warehouse for each prefix",
+        )
 
 
 def summary_value(spark: SparkSession, name: str, key: str) -> str | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
+from pyspark.sql import DataFrame
 
 from fix_spark import Lake
 from spark_writer import Open, Writer, table
 from twofold_spark.errors import Refused
+from twofold_spark.sinks import Cut, Table
+from twofold_spark.sinks.iceberg import IcebergSink
 
 ACCOUNTS = table("accounts", {"id": "int8", "owner": "text", "balance": "int8"})
 DOCS = table("docs", {"id": "int8", "title": "text", "body": "text", "extra": "text"})
@@ -202,3 +205,59 @@ def test_a_random_bank_ends_equal_and_every_cut_has_its_total(lake: Lake) -> Non
         cut = lake.cut(sequence=applied.cut.sequence)
         totals = [cut[f"public.{name}"].agg({"balance": "sum"}).first() for name in ("accounts", "vault")]
         assert sum(row[0] for row in totals if row is not None) == 8000, applied.cut.sequence
+
+
+class _Crash(Exception):
+    """What a killed driver is to the batch: it ends here, and nothing after it happens."""
+
+
+class _CrashingSink(IcebergSink):
+    """Falls over at the n-th step that leaves something behind: a merged table or a published cut."""
+
+    steps_left = 0
+
+    def merge(self, table: Table, rows: DataFrame, *, replace: bool, sequence: int) -> None:
+        super().merge(table, rows, replace=replace, sequence=sequence)
+        self._step()
+
+    def publish(self, cut: Cut) -> None:
+        super().publish(cut)
+        self._step()
+
+    @classmethod
+    def _step(cls) -> None:
+        cls.steps_left -= 1
+        if cls.steps_left == 0:
+            raise _Crash
+
+
+@pytest.mark.parametrize("checkpoint_is_lost", [False, True])
+def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(
+    lake: Lake, *, checkpoint_is_lost: bool
+) -> None:
+    w = lake.writer
+    names = [w.table(table(f"t{i}", {"id": "int8", "balance": "int8"}), partitions=1) for i in range(3)]
+    with w.commit() as tx:
+        for name in names:
+            tx.upsert(name, {"id": 1, "balance": 100})
+    lake.mirror()
+    for steps in (1, 2, 4):
+        for _ in range(2):
+            with w.commit() as tx:
+                for name, amount in zip(names, (1, 2, -3), strict=True):
+                    tx.upsert(name, {"id": 1, "balance": w.model[name][1]["balance"] + amount})
+        _CrashingSink.steps_left = steps
+        with pytest.raises(_Crash):
+            lake.mirror(sink=_CrashingSink, tables_at_once=1)
+        if steps < 4:
+            assert lake.rows(names[0]) != lake.rows(names[2]), "the tables differ by what was merged"
+        cut = lake.cut()
+        assert sum(cut[f"public.{name}"].first()["balance"] for name in names) == 300  # type: ignore[index]
+        if checkpoint_is_lost:
+            lake.checkpoint = f"new after {steps}"
+    # Smaller bites than the crashed one's: a table that is ahead must not be part of a cut before the others are there.
+    lake.mirror(bite_rows=1)
+    lake.assert_equal()
+    for applied in lake.applied:
+        cut = lake.cut(sequence=applied.cut.sequence)
+        assert sum(cut[f"public.{name}"].first()["balance"] for name in names) == 300  # type: ignore[index]

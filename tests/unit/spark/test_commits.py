@@ -1,0 +1,52 @@
+"""Commit records: what is next, in which bites, and which offsets that means."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twofold_spark.commits import Commit, Range, bites, by_topic, joined, next_commits
+from twofold_spark.errors import Refused
+
+
+def _commit(sequence: int, rows: int = 1, *ranges: Range) -> Commit:
+    return Commit(sequence, sequence * 10, 0, 1, rows, ranges, ())
+
+
+def test_what_was_applied_is_passed_over_and_the_rest_is_put_in_order() -> None:
+    assert [c.sequence for c in next_commits([_commit(n) for n in (5, 3, 4, 2)], after=3)] == [4, 5]
+
+
+@pytest.mark.parametrize(("there", "missing"), [([3, 4], 2), ([2, 4], 3)])
+def test_a_gap_is_refused(there: list[int], missing: int) -> None:
+    with pytest.raises(Refused, match=f"commit record {missing} is missing"):
+        next_commits([_commit(n) for n in there], after=1)
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 60))
+def test_bites_are_all_commits_in_order_and_bounded(sizes: list[int], rows: int) -> None:
+    commits = [_commit(n, size) for n, size in enumerate(sizes, 1)]
+    taken = list(bites(commits, rows=rows))
+    assert [c for bite in taken for c in bite] == commits
+    assert all(bite and (len(bite) == 1 or sum(c.rows for c in bite) <= rows) for bite in taken)
+
+
+def test_ranges_that_only_a_marker_parts_are_one_and_others_stay_apart() -> None:
+    ranges = [Range("t", 0, 0, 4, 5), Range("t", 0, 6, 9, 4), Range("t", 0, 12, 12, 1), Range("t", 1, 14, 14, 1)]
+    assert joined(reversed(ranges)) == [
+        Range("t", 0, 0, 9, 9),
+        Range("t", 0, 12, 12, 1),
+        Range("t", 1, 14, 14, 1),
+    ]
+
+
+def test_two_claims_on_one_offset_are_refused() -> None:
+    with pytest.raises(Refused, match="two commit records claim"):
+        joined([Range("t", 0, 0, 4, 5), Range("t", 0, 4, 9, 6)])
+
+
+def test_the_ranges_of_a_topic_come_from_all_commits() -> None:
+    first, second = Range("a", 0, 0, 0, 1), Range("a", 0, 2, 2, 1)
+    found = by_topic([_commit(1, 2, first, Range("b", 0, 0, 0, 1)), _commit(2, 1, second)])
+    assert found["a"] == [first, second]

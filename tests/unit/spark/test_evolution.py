@@ -1,0 +1,71 @@
+"""Which ALTERs a table needs, and the reader schema that the rows are read into."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from twofold_spark.decode import reader_schema, row_schema
+from twofold_spark.errors import Refused
+from twofold_spark.registry import Avro, Subject
+from twofold_spark.running import Trigger
+from twofold_spark.sinks.evolution import changes
+
+
+def _struct(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def test_columns_are_added_and_types_widened_within_structs_too() -> None:
+    there = _struct(a=IntegerType(), gone=StringType(), d=DecimalType(10, 2), s=_struct(x=FloatType()))
+    wanted = _struct(a=LongType(), d=DecimalType(12, 2), s=_struct(x=DoubleType(), y=StringType()), b=StringType())
+    assert changes(there, wanted, table="t") == [
+        "ALTER COLUMN `a` TYPE bigint",
+        "ALTER COLUMN `d` TYPE decimal(12,2)",
+        "ALTER COLUMN `s`.`x` TYPE double",
+        "ADD COLUMN `s`.`y` string",
+        "ADD COLUMN `b` string",
+    ]
+
+
+def test_a_table_that_is_wider_already_takes_older_rows() -> None:
+    assert changes(_struct(a=LongType()), _struct(a=IntegerType()), table="t") == []
+
+
+@pytest.mark.parametrize("wanted", [StringType(), IntegerType(), DecimalType(10, 3)])
+def test_what_no_widening_leads_to_is_refused(wanted: DataType) -> None:
+    with pytest.raises(Refused, match=r"t\.a is decimal\(10,2\) in the mirror"):
+        changes(_struct(a=DecimalType(10, 2)), _struct(a=wanted), table="t")
+
+
+def _envelope(*columns: tuple[str, str]) -> Avro:
+    row = {"type": "record", "name": "Value", "fields": [{"name": n, "type": ["null", t]} for n, t in columns]}
+    return {"type": "record", "name": "Envelope", "fields": [{"name": "before", "type": ["null", row]}]}
+
+
+def test_the_reader_schema_is_the_latest_with_what_it_dropped() -> None:
+    versions = (
+        _envelope(("a", "int"), ("old", "int")),
+        _envelope(("a", "long")),
+        _envelope(("b", "int"), ("a", "long")),
+    )
+    reader = row_schema(reader_schema(Subject("s", tuple(enumerate(versions, 1)))))
+    assert [field["name"] for field in reader["fields"]] == ["b", "a", "old"]
+    assert reader["fields"][2] == {"name": "old", "type": ["null", "int"], "default": None}
+    assert len(row_schema(versions[2])["fields"]) == 2, "the registry's own schema is left as it is"
+
+
+def test_triggers_are_read_as_they_are_written() -> None:
+    assert Trigger.parse("interval=500ms") == Trigger("interval", "500 milliseconds")
+    with pytest.raises(ValueError, match="is none of"):
+        Trigger.parse("1s")
