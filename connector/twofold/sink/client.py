@@ -86,7 +86,6 @@ class KafkaSettings:
     def producer(self, transactional_id: str) -> dict[str, Any]:
         return {
             "queue.buffering.max.kbytes": self.queue_kbytes_max,
-            "linger.ms": 5,
             **self.client,
             "transactional.id": transactional_id,
             "enable.idempotence": True,
