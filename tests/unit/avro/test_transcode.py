@@ -9,9 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from avro_capture import LSN, PARTITIONS, TS_MS, Bench, Message
+from avro_capture import LSN, PARTITIONS, TS_MS, Bench, Message, uncompiled
 from twofold_avro.errors import MalformedRow
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
+from twofold_avro.types import How
 
 OID = 4711
 
@@ -153,3 +154,8 @@ def test_another_relations_row_is_refused() -> None:
     payload = INSERT[:1] + struct.pack(">I", OID + 1) + INSERT[5:]
     for module, plan in Bench(SHAPE).plans():
         assert "another relation" in outcome(module, plan, payload)
+
+
+def test_the_switchs_numbers_are_those_of_types() -> None:
+    source = uncompiled("transcode")
+    assert {how.name: getattr(source, how.name) for how in How} == {how.name: int(how) for how in How}
