@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class Reader:
 
     def __init__(self, bootstrap: str, registry_url: str) -> None:
         self.bootstrap = bootstrap
-        self._registry_url = registry_url
+        self.registry_url = registry_url
         self._schemas: dict[int, Any] = {}
 
     def topics(self, prefix: str) -> list[str]:
@@ -76,12 +77,15 @@ class Reader:
     def decode(self, data: bytes | None) -> Any:
         if data is None or not data.startswith(b"\0"):
             return None if data is None else data.decode()
-        schema = self._schema(int.from_bytes(data[1:5], "big"))
+        try:
+            schema = self._schema(int.from_bytes(data[1:5], "big"))
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"the registry answers {error.code} to the schema id of {data[:40]!r}...") from error
         return fastavro.schemaless_reader(io.BytesIO(data[5:]), schema, None)
 
     def _schema(self, schema_id: int) -> Any:
         if schema_id not in self._schemas:
-            with urllib.request.urlopen(f"{self._registry_url}/schemas/ids/{schema_id}", timeout=20) as answer:
+            with urllib.request.urlopen(f"{self.registry_url}/schemas/ids/{schema_id}", timeout=20) as answer:
                 self._schemas[schema_id] = fastavro.parse_schema(json.loads(json.load(answer)["schema"]))
         return self._schemas[schema_id]
 
@@ -95,14 +99,23 @@ class Tail:
         self.seen: list[Seen] = []
         self.ends: dict[tuple[str, int], int] = {}
         """Where each partition ended when it was last read to its end."""
-        known = consumer.list_topics(timeout=20).topics
-        self._places = [
-            (topic, partition) for topic in topics if topic in known for partition in known[topic].partitions
-        ]
-        consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in self._places])
+        self._topics = topics
+        self._places: list[tuple[str, int]] = []
+        self._find()
+
+    def _find(self) -> None:
+        """Read the topics that there are; others may be made later."""
+        known = self._consumer.list_topics(timeout=20).topics
+        new = [TopicPartition(t, p, 0) for t in self._topics if t in known for p in known[t].partitions]
+        self._topics = [t for t in self._topics if t not in known]
+        self._places += [(place.topic, place.partition) for place in new]
+        if new:
+            self._consumer.incremental_assign(new)
 
     def poll(self, wait_s: float = 0.02) -> None:
         """Take what has come."""
+        if self._topics:
+            self._find()
         for message in self._consumer.consume(5000, wait_s):
             place = message.topic() or "", message.partition() or 0
             offset, error = message.offset() or 0, message.error()

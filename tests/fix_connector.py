@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,11 @@ import pytest
 
 import connector_ledger
 from connector_topics import COMMITTED, Reader, Seen, Tail
+from fix_stack import fresh_database, fresh_prefix
+from twofold.config import load
+from twofold.errors import TwofoldError
+from twofold.runner.setup import initialise
+from twofold.runner.supervisor import supervise
 
 START_S = 60
 """How long a recovery may take on a machine that has other things to do."""
@@ -88,19 +96,28 @@ class Installation:
         self.reader = Reader(bootstrap, registry_url)
         self.file = folder / f"{name}.toml"
         self.runs: list[Running] = []
-        self._tails: list[Tail] = []
+        self._started = 0
+        self._endings = ExitStack()
+        self.at_end = self._endings.callback
         parts: dict[str, dict[str, Any]] = {
             "source": {"dsn": conninfo, "tables": [f"public.{t}" for t in connector_ledger.TABLES]},
             "kafka": {"bootstrap": bootstrap, "partitions": 3, "replication": 1, "min_insync_replicas": 1},
             "registry": {"url": registry_url},
-            "prepared": {"pool": 3},
+            "prepared": {"pool": 4},
             "turn": {"idle_progress": 0.5},
             "spool": {"folder": str(folder / "spool")},
         }
+        self._parts = parts
+        self.configure(options)
+
+    def configure(self, options: Mapping[str, Mapping[str, Any]]) -> None:
+        """Set these beside what is set."""
         for part, settings in options.items():
-            parts.setdefault(part, {}).update(settings)
-        sections = [f"[{part}]\n" + "".join(f"{k} = {_toml(v)}\n" for k, v in s.items()) for part, s in parts.items()]
-        self.file.write_text(f'name = "{name}"\n\n' + "\n".join(sections))
+            self._parts.setdefault(part, {}).update(settings)
+        sections = (
+            f"[{part}]\n" + "".join(f"{k} = {_toml(v)}\n" for k, v in s.items()) for part, s in self._parts.items()
+        )
+        self.file.write_text(f'name = "{self.prefix}"\n\n' + "\n".join(sections))
 
     def sql(self, *statements: str) -> None:
         """Each in a transaction of its own."""
@@ -127,9 +144,35 @@ class Installation:
         """`twofold init`, whatever comes of it."""
         return subprocess.run(self.command("init"), capture_output=True, text=True, timeout=START_S, check=False)
 
+    @contextmanager
+    def carrying(self) -> Iterator[None]:
+        """`twofold run` on a thread of this process: quicker where the process itself is not what is tried."""
+        stop = threading.Event()
+        with ThreadPoolExecutor(1) as executor:
+            run = executor.submit(supervise, load(self.file), stop)
+            try:
+                yield
+            finally:
+                stop.set()
+                run.result(START_S)
+
+    def refusal(self) -> TwofoldError:
+        """Why `twofold run` ends by itself."""
+        stop = threading.Event()
+        impatience = threading.Timer(START_S, stop.set)
+        impatience.start()
+        try:
+            supervise(load(self.file), stop)
+        except TwofoldError as error:
+            return error
+        finally:
+            impatience.cancel()
+        raise AssertionError("it did not end")
+
     def start(self, failpoint: str = "", *, ready: bool = True) -> Running:
         """`twofold run`; ready: it has recovered."""
-        log = self.folder / f"{self.prefix}.{len(self.runs)}.log"
+        self._started += 1
+        log = self.folder / f"{self.prefix}.{self._started}.log"
         run = Running(self.command("run"), log, {"TWOFOLD_FAILPOINT": failpoint})
         self.runs.append(run)
         if ready:
@@ -145,7 +188,7 @@ class Installation:
     def tail(self, *tables: str, isolation: str = COMMITTED) -> Tail:
         """Goes on reading the tables' topics."""
         tail = self.reader.tail([self.table(t) for t in tables], isolation)
-        self._tails.append(tail)
+        self.at_end(tail.close)
         return tail
 
     def read(self, table: str, isolation: str = COMMITTED) -> list[Seen]:
@@ -169,7 +212,7 @@ class Installation:
         assert not self._all_dead(), f"ended with {self.runs[-1].process.returncode}: {self.runs[-1].said()}"
 
     def _all_dead(self) -> bool:
-        return all(run.dead for run in self.runs)
+        return bool(self.runs) and all(run.dead for run in self.runs)
 
     def everything(self) -> connector_ledger.Topics:
         """What a read_committed reader has, once every partition can be read to where the commit records say that it goes."""
@@ -200,13 +243,16 @@ class Installation:
 
     def close(self) -> None:
         """End what runs, and show what it said: pytest prints it if the test failed."""
-        for tail in self._tails:
-            tail.close()
+        self.forget_runs()
+        self._endings.close()
+
+    def forget_runs(self) -> None:
         for run in self.runs:
             if not run.dead:
                 run.signal(signal.SIGCONT)
                 run.kill9()
             print(f"--- {run.log.name}: ended with {run.process.returncode}\n{run.said()}")
+        self.runs.clear()
 
 
 def _toml(value: Any) -> str:
@@ -215,30 +261,45 @@ def _toml(value: Any) -> str:
     return f"[{', '.join(map(_toml, value))}]" if isinstance(value, list) else json.dumps(value)
 
 
+@dataclass(frozen=True)
+class Maker:
+    """Makes Installations: `connector(prepared={"hold": 2})`."""
+
+    folder: Path
+    ending: ExitStack
+    request: pytest.FixtureRequest
+
+    def __call__(
+        self,
+        *,
+        conninfo: str = "",
+        kafka_server: Any = None,
+        registry_server: Any = None,
+        name: str = "",
+        init: bool = True,
+        **options: Any,
+    ) -> Installation:
+        """Each in a fresh database of the session's servers, unless others are given. `init=False` leaves the tables and `init` to the test."""
+        value = self.request.getfixturevalue
+        name = name or fresh_prefix()
+        conninfo = conninfo or self.ending.enter_context(fresh_database(value("postgres"), f"db_{name}"))
+        bootstrap, url = (kafka_server or value("kafka")).bootstrap, (registry_server or value("registry")).url
+        made = Installation(self.folder, name, conninfo, bootstrap, url, options)
+        self.ending.callback(made.close)
+        if init:
+            made.sql(connector_ledger.SCHEMA)
+            initialise(load(made.file), print)
+        return made
+
+
 @pytest.fixture
-def connector(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Installation]]:
-    """Makes an Installation: `connector(prepared={"hold": 2})`. The servers are the session's unless others are given; `init=False` leaves `init` to the test."""
+def connector(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Maker]:
     with ExitStack() as ending:
+        yield Maker(tmp_path, ending, request)
 
-        def make(
-            *,
-            conninfo: str = "",
-            kafka_: Any = None,
-            registry_: Any = None,
-            name: str = "",
-            init: bool = True,
-            **options: Any,
-        ) -> Installation:
-            conninfo = conninfo or request.getfixturevalue("database")
-            kafka = kafka_ or request.getfixturevalue("kafka")
-            registry = registry_ or request.getfixturevalue("registry")
-            name = name or request.getfixturevalue("prefix")
-            made = Installation(tmp_path, name, conninfo, kafka.bootstrap, registry.url, options)
-            ending.callback(made.close)
-            if init:
-                made.sql(connector_ledger.SCHEMA)
-                done = made.init()
-                assert done.returncode == 0, done.stderr
-            return made
 
-        yield make
+@pytest.fixture(scope="module")
+def module_connector(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Maker]:
+    """For Installations that a module's tests share."""
+    with ExitStack() as ending:
+        yield Maker(tmp_path_factory.mktemp("connector"), ending, request)

@@ -15,7 +15,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -133,13 +133,23 @@ def registry(stack_folder: Path, request: pytest.FixtureRequest) -> Iterator[Reg
 @pytest.fixture
 def prefix() -> str:
     """A topic prefix, slot and publication name that no other test has, on a server that many test runs may share."""
+    return fresh_prefix()
+
+
+def fresh_prefix() -> str:
     return f"t{next(_counter)}_{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
 def database(postgres: Postgres, prefix: str) -> Iterator[str]:
     """The conninfo of a fresh database. At the end its prepared transactions and slots go, then the database."""
-    name = f"db_{prefix}"
+    with fresh_database(postgres, f"db_{prefix}") as made:
+        yield made
+
+
+@contextmanager
+def fresh_database(postgres: Postgres, name: str) -> Iterator[str]:
+    """The same for tests that share one."""
     with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     yield postgres.dsn(name)

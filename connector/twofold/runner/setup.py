@@ -31,6 +31,11 @@ def initialise(config: Config, say: Say) -> None:
     """Make what is missing; say what was made."""
     published = _published(config) if config.source.tables else None
     slot = identity.slot_state(config.conninfo, config.slot)
+    database = identity.identify(config.conninfo).database
+    if slot is not None and slot.database != database:
+        raise UsageError(
+            f"slot {config.slot} belongs to another database ({slot.database}, and this is {database}): choose a name of its own with source.slot"
+        )
     if slot is not None and slot.active_pid is not None:
         say(f"initialised already: slot {config.slot} is in use by process {slot.active_pid}, the connector is running")
         return

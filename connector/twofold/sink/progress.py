@@ -15,7 +15,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from twofold.errors import Unreachable
+from twofold.errors import Refused, Unreachable
 from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
 from twofold.sink.names import Names
 from twofold.sink.registry import Registry
@@ -70,6 +70,7 @@ class ProgressReader:
         low, end = bounds[names.commits]
         found = self._committed({**bounds, names.commits: (max(low, end - _TAIL), end)})
         latest, ledger = found[names.progress], found[names.prepared]
+        self._refuse_others(latest)
         last = self._last_commit(found[names.commits].get(b""), low, end)
         progress, takeover = latest.get(names.progress_key), latest.get(names.takeover_key)
         pinned = {topic: value for key, value in latest.items() if (topic := names.pinned_topic(key))}
@@ -81,6 +82,16 @@ class ProgressReader:
             unresolved={key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}},
             last_commit=None if last is None else self._decode(Commit, last),
         )
+
+    def _refuse_others(self, latest: _Latest) -> None:
+        """A takeover record alone may be there of one that was refused here."""
+        others = sorted(key.decode() for key in latest if b"/" not in key and key != self._names.progress_key)
+        if others:
+            raise Refused(
+                f"the topics {self._names.prefix}.* belong to the connector {others[0]}, and this one is {self._names.name}",
+                at_stake="two sources in one set of topics: positions, keys and order would mean nothing",
+                repair=f"give this one a kafka.prefix of its own, or its former name back: name = {others[0]!r}",
+            )
 
     def _last_commit(self, last: bytes | None, low: int, end: int) -> bytes | None:
         """Markers and aborted records take offsets too, so the last commit record may lie some way before the end."""

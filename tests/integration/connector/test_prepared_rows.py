@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from connector_topics import UNCOMMITTED, gid_of
-from fix_connector import Installation
+from fix_connector import Maker
 
 
 def insert(key: int, note: str = "") -> str:
     return f"INSERT INTO account VALUES ({key}, 1, '{note}')"
 
 
-def test_rows_are_in_kafka_at_prepare_and_visible_at_commit_prepared(connector: Callable[..., Installation]) -> None:
+def test_rows_are_in_kafka_at_prepare_and_visible_at_commit_prepared(connector: Maker) -> None:
     here = connector()
     here.start()
     all_rows, visible = here.tail("account", isolation=UNCOMMITTED), here.tail("account")

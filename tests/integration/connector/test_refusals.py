@@ -1,0 +1,207 @@
+"""Refuse rather than lose: each contradiction made real, and what `run` and `init` then say. docs/refusals.md has an entry for each."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from connector_ledger import SCHEMA
+from fix_connector import Installation, Maker, wait_until
+from twofold.config import load
+from twofold.errors import MissingGround, Refused, TwofoldError, UsageError
+from twofold.runner.setup import initialise
+from twofold.stack import PostgresServer
+from twofold_avro.records import Commit
+
+INSERT = "INSERT INTO account VALUES ({}, 1, 'x')"
+
+
+@pytest.fixture
+def stopped(connector: Maker) -> Installation:
+    """A connector that has carried a row and was stopped."""
+    here = connector()
+    with here.carrying():
+        here.sql(INSERT.format(1))
+        here.caught_up()
+    return here
+
+
+def refuses(here: Installation, *words: str, kind: type[TwofoldError] = Refused) -> None:
+    """`run` ends with this error, and it has these words."""
+    error = here.refusal()
+    assert type(error) is kind
+    for word in words:
+        assert word in str(error)
+
+
+def init_refuses(here: Installation, *words: str, kind: type[TwofoldError] = Refused) -> None:
+    with pytest.raises(kind) as refused:
+        initialise(load(here.file), print)
+    for word in words:
+        assert word in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def admin(kafka: Any) -> AdminClient:
+    """Must live until what it was asked for is done."""
+    return AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+
+def delete_topic(admin: AdminClient, here: Installation, topic: str) -> None:
+    admin.delete_topics([topic])[topic].result(20)
+    wait_until(lambda: topic not in here.reader.topics(here.prefix), what=f"{topic} is gone")
+
+
+def make_slot(conninfo: str, name: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", (name,))
+
+
+@pytest.mark.parametrize("topic", ["progress", "commits", "prepared", "messages"])
+def test_a_topic_of_the_bookkeeping_is_gone(stopped: Installation, admin: AdminClient, topic: str) -> None:
+    delete_topic(admin, stopped, f"{stopped.prefix}.{topic}")
+    refuses(stopped, f"the topic {stopped.prefix}.{topic} was in use and is gone")
+
+
+def test_the_progress_is_gone_and_its_topic_is_not(stopped: Installation, admin: AdminClient) -> None:
+    topic = f"{stopped.prefix}.progress"
+    delete_topic(admin, stopped, topic)
+    admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})])[topic].result(20)
+    wait_until(lambda: topic in stopped.reader.topics(stopped.prefix))
+    refuses(stopped, "holds no progress of this connector", "twofold reset")
+    init_refuses(stopped, "knows nothing of it")
+
+
+def test_the_slot_is_gone(stopped: Installation) -> None:
+    stopped.ask(f"SELECT pg_drop_replication_slot('{stopped.prefix}')")
+    refuses(stopped, "twofold init", kind=MissingGround)
+    again = stopped.init()
+    assert again.returncode == 5, again.stderr
+    assert "does not exist any more" in again.stderr
+    assert "repair:   twofold reset" in again.stderr
+
+
+def test_the_slot_was_made_anew(stopped: Installation) -> None:
+    stopped.ask(f"SELECT pg_drop_replication_slot('{stopped.prefix}')")
+    stopped.sql(INSERT.format(2))
+    make_slot(stopped.conninfo, stopped.prefix)
+    refuses(stopped, "has been confirmed up to", "twofold reset")
+    assert [s.value["after"]["id"] for s in stopped.read("account")] == [1, 0]
+
+
+def test_another_program_moved_the_slot(stopped: Installation) -> None:
+    stopped.sql(INSERT.format(2))
+    stopped.ask(f"SELECT pg_replication_slot_advance('{stopped.prefix}', pg_current_wal_lsn())")
+    refuses(stopped, "has been confirmed up to", "PostgreSQL will not send them again")
+
+
+def test_another_cluster_under_the_same_name(
+    stopped: Installation, connector: Maker, own_postgres: Callable[..., PostgresServer]
+) -> None:
+    other = connector(conninfo=own_postgres().dsn(), name=stopped.prefix, init=False)
+    other.sql(SCHEMA, f"CREATE PUBLICATION {other.prefix} FOR TABLE account")
+    init_refuses(other, "does not exist any more")
+    make_slot(other.conninfo, other.prefix)
+    refuses(other, "belong to another source", "kafka.prefix")
+
+
+def test_the_prefix_belongs_to_another_connector(stopped: Installation, connector: Maker) -> None:
+    other = connector(kafka={"prefix": stopped.prefix}, init=False)
+    other.sql(SCHEMA)
+    init_refuses(other, f"belong to the connector {stopped.prefix}")
+    with stopped.carrying():  # it was not disturbed
+        stopped.sql(INSERT.format(2))
+        stopped.caught_up()
+
+
+def test_the_slot_belongs_to_another_database(stopped: Installation, connector: Maker) -> None:
+    other = connector(source={"slot": stopped.prefix}, init=False)
+    other.sql(SCHEMA)
+    init_refuses(other, "another database", kind=UsageError)
+
+
+def test_a_tables_topic_is_gone(stopped: Installation, admin: AdminClient) -> None:
+    delete_topic(admin, stopped, stopped.table("account"))
+    refuses(stopped, "public.account was in use and is gone", "twofold backfill --reload public.account")
+
+
+def test_a_tables_topic_has_other_partitions(stopped: Installation, admin: AdminClient) -> None:
+    topic = stopped.table("account")
+    admin.create_partitions([NewPartitions(topic, 5)])[topic].result(20)
+    refuses(stopped, f"the topic {topic} has 5 partitions, and must have 3", "twofold backfill --reload public.account")
+
+
+@pytest.mark.parametrize(
+    ("topic", "policy"),
+    [
+        ("public.account", "compact"),
+        ("public.account", "compact,delete"),
+        ("progress", "delete"),
+        ("commits", "compact"),
+    ],
+)
+def test_a_topic_is_cleaned_in_another_way(stopped: Installation, admin: AdminClient, topic: str, policy: str) -> None:
+    name = f"{stopped.prefix}.{topic}"
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(20)
+    refuses(stopped, f"the topic {name} has cleanup.policy={policy}", "kafka-configs")
+
+
+def test_commit_records_and_progress_contradict_each_other(stopped: Installation) -> None:
+    topic = f"{stopped.prefix}.commits"
+    last = stopped.reader.read([topic])[-1].value
+    url = f"{stopped.reader.registry_url}/subjects/{topic}-value/versions/latest"
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        schema_id = json.load(answer)["id"]
+    forged = Commit(last["sequence"] + 1, "batch", last["applied_lsn"], 0, 1, 0)
+    producer = Producer({"bootstrap.servers": stopped.reader.bootstrap})
+    producer.produce(topic, forged.to_bytes(schema_id))
+    assert producer.flush(20) == 0
+    refuses(stopped, f"ends with number {last['sequence'] + 1}", "restore both topics")
+
+
+def test_a_tables_key_was_changed(connector: Maker) -> None:
+    here = connector()
+    run = here.start()
+    here.sql(INSERT.format(1))
+    here.caught_up()
+    here.sql("ALTER TABLE account DROP CONSTRAINT account_pkey, ADD PRIMARY KEY (id, version)", INSERT.format(2))
+    assert run.ended() == 5
+    assert "the message key of table public.account is not what it was" in run.said()
+    assert "twofold backfill --reload public.account" in run.said()
+    refuses(here, "the message key of table public.account")
+    assert {s.value["after"]["id"] for s in here.read("account")} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"source": {"two_phase": False}}, "source.two_phase is false"),
+        ({"kafka": {"transaction_timeout": 100_000.0}}, "transaction.max.timeout.ms"),
+        ({"prepared": {"hold": 60.0}}, "must be below kafka.transaction_timeout"),
+    ],
+)
+def test_a_setting_that_cannot_hold_is_named(stopped: Installation, settings: dict[str, Any], words: str) -> None:
+    stopped.configure(settings)
+    refuses(stopped, words, kind=UsageError)
+
+
+def test_the_publication_is_gone(stopped: Installation) -> None:
+    stopped.sql(f"DROP PUBLICATION {stopped.prefix}", INSERT.format(2))
+    refuses(stopped, "twofold init", kind=MissingGround)

@@ -1,0 +1,161 @@
+"""Two connectors on one slot: one carries, the other stands by; and whoever was taken over cannot write any more."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from connector_topics import UNCOMMITTED, gid_of
+from connector_workload import Workload
+from fix_connector import Installation, Maker, wait_until
+
+
+def test_the_second_stands_by_and_takes_over(connector: Maker) -> None:
+    here = connector()
+    work = Workload(here, seed=1)
+    work.running = first = here.start()
+    second = here.start(ready=False)
+    second.wait_for("standing by:")
+    work.run()
+    first.kill9()
+    work.running = second
+    second.wait_for("recovered:")
+    work.run()
+    work.settle()
+    here.check()
+    second.stop()
+
+
+def test_a_standby_stops_when_it_is_told_to(connector: Maker) -> None:
+    here = connector()
+    first, second = here.start(), here.start(ready=False)
+    second.wait_for("standing by:")
+    second.stop()
+    first.stop()
+
+
+@pytest.mark.parametrize(
+    "place", ["before_commit:2=stop", "after_flush:2=stop", "after_open=stop", "before_abort=stop"]
+)
+def test_one_that_slept_until_another_took_over_is_refused_and_stands_by(place: str, connector: Maker) -> None:
+    """Everything waits in the spool's files, which both would find in the same folder."""
+    here = connector(spool={"memory": 0})
+    work = Workload(here, seed=2)
+    sleeper = here.start(place)
+    threading.Thread(target=cut_the_slot_when_asleep, args=(here, sleeper.process.pid), daemon=True).start()
+    work.run()
+    wait_until(lambda: asleep(sleeper.process.pid), what="the failpoint is reached")
+    heir = here.start(ready=False)
+    heir.wait_for("recovered:")
+    work.running = heir
+    work.run()
+    sleeper.signal(signal.SIGCONT)
+    sleeper.wait_for("standing by:")
+    work.run()
+    work.settle()
+    here.check()
+    assert not heir.dead
+    assert "the run has ended" not in heir.said()
+    heir.kill9()
+    sleeper.wait_for("recovered: Kafka")
+    work.running = sleeper
+    work.run()
+    work.settle()
+    here.check()
+
+
+def asleep(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
+def cut_the_slot_when_asleep(here: Installation, pid: int) -> None:
+    """A sleeper's connection stays: the server would give it up only after wal_sender_timeout."""
+    wait_until(lambda: asleep(pid))
+    cut(here)
+
+
+def cut(here: Installation) -> None:
+    here.ask(
+        f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{here.prefix}' AND active"
+    )
+
+
+@contextmanager
+def cutting(here: Installation) -> Iterator[None]:
+    """The slot's connection is cut again and again, at no moment in particular."""
+    enough = threading.Event()
+
+    def run() -> None:
+        with psycopg.connect(here.conninfo, autocommit=True) as connection:
+            pause = 0.05
+            while not enough.wait(pause):
+                pause = 0.05 + (pause * 7.3) % 0.9
+                connection.execute(
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s AND active",
+                    (here.prefix,),
+                )
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
+def test_the_slots_connection_is_cut_many_times_while_two_compete(connector: Maker) -> None:
+    """They take the slot from each other in the middle of fencing."""
+    here = connector()
+    work = Workload(here, seed=3)
+    for _ in range(2):
+        here.start(ready=False)
+    here.runs[0].wait_for("recovered:")
+    with cutting(here):
+        for _ in range(4):
+            work.run()
+    work.settle()
+    here.check()
+    assert not any(run.dead for run in here.runs)
+
+
+def test_the_connection_is_cut_in_the_middle_of_fencing(connector: Maker) -> None:
+    """Whoever lost the slot there goes on fencing for a moment, beside the one that has it now."""
+    here = connector()
+    work = Workload(here, seed=4)
+    for place in ("fence_main", "after_takeover", "after_progress_read", "after_checks"):
+        slow = here.start(f"{place}=stop", ready=False)
+        wait_until(partial(asleep, slow.process.pid))
+        cut(here)
+        heir = here.start()
+        slow.signal(signal.SIGCONT)
+        work.running = None
+        work.run()
+        here.caught_up()
+        slow.kill9()
+        heir.kill9()
+    here.start()
+    work.settle()
+    here.check()
+
+
+def test_a_prepared_transaction_is_carried_through_a_takeover(connector: Maker) -> None:
+    here = connector()
+    first = here.start()
+    rows = here.tail("account", isolation=UNCOMMITTED)
+    here.prepare("g", "INSERT INTO account VALUES (1, 1, '')")
+    assert rows.wait_for(lambda s: gid_of(s) == "g")
+    first.kill9()
+    second = here.start()
+    here.sql("COMMIT PREPARED 'g'")
+    topics = here.check()
+    assert len([s for s in topics.rows if gid_of(s) == "g"]) == 1
+    second.stop()
