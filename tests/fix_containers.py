@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -12,7 +13,6 @@ import psycopg
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from testcontainers.core.container import DockerContainer
-from testcontainers.core.waiting_utils import wait_container_is_ready
 
 from twofold.stack.postgres import SETTINGS
 from twofold.stack.process import LOOPBACK, choose_port
@@ -21,6 +21,7 @@ from twofold.stack.registry import RegistryServer
 POSTGRES = "postgres:{version}"
 KAFKA = "apache/kafka:4.3.1"
 REGISTRY = "apicurio/apicurio-registry:3.3.3"
+READY_WITHIN_S = 120
 
 
 def engine_answers() -> bool:
@@ -58,12 +59,8 @@ def postgres(version: str | None) -> Iterator[str]:
     )
     dsn = f"host={LOOPBACK} port={port} user=postgres dbname=postgres"
 
-    @wait_container_is_ready(psycopg.OperationalError)
-    def answers() -> None:
-        psycopg.connect(dsn, connect_timeout=5).close()
-
     with container:
-        answers()
+        _wait(container, lambda: psycopg.connect(dsn, connect_timeout=5).close(), psycopg.OperationalError)
         yield dsn
 
 
@@ -92,12 +89,11 @@ def kafka() -> Iterator[str]:
     container = DockerContainer(KAFKA).with_bind_ports(9092, port).with_envs(**environment)
     bootstrap = f"{LOOPBACK}:{port}"
 
-    @wait_container_is_ready(KafkaException)
     def answers() -> None:
         AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=5)
 
     with container:
-        answers()
+        _wait(container, answers, KafkaException)
         yield bootstrap
 
 
@@ -108,10 +104,21 @@ def registry() -> Iterator[str]:
     container = DockerContainer(REGISTRY).with_bind_ports(8080, port)
     url = RegistryServer.address(port)
 
-    @wait_container_is_ready(OSError)
-    def answers() -> None:
-        RegistryServer.prove_ready(url)
-
     with container:
-        answers()
+        _wait(container, lambda: RegistryServer.prove_ready(url), OSError)
         yield url
+
+
+def _wait(container: DockerContainer, answers: Callable[[], None], not_yet: type[Exception]) -> None:
+    """Until the server in the container answers; with its last words if it does not."""
+    deadline = time.monotonic() + READY_WITHIN_S
+    while True:
+        try:
+            return answers()
+        except not_yet as error:
+            if time.monotonic() > deadline:
+                said = b"".join(container.get_logs()).decode(errors="replace")[-2000:]
+                raise TimeoutError(
+                    f"{container.image} does not answer after {READY_WITHIN_S} s: {error}\n{said}"
+                ) from error
+        time.sleep(0.2)
