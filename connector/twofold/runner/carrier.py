@@ -7,13 +7,13 @@ on kill -9 and comes again from PostgreSQL.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from twofold import gids
 from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
-from twofold.positions import NO_LSN, Lsn, PreparedIdentity
+from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner.collector import PreparedRows
 from twofold.runner.tables import Tables
 from twofold.runner.worker import Worker
@@ -36,15 +36,23 @@ class Origin:
 class Positions:
     """What is to be reported to PostgreSQL."""
 
-    write: Lsn = NO_LSN
-    flush: Lsn = NO_LSN
+    write: Lsn
+    flush: Lsn
 
 
 class Carrier:
     """One a run; used by the thread that reads. The jobs it makes run on the worker's."""
 
     def __init__(
-        self, *, worker: Worker, publisher: Publisher, tables: Tables, origin: Origin, tend: Callable[[], None]
+        self,
+        *,
+        worker: Worker,
+        publisher: Publisher,
+        tables: Tables,
+        origin: Origin,
+        reported: Positions,
+        unresolved: Iterable[Prepared],
+        tend: Callable[[], None],
     ) -> None:
         self._worker = worker
         self._publisher = publisher
@@ -55,10 +63,10 @@ class Carrier:
         self._outcomes: list[PreparedOutcome] = []
         self._ledger: dict[str, Prepared] = {}
         self._committed_at_us = 0
-        self.positions = Positions()
+        self._unresolved = {PreparedIdentity(entry.xid, entry.gid): entry for entry in unresolved}
+        self.positions = reported
         self.group_records = 0
         self.group_bytes = 0
-        self.in_doubt: dict[PreparedIdentity, PreparedRows] = self._prepared
 
     def stage(self, prepared: PreparedRows) -> None:
         """Keep a prepared transaction's rows until the bridge forgets it."""
@@ -82,8 +90,7 @@ class Carrier:
             case actions.AppendStaged(identity, commit_lsn):
                 self._append_staged(self._prepared.pop(identity), commit_lsn, at_us)
             case actions.NoteInDoubt(identity, state):
-                if prepared := self._prepared.get(identity):
-                    self._ledger[prepared.downstream_id] = self._entry(prepared, state)
+                self._note(identity, state)
             case actions.CommitMain():
                 self._commit_main(action)
             case actions.OpenPrepared(identity, slot):
@@ -98,6 +105,13 @@ class Carrier:
                     self._submit(forgotten.rows.drop)
             case actions.Refuse(what, at_stake, repair):
                 raise Refused(what, at_stake=at_stake, repair=repair)
+
+    def _note(self, identity: PreparedIdentity, state: actions.LedgerState) -> None:
+        """What the ledger will say of it: of one whose prepare did not come again, what it said before with the new state."""
+        if prepared := self._prepared.get(identity):
+            self._ledger[prepared.downstream_id] = self._entry(prepared, state)
+        elif entry := self._unresolved.get(identity):
+            self._ledger[identity.downstream_id(Lsn(entry.prepare_lsn))] = replace(entry, state=state.value)
 
     def _submit(self, work: Callable[[], object], answer: Event | None = None) -> None:
         def job() -> Event | None:
@@ -133,7 +147,11 @@ class Carrier:
                 prepared=tuple(self._outcomes),
             )
         progress = self._progress(action.applied_lsn, action.sequence)
-        ledger, pins = self._ledger, self._tables.take_pins()
+        ledger = {
+            key: replace(entry, sequence=action.sequence) if entry.state == "committed" else entry
+            for key, entry in self._ledger.items()
+        }
+        pins = self._tables.take_pins()
         self._outcomes, self._ledger = [], {}
         self.group_records = self.group_bytes = self._committed_at_us = 0
         self._submit(

@@ -21,6 +21,7 @@ from twofold.bridge.events import (
     PrepareRead,
     RollbackPreparedRead,
 )
+from twofold.bridge.step import end_of_message
 from twofold.errors import RunEnded
 from twofold.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
 from twofold.runner.tables import Facts, Table, Tables
@@ -251,7 +252,7 @@ class Collector:
                 current.rows += 1
             return
         if self._skips(message.lsn):
-            self._passed = max(self._passed, message.lsn)
+            self._passed = max(self._passed, end_of_message(message.lsn))
             return
         yield from self._hand_over()
         batch = RowBatch()

@@ -49,7 +49,9 @@ def registry_settings(config: Config) -> dict[str, Any]:
 
 
 def topic_policy(config: Config) -> TopicPolicy:
-    return TopicPolicy(config.kafka.replication, config.kafka.min_insync_replicas)
+    kafka = config.kafka
+    retention_ms = -1 if kafka.retention < 0 else int(kafka.retention * 1000)
+    return TopicPolicy(kafka.replication, kafka.min_insync_replicas, retention_ms)
 
 
 def bookkeeping(names: Names, *, pinned: bool) -> list[Wanted]:

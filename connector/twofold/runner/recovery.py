@@ -24,7 +24,7 @@ from twofold.bridge import Policy, State, initial
 from twofold.config import Config
 from twofold.errors import MissingGround, UsageError
 from twofold.positions import Lsn, PreparedIdentity, format_lsn
-from twofold.runner.carrier import Carrier, Origin
+from twofold.runner.carrier import Carrier, Origin, Positions
 from twofold.runner.checks import check
 from twofold.runner.collector import Collector
 from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
@@ -94,7 +94,15 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
         state=state,
         session=session,
         collector=Collector(tables=tables, spool=spool, skips=state.skips, parks=config.prepared.parks),
-        carrier=Carrier(worker=worker, publisher=fencing.publisher, tables=tables, origin=origin, tend=session.tend),
+        carrier=Carrier(
+            worker=worker,
+            publisher=fencing.publisher,
+            tables=tables,
+            origin=origin,
+            reported=Positions(state.write, state.flush),
+            unresolved=recovered.unresolved.values(),
+            tend=session.tend,
+        ),
         worker=worker,
         timers=Timers(
             open_within_s=config.prepared.open_within,

@@ -58,7 +58,7 @@ class Run:
         self._limits = limits
         self._stop = stop
         self._group_since: float | None = None
-        self._reported = Positions()
+        self._reported: Positions | None = None
 
     def go(self) -> None:
         """Until told to stop; then what is gathered is committed and reported."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from twofold.bridge import Event
 
 Job = Callable[[], Event | None]
-JOBS_MAX = 64
+JOBS_MAX = 16
 _WAIT_SLICE_S = 0.2
 
 
