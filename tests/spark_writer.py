@@ -280,6 +280,9 @@ class Writer:
         assert topic.key_id is not None
         return _encoded(topic.key_codec, topic.key_id, {c.name: row[c.name] for c in topic.shape.key})
 
+    def value_header(self, name: str) -> bytes:
+        return wire.header(self.topics[name].value_id)
+
     def lsn(self) -> int:
         self._lsn += 8
         return self._lsn

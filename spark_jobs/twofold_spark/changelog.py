@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from twofold_spark import decode, kafka
+from twofold_spark import decode, kafka, quarantine
 from twofold_spark.errors import MissingGround, Refused
 from twofold_spark.kafka import Kafka
 from twofold_spark.registry import Registry, Subject
@@ -62,6 +62,7 @@ class Changelog:
         catalog: str = CATALOG,
         batch_rows: int = 500_000,
         tables_at_once: int = 3,
+        unreadable: quarantine.Choice = "stop",
         report: Callable[[Appended], None] = lambda _: None,
     ) -> None:
         self._where = where
@@ -70,6 +71,7 @@ class Changelog:
         self._catalog = catalog
         self._batch_rows = batch_rows
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="append")
+        self._unreadable = unreadable
         self._report = report
 
     def stream(self, spark: SparkSession) -> DataFrame:
@@ -79,7 +81,7 @@ class Changelog:
 
     def __call__(self, batch: DataFrame, _batch_id: int) -> None:
         # Each table reads the batch: without this every one of them would read Kafka.
-        batch = batch.select("topic", "partition", "offset", "value").persist()
+        batch = batch.select("topic", "partition", "offset", "key", "value").persist()
         try:
             found = _found(batch)
             work = [self._pool.submit(self._append, batch, topic, parts) for topic, parts in sorted(found.items())]
@@ -108,7 +110,10 @@ class Changelog:
         for more in due[1:]:
             fresh |= more
         subject = self._subject(topic, frozenset[int]().union(*(stretch.ids for stretch in parts.values())))
-        rows = _changes(batch.where(f.col("topic") == topic).where(fresh), subject)
+        records = batch.where(f.col("topic") == topic).where(fresh)
+        if self._unreadable == "skip":
+            iceberg.quarantine(quarantine.unreadable(records, subject, topic), self._catalog)
+        rows = _changes(records, subject, skip=self._unreadable == "skip")
         iceberg.prepare(spark, table, rows.schema, label=f"{schema}.{name}", properties={"twofold.topic": topic})
         ends = applied | {partition: max(s.end, applied.get(partition, 0)) for partition, s in parts.items()}
         writer = rows.writeTo(table).option(f"snapshot-property.{OFFSETS}", json.dumps(ends))
@@ -117,10 +122,11 @@ class Changelog:
         except Exception as error:
             if (place := re.search(rf"{_UNREADABLE} (\S+)", str(error))) is None:
                 raise
+            iceberg.quarantine(quarantine.unreadable(records, subject, topic), self._catalog)
             raise Refused(
-                f"the record at {topic}-{place[1]} cannot be decoded",
+                f"the record at {topic}-{place[1]} cannot be decoded; the quarantine table has it",
                 at_stake="its change",
-                repair="look at who else writes to the topic; a table is repaired by `twofold backfill --reload`",
+                repair="find who else writes to the topic, then go on without it by --unreadable skip",
             ) from error
 
     def _applied(self, spark: SparkSession, table: str) -> dict[int, int]:
@@ -154,13 +160,14 @@ def _found(batch: DataFrame) -> dict[str, dict[int, Stretch]]:
     return found
 
 
-def _changes(records: DataFrame, subject: Subject) -> DataFrame:
+def _changes(records: DataFrame, subject: Subject, *, skip: bool) -> DataFrame:
     place = f.concat_ws("@", f.col("partition").cast("string"), f.col("offset").cast("string"))
     unreadable = f.raise_error(f.concat(f.lit(f"{_UNREADABLE} "), place)).cast("string")
     op: Column = f.coalesce(f.col("e.op"), unreadable)
     return (
         records.where(f.col("value").isNotNull())
         .withColumn("e", decode.envelope(f.col("value"), subject))
+        .where(f.lit(not skip) | f.col("e.op").isNotNull())
         .select(
             op.alias("op"),
             f.col("e.before"),

@@ -58,6 +58,7 @@ def _mirror(options: argparse.Namespace) -> None:
         options.prefix,
         lambda its: IcebergSink(its, options.prefix, options.catalog),
         bite_rows=options.batch_rows,
+        unreadable=options.unreadable,
         report=lambda applied: say(str(applied)),
     )
     job = Job("mirror", mirror)
@@ -73,6 +74,7 @@ def _changelog(options: argparse.Namespace) -> None:
         options.prefix,
         catalog=options.catalog,
         batch_rows=options.batch_rows,
+        unreadable=options.unreadable,
         report=lambda appended: say(str(appended)),
     )
     job = Job("changelog", changelog)
@@ -115,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument("--checkpoint", type=Path, help="the stream's checkpoint (default: in the warehouse)")
     job.add_argument("--trigger", type=_trigger, default=Trigger.parse("continuous"), help=Trigger.HELP)
     job.add_argument("--batch-rows", type=int, default=500_000, help="rows that are applied at once, about")
+    job.add_argument(
+        "--unreadable", choices=("stop", "skip"), default="stop", help="after a record went to the quarantine table"
+    )
     job.add_argument(
         "--kafka", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a setting of Kafka's client"
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from twofold_spark import decode, kafka
+from twofold_spark import decode, kafka, quarantine
 from twofold_spark.commits import Commit, Range, bites, by_topic, next_commits
 from twofold_spark.errors import MissingGround, Refused
 from twofold_spark.fold import Folded, fold, fold_multiset
@@ -59,6 +59,7 @@ class Mirror:
         *,
         bite_rows: int = 500_000,
         tables_at_once: int = 3,
+        unreadable: quarantine.Choice = "stop",
         report: Callable[[Applied], None] = lambda _: None,
     ) -> None:
         self._where = where
@@ -67,6 +68,7 @@ class Mirror:
         self._make_sink = make_sink
         self._bite_rows = bite_rows
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="merge")
+        self._unreadable = unreadable
         self._report = report
         self._sink: Sink | None = None
         self._cut = Cut(0, 0, 0, whole=True, versions={}, backfilling=())
@@ -94,9 +96,9 @@ class Mirror:
             raise MissingGround(
                 f"the registry has no subject {self._prefix}.commits-value: is it the connector's registry?"
             )
-        record = decode.record(f.col("value"), subject).alias("c")
-        decoded = batch.select(record, "offset")
-        rows = decoded.select("c.*", f.unix_micros("c.committed_at").alias("us"), "offset").drop("prepared").collect()
+        rows = _decoded(batch, subject)
+        if any(row["sequence"] is None for row in rows):
+            rows = _decoded(batch, self._registry.refreshed(subject.name) or subject)
         return [_commit(row) for row in rows]
 
     def _apply(self, spark: SparkSession, sink: Sink, bite: list[Commit]) -> None:
@@ -154,11 +156,14 @@ class Mirror:
             folded.release()
             folded = self._fold(raw, sink, table, refresh=True)
         if folded.unreadable:
+            sink.quarantine(quarantine.unreadable(raw, self._subject(table, refresh=False), table.topic))
+        if folded.unreadable and self._unreadable == "stop":
             folded.release()
             raise Refused(
-                f"{folded.unreadable} records of {table.topic} cannot be decoded",
+                f"{folded.unreadable} records of {table.topic} cannot be decoded; the quarantine table has them",
                 at_stake="their changes",
-                repair="look at the quarantine",
+                repair=f"find who else writes to the topic, then `twofold backfill --reload {table}`; or go on without "
+                "them by --unreadable skip",
             )
         sink.prepare(table, folded.columns)
         return folded
@@ -178,6 +183,11 @@ class Mirror:
         schema, _, name = topic.removeprefix(f"{self._prefix}.").partition(".")
         key = self._registry.subject(f"{topic}-key")
         return Table(topic, schema, name, tuple(c["name"] for c in key.latest["fields"]) if key else ())
+
+
+def _decoded(batch: DataFrame, subject: Subject) -> list[Row]:
+    records = batch.select(decode.record(f.col("value"), subject).alias("c"), "offset")
+    return records.select("c.*", f.unix_micros("c.committed_at").alias("us"), "offset").drop("prepared").collect()
 
 
 def _check_counts(table: Table, ranges: Iterable[Range], counts: dict[int, int]) -> None:

@@ -62,6 +62,9 @@ class Sink(Protocol):
     def merge(self, table: Table, rows: DataFrame, *, replace: bool, sequence: int) -> None:
         """Applies folded rows atomically, and that the table is at `sequence` with them; `replace` after a truncate."""
 
+    def quarantine(self, records: DataFrame) -> None:
+        """Keeps records that cannot be decoded, each once however often it is met."""
+
     def version(self, table: Table) -> str | None:
         """The table's version as this job left it; None while it has none."""
 

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from twofold_spark.carry import COPIES, OP, UNCHANGED
 from twofold_spark.errors import MissingGround, Refused
+from twofold_spark.quarantine import PLACE
 from twofold_spark.session import CATALOG
 from twofold_spark.sinks import Cut, Table, evolution
 
@@ -107,6 +108,9 @@ class IcebergSink:
             spark.sql(merge_sql(name, view, table.key, [c for c in rows.columns if c not in (OP, UNCHANGED)]))
         self._check_parent(table, base)
 
+    def quarantine(self, records: DataFrame) -> None:
+        quarantine(records, self._catalog)
+
     def version(self, table: Table) -> str | None:
         loaded = self._loaded(table)
         snapshot = loaded.currentSnapshot() if loaded is not None else None
@@ -168,6 +172,13 @@ def check_prefix(spark: SparkSession, catalog: str, prefix: str) -> None:
             at_stake="two sources' tables mixed",
             repair="one --warehouse for each prefix",
         )
+
+
+def quarantine(records: DataFrame, catalog: str) -> None:
+    """Appends records that cannot be decoded to the quarantine table, those that it lacks."""
+    spark, name = records.sparkSession, f"{catalog}.twofold.quarantine"
+    prepare(spark, name, records.schema, label="quarantine", properties={})
+    records.join(spark.table(name).select(*PLACE), list(PLACE), "left_anti").writeTo(name).append()
 
 
 def summary_value(spark: SparkSession, name: str, key: str) -> str | None:
