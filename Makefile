@@ -64,3 +64,7 @@ bench-transcode: ready ## What a row costs on its way to Kafka's bytes.
 .PHONY: model
 model: ready ## Explore the protocol: every scenario in full, every mutant. Minutes, two cores.
 	PYTHONPATH=tests $(BIN)/python -m model.check
+
+.PHONY: fuzz
+fuzz: ready ## Fuzz the decoder of pgoutput for SECONDS (30).
+	$(UV) run --locked --group fuzz python tests/fuzz/fuzz_decoder.py $(or $(SECONDS),30) 2>/dev/null

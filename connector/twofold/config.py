@@ -58,7 +58,6 @@ class SourceConfig(_Part):
     streaming: Literal["on", "off"] = Field(
         "off", description="Let PostgreSQL send large transactions before they end."
     )
-    binary: bool = Field(True, description="Let PostgreSQL send values in binary: less work on both sides.")
     messages: bool = Field(True, description="Carry logical messages (pg_logical_emit_message).")
     slot_wait: float = Field(
         60, gt=0, description="How long `init` waits for running transactions when it makes the slot."

@@ -9,6 +9,7 @@ Used by the thread that reads. Asks the catalog, the registry and Kafka only whe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ from twofold.source import messages as m
 from twofold.source.catalog import Catalog
 from twofold_avro.names import topic_of
 from twofold_avro.records import Message, MessageBody, Pin, Source, Transaction
-from twofold_avro.schemas import canonical, envelope_schema, fixed, key_schema
+from twofold_avro.schemas import canonical, envelope_schema, fixed, key_schema, misread
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, ServerConstants, TransactionHeader
 
@@ -200,38 +201,35 @@ class Tables:
     def _commit(self, table: Table) -> tuple[int, int]:
         """Register the schemas, make or check the topic, pin both. Before a row is written with the shape."""
         shape, topic = table.shape, table.topic
-        name = f"{shape.schema}.{shape.table}"
         pin = self._pins.get(topic)
         key = key_schema(shape, self._prefix)
         key_text = None if key is None else canonical(key)
         if pin is not None and pin.key_schema != key_text:
-            raise Refused(
-                f"the message key of table {name} is not what it was",
-                at_stake="rows of one key would lie in two partitions, and their order would be lost",
-                repair=f"undo the change of the key or the replica identity, or start the topic anew: twofold backfill --reload {name}",
-            )
+            raise _key_changed(shape)
         partitions = table.partitions
         if pin is None:
-            wanted = Wanted(topic, "table", table.partitions, table=name, keyless=shape.keyless)
+            wanted = Wanted(topic, "table", table.partitions, table=_name(shape), keyless=shape.keyless)
             partitions = self._topics.ensure([wanted])[topic]
         key_id = None if key_text is None else self._registry.register(key_subject(topic), key_text)
         if pin is not None and pin.key_schema_id != key_id:
-            raise Refused(
-                f"the registry knows the message key of table {name} by id {key_id}, and it was {pin.key_schema_id}",
-                at_stake="the id is part of the key's bytes: rows of one key would lie in two partitions, and their order would be lost",
-                repair=f"restore the registry with its former ids, or start the topic anew: twofold backfill --reload {name}",
-            )
-        value_id = self._registry.register(value_subject(topic), self._envelope(shape))
+            raise _key_id_changed(shape, pin.key_schema_id, key_id)
+        value_id = self._register_envelope(shape, topic)
         table.partitions = partitions
         ids = table.ids = key_id or 0, value_id
         table.plan = self._plan(shape, partitions, *ids)
         self._committed[topic] = table
-        new = replace(
-            pin or Pin(shape.schema, shape.table, partitions, key_text), key_schema_id=key_id, value_schema_id=value_id
-        )
+        new = pin or Pin(shape.schema, shape.table, partitions, key_text)
+        new = replace(new, key_schema_id=key_id, value_schema_id=value_id)
         if new != pin:
             self._pins[topic] = self._unwritten_pins[topic] = new
         return ids
+
+    def _register_envelope(self, shape: TableShape, topic: str) -> int:
+        subject, text = value_subject(topic), self._envelope(shape)
+        latest = self._registry.latest(subject)
+        if latest is not None and (columns := misread(json.loads(latest), json.loads(text))):
+            raise _misread(shape, columns)
+        return self._registry.register(subject, text)
 
     def _envelope(self, shape: TableShape) -> str:
         return canonical(envelope_schema(shape, self._prefix))
@@ -250,3 +248,31 @@ class Tables:
         """The pins that the next commit of the main producer must carry."""
         pins, self._unwritten_pins = self._unwritten_pins, {}
         return pins
+
+
+def _name(shape: TableShape) -> str:
+    return f"{shape.schema}.{shape.table}"
+
+
+def _key_changed(shape: TableShape) -> Refused:
+    return Refused(
+        f"the message key of table {_name(shape)} is not what it was",
+        at_stake="rows of one key would lie in two partitions, and their order would be lost",
+        repair=f"undo the change of the key or the replica identity, or start the topic anew: twofold backfill --reload {_name(shape)}",
+    )
+
+
+def _key_id_changed(shape: TableShape, was: int | None, now: int | None) -> Refused:
+    return Refused(
+        f"the registry knows the message key of table {_name(shape)} by id {now}, and it was {was}",
+        at_stake="the id is part of the key's bytes: rows of one key would lie in two partitions, and their order would be lost",
+        repair=f"restore the registry with its former ids, or start the topic anew: twofold backfill --reload {_name(shape)}",
+    )
+
+
+def _misread(shape: TableShape, columns: list[str]) -> Refused:
+    return Refused(
+        f"table {_name(shape)}: the type of {', '.join(columns)} has changed so that readers of the new schema would take the values written before for others",
+        at_stake="a decimal's new scale, for one, moves the point in every row that is in the topic already; no registry notices",
+        repair="undo the change of the type; or delete the table's topic and its subjects in the registry, and load it anew",
+    )
