@@ -4,7 +4,7 @@ Rows stay in memory up to a budget that all waiting transactions share; past it 
 its own. Memory is bounded by the budget and one chunk, disk by its limit; at the limit the run ends, says so, and takes up again when there is room; nothing is lost.
 
 It is a cache: on kill -9 everything here is lost and nothing is missed, because the position reported to PostgreSQL is held before the first row that waits. So nothing is
-synced, and what a predecessor left is deleted at start.
+synced, and the files have no names: the system takes them back when the process ends. A standby may use the same folder, and so may an instance that does not know yet that it was taken over.
 
 One thread appends; when a transaction is complete another may read and drop it. The counters have a lock, the rows need none.
 """
@@ -12,7 +12,6 @@ One thread appends; when a transaction is complete another may read and drop it.
 from __future__ import annotations
 
 import errno
-import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -35,7 +34,6 @@ class Spool:
         self._lock = threading.Lock()
         self._living: set[Waiting] = set()
         try:
-            shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         except OSError as error:
             raise MissingGround(
@@ -55,7 +53,6 @@ class Spool:
         """Drop everything: the run has ended."""
         for waiting in list(self._living):
             waiting.drop()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def reserve(self, size: int) -> bool:
         """Take so much of the budget, if it is there."""

@@ -72,15 +72,17 @@ def test_the_limit_of_the_disk_is_named_with_its_remedy(make_spool: MakeSpool) -
         spool.new().append(batch(0, 100))
 
 
-def test_a_predecessors_files_are_gone_and_none_are_left(tmp_path: Path) -> None:
-    folder = tmp_path / "s"
-    folder.mkdir()
-    (folder / "left").write_text("x")
-    spool = Spool(folder, memory_max=0, disk_max=1 << 20)
-    spool.new().append(batch(0))
-    assert not list(folder.iterdir())
-    spool.close()
-    assert not folder.exists()
+def test_files_have_no_names_and_two_instances_may_share_the_folder(tmp_path: Path) -> None:
+    first = Spool(tmp_path / "s", memory_max=0, disk_max=1 << 20)
+    second = Spool(tmp_path / "s", memory_max=0, disk_max=1 << 20)
+    waiting = first.new()
+    waiting.append(batch(1))
+    second.close()
+    waiting.append(batch(2))
+    first.new().append(batch(3))
+    assert len(list(waiting.batches())) == 2
+    assert not list((tmp_path / "s").iterdir())
+    first.close()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
