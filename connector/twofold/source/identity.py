@@ -189,7 +189,9 @@ SELECT DISTINCT
            (asked.locktype, asked.database, asked.relation, asked.page, asked.tuple, asked.virtualxid,
             asked.transactionid, asked.classid, asked.objid, asked.objsubid)
   LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = held.pid
-  LEFT JOIN pg_catalog.pg_prepared_xacts p ON held.pid IS NULL AND held.virtualtransaction = '-1/' || p.transaction
+  LEFT JOIN pg_catalog.pg_locks own ON held.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid'
+       AND own.virtualtransaction = held.virtualtransaction
+  LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = own.transactionid
   LEFT JOIN pg_catalog.pg_class c ON c.oid = held.relation
  WHERE NOT asked.granted AND asked.pid = ANY (%s) AND held.pid IS DISTINCT FROM asked.pid
 """
