@@ -72,7 +72,8 @@ def check(data: bytes) -> None:
     try:
         message = decode(payload, in_stream=in_stream)
     except MalformedMessage as error:
-        assert 0 <= error.offset <= len(payload)
+        if not 0 <= error.offset <= len(payload):
+            raise AssertionError(f"the offset {error.offset} is not in the message") from error
         return
     if not (isinstance(message, m.Relation | m.Type) and message.schema == "pg_catalog"):
         assert encode(message) == payload
