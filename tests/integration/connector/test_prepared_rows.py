@@ -1,13 +1,40 @@
-"""A prepare's rows: in Kafka at once, visible only by COMMIT PREPARED, never after ROLLBACK PREPARED."""
+"""A prepared transaction's rows: in Kafka at once, visible only by COMMIT PREPARED, never after ROLLBACK PREPARED; and while one is in doubt nobody else waits for long."""
 
 from __future__ import annotations
 
-from connector_topics import UNCOMMITTED, gid_of
-from fix_connector import Maker
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from connector_topics import UNCOMMITTED, Seen, gid_of
+from connector_workload import Workload
+from fix_connector import Installation, Maker, wait_until
 
 
 def insert(key: int, note: str = "") -> str:
     return f"INSERT INTO account VALUES ({key}, 1, '{note}')"
+
+
+def ids(seen: list[Seen]) -> list[int]:
+    return sorted(s.value["after"]["id"] for s in seen)
+
+
+def in_ledger(here: Installation, gid: str) -> str:
+    """What the in-doubt ledger says of it now."""
+    states = [entry["state"] for entry in here.records("prepared") if entry["gid"] == gid]
+    return states[-1] if states else ""
+
+
+def is_parked(here: Installation, gid: str) -> bool:
+    return in_ledger(here, gid) == "parked"
+
+
+def is_row(key: int) -> Callable[[Seen], bool]:
+    return lambda s: s.value["after"]["id"] == key
 
 
 def test_rows_are_in_kafka_at_prepare_and_visible_at_commit_prepared(connector: Maker) -> None:
@@ -25,3 +52,135 @@ def test_rows_are_in_kafka_at_prepare_and_visible_at_commit_prepared(connector: 
     topics = here.check()
     assert [s for s in topics.rows if gid_of(s) == "g2"] == []
     assert [c.value["kind"] for c in topics.commits] == ["prepared", "batch"]
+
+
+def test_one_that_is_held_too_long_is_parked_and_others_go_on(connector: Maker) -> None:
+    """Its Kafka transaction is given up, so that readers go on; the rows wait here, over two kills."""
+    here = connector(prepared={"hold": 2.0})
+    run = here.start()
+    here.prepare("doubt", insert(1), insert(2))
+    assert here.tail("account", isolation=UNCOMMITTED).wait_for(lambda s: gid_of(s) == "doubt")
+    visible = here.tail("account")
+    for key in range(10, 13):
+        here.sql(insert(key))
+        assert visible.wait_for(is_row(key), within_s=12)
+    wait_until(lambda: in_ledger(here, "doubt") == "parked")
+    quick = time.monotonic()
+    here.sql(insert(13))
+    assert visible.wait_for(is_row(13))
+    assert time.monotonic() - quick < 2  # nothing is open in front of it any more
+    for _ in range(2):
+        run.kill9()
+        run = here.start()
+        here.sql(insert(20 + len(here.runs)))
+        assert visible.wait_for(is_row(20 + len(here.runs)), within_s=12)
+    wait_until(lambda: here.slot("confirmed_flush_lsn") < here.ask("SELECT pg_current_wal_lsn()"))
+    here.sql("COMMIT PREPARED 'doubt'")
+    assert visible.wait_for(lambda s: gid_of(s) == "doubt")
+    here.check()
+    wait_until(lambda: in_ledger(here, "doubt") == "committed")
+
+
+def test_parked_ones_end_in_the_ledger_as_they_ended(connector: Maker) -> None:
+    here = connector(prepared={"rules": [{"gid": "slow-*", "action": "park"}]})
+    with here.carrying():
+        for gid, key in (("slow-1", 1), ("slow-2", 2)):
+            here.prepare(gid, insert(key))
+            wait_until(partial(is_parked, here, gid))
+        here.prepare("quick", insert(3))
+        wait_until(lambda: in_ledger(here, "quick") == "open")
+        assert ids(here.read("account", UNCOMMITTED)) == [3]
+        here.sql("COMMIT PREPARED 'slow-1'", "ROLLBACK PREPARED 'slow-2'", "COMMIT PREPARED 'quick'")
+        here.check()
+        assert [in_ledger(here, gid) for gid in ("slow-1", "slow-2", "quick")] == [
+            "committed",
+            "rolled_back",
+            "committed",
+        ]
+    here.start().stop()
+    assert "; 0 in doubt" in here.runs[0].said()
+
+
+def test_more_in_doubt_than_the_pool(connector: Maker) -> None:
+    here = connector(prepared={"pool": 2, "hold": 3.0})
+    with here.carrying():
+        for n in range(20):
+            here.prepare(f"g{n}", insert(n + 1))
+        here.sql(insert(100))
+        assert here.tail("account").wait_for(is_row(100))
+        wait_until(lambda: [in_ledger(here, f"g{n}") for n in range(20)] == ["parked"] * 20)
+        here.sql(*(f"{'ROLLBACK' if n % 3 else 'COMMIT'} PREPARED 'g{n}'" for n in reversed(range(20))))
+        topics = here.check()
+    assert {gid_of(s) for s in topics.rows} - {None} == {f"g{n}" for n in range(0, 20, 3)}
+
+
+def test_a_keyless_tables_rows_wait_for_the_outcome(connector: Maker) -> None:
+    here = connector()
+    with here.carrying():
+        here.prepare("g1", "INSERT INTO journal VALUES ('one')", insert(1))
+        here.prepare("g2", "INSERT INTO journal VALUES ('two')")
+        wait_until(lambda: (in_ledger(here, "g1"), in_ledger(here, "g2")) == ("parked", "parked"))
+        assert here.read("journal", UNCOMMITTED) == []
+        here.sql("ROLLBACK PREPARED 'g2'", "COMMIT PREPARED 'g1'")
+        topics = here.check()
+    journal = [s for s in topics.rows if s.topic == here.table("journal")]
+    assert [(s.key, s.value["after"], gid_of(s)) for s in journal] == [(None, {"line": "one"}, "g1")]
+
+
+def versions(here: Installation, table: str) -> list[int]:
+    with urllib.request.urlopen(
+        f"{here.reader.registry_url}/subjects/{here.table(table)}-value/versions", timeout=20
+    ) as answer:
+        found: list[int] = json.load(answer)
+    return found
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ROLLBACK"])
+def test_a_table_that_is_changed_in_a_prepared_transaction(outcome: str, connector: Maker) -> None:
+    """A ROLLBACK PREPARED cannot take a registered schema back: so it is registered at COMMIT PREPARED."""
+    here = connector()
+    with here.carrying():
+        here.sql(insert(1))
+        here.caught_up()
+        before = versions(here, "account")
+        here.prepare("g", "ALTER TABLE account ADD COLUMN more text", "INSERT INTO account VALUES (2, 1, '', 'more')")
+        wait_until(lambda: in_ledger(here, "g") == "parked")
+        assert versions(here, "account") == before
+        assert ids(here.read("account", UNCOMMITTED)) == [0, 1]
+        here.sql(
+            f"{outcome} PREPARED 'g'",
+            insert(3) if outcome == "ROLLBACK" else "INSERT INTO account VALUES (3, 1, '', 'x')",
+        )
+        topics = here.check()
+        assert len(versions(here, "account")) == len(before) + (outcome == "COMMIT")
+    rows = {s.value["after"]["id"]: s.value["after"] for s in topics.rows if s.topic == here.table("account")}
+    assert sorted(rows) == ([0, 1, 2, 3] if outcome == "COMMIT" else [0, 1, 3])
+    assert ("more" in rows[3]) == (outcome == "COMMIT")
+
+
+def test_rows_of_a_changed_table_are_parked_over_a_restart(connector: Maker) -> None:
+    """The new shape is met again in the prepared transaction, before anything was committed with it."""
+    here = connector()
+    run = here.start()
+    here.sql(insert(1))
+    here.caught_up()
+    here.prepare("g", "ALTER TABLE account ADD COLUMN more text", "INSERT INTO account VALUES (2, 1, '', 'more')")
+    wait_until(lambda: in_ledger(here, "g") == "parked")
+    run.kill9()
+    here.start()
+    here.sql("COMMIT PREPARED 'g'")
+    here.check()
+
+
+def test_without_two_phase_they_come_at_their_commit(connector: Maker) -> None:
+    here = connector(source={"two_phase": False})
+    run = here.start()
+    work = Workload(here, seed=5)
+    work.run()
+    run.kill9()
+    here.start()
+    work.run()
+    work.settle()
+    topics = here.check()
+    assert {c.value["kind"] for c in topics.commits} == {"batch"}
+    assert {gid_of(s) for s in topics.rows} == {None}

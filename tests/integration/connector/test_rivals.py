@@ -118,7 +118,7 @@ def test_the_slots_connection_is_cut_many_times_while_two_compete(connector: Mak
     work = Workload(here, seed=3)
     for _ in range(2):
         here.start(ready=False)
-    here.runs[0].wait_for("recovered:")
+    wait_until(lambda: any("recovered:" in run.said() for run in here.runs), 60)
     with cutting(here):
         for _ in range(4):
             work.run()
