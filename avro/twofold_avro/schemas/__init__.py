@@ -86,11 +86,15 @@ def canonical(schema: Avro) -> str:
 def misread(old: Avro, new: Avro) -> list[str]:
     """Columns of two envelopes (or keys) whose old bytes a reader of the new schema takes for other values, unnoticed.
 
-    Avro resolves bytes to bytes and long to long whatever their logical types say, and registries ask no more: a decimal's new
-    scale would move the point in every row that was written before. Such a change needs a reload into a fresh topic.
+    Avro resolves bytes to bytes, bytes to string and long to long whatever their logical types say, and registries ask no more: a
+    decimal's new scale would move the point in every row that was written before. Such a change needs a reload into a fresh topic.
     """
     before = {field["name"]: _meaning(field["type"]) for field in _columns(old)}
-    return [f["name"] for f in _columns(new) if before.get(f["name"], _meaning(f["type"])) != _meaning(f["type"])]
+    return [
+        field.get("postgres.name", field["name"])
+        for field in _columns(new)
+        if before.get(field["name"], _meaning(field["type"])) != _meaning(field["type"])
+    ]
 
 
 def _columns(record: Avro) -> list[dict[str, Any]]:
@@ -102,12 +106,14 @@ def _columns(record: Avro) -> list[dict[str, Any]]:
 
 
 def _meaning(schema: Avro) -> Avro:
-    """What the numbers of a type stand for, beyond being numbers."""
+    """What the numbers or the bytes of a type stand for, beyond being that."""
     match schema:
         case ["null", branch]:
             return _meaning(branch)
         case {"type": "array", "items": items}:
             return _meaning(items)
+        case "bytes":
+            return "bytes"
         case {"logicalType": "uuid"}:
             return None
         case {"logicalType": str(logical), **rest}:

@@ -76,8 +76,9 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
         topics=topics,
         pins=recovered.pins,
     )
-    _tending(session, tables.check)
-    _tending(session, lambda: tables.announce(published_tables(config.conninfo, config.publication)))
+    published = _tending(session, lambda: published_tables(config.conninfo, config.publication))
+    _tending(session, lambda: tables.check(published))
+    _tending(session, lambda: tables.announce(published))
     state = _state(config, fencing, progress, slot, server)
     spool = Spool(config.spool.folder / config.name, memory_max=config.spool.memory, disk_max=config.spool.disk)
     opened.callback(spool.close)

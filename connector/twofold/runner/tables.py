@@ -102,8 +102,11 @@ class Tables:
         self.messages_topic = f"{prefix}.messages"
         self._unwritten_pins: dict[str, Pin] = {}
 
-    def check(self) -> None:
-        """Every topic that is pinned must still be there as it was."""
+    def check(self, published: Iterable[m.Relation]) -> None:
+        """Every topic that is pinned must still be there as it was. Of a table that is published no more it may be gone: should rows come after all, it starts anew."""
+        in_use = {topic_of(self._prefix, relation.schema, relation.table) for relation in published}
+        for topic in self._topics.missing(self._pins.keys() - in_use):
+            del self._pins[topic]
         self._topics.ensure(
             Wanted(
                 topic,
@@ -195,11 +198,11 @@ class Tables:
         plan = self._plan(shape, partitions, self._provisional_id, self._provisional_id)
         table = Table(shape, topic, partitions, plan, self._provisional_id)
         if pin and pin.value_schema_id == self._registry.known_id(value_subject(topic), self._envelope(shape)):
-            self._commit(table)
+            self._commit(table, value_id=pin.value_schema_id)
         return table
 
-    def _commit(self, table: Table) -> tuple[int, int]:
-        """Register the schemas, make or check the topic, pin both. Before a row is written with the shape."""
+    def _commit(self, table: Table, value_id: int | None = None) -> tuple[int, int]:
+        """Register the schemas, make or check the topic, pin both. Before a row is written with the shape. `value_id`: the envelope's, if it is known to be registered."""
         shape, topic = table.shape, table.topic
         pin = self._pins.get(topic)
         key = key_schema(shape, self._prefix)
@@ -213,7 +216,8 @@ class Tables:
         key_id = None if key_text is None else self._registry.register(key_subject(topic), key_text)
         if pin is not None and pin.key_schema_id != key_id:
             raise _key_id_changed(shape, pin.key_schema_id, key_id)
-        value_id = self._register_envelope(shape, topic)
+        if value_id is None:
+            value_id = self._register_envelope(shape, topic)
         table.partitions = partitions
         ids = table.ids = key_id or 0, value_id
         table.plan = self._plan(shape, partitions, *ids)
@@ -225,10 +229,12 @@ class Tables:
         return ids
 
     def _register_envelope(self, shape: TableShape, topic: str) -> int:
+        """Compared with every version, for rows of each may lie in the topic: a column that was dropped may come back as something else."""
         subject, text = value_subject(topic), self._envelope(shape)
-        latest = self._registry.latest(subject)
-        if latest is not None and (columns := misread(json.loads(latest), json.loads(text))):
-            raise _misread(shape, columns)
+        new = json.loads(text)
+        for version in self._registry.versions(subject):
+            if columns := misread(json.loads(version), new):
+                raise _misread(shape, columns)
         return self._registry.register(subject, text)
 
     def _envelope(self, shape: TableShape) -> str:
@@ -258,7 +264,7 @@ def _key_changed(shape: TableShape) -> Refused:
     return Refused(
         f"the message key of table {_name(shape)} is not what it was",
         at_stake="rows of one key would lie in two partitions, and their order would be lost",
-        repair=f"undo the change of the key or the replica identity, or start the topic anew: twofold backfill --reload {_name(shape)}",
+        repair=f"start the topic anew: twofold backfill --reload {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
     )
 
 
@@ -274,5 +280,5 @@ def _misread(shape: TableShape, columns: list[str]) -> Refused:
     return Refused(
         f"table {_name(shape)}: the type of {', '.join(columns)} has changed so that readers of the new schema would take the values written before for others",
         at_stake="a decimal's new scale, for one, moves the point in every row that is in the topic already; no registry notices",
-        repair="undo the change of the type; or delete the table's topic and its subjects in the registry, and load it anew",
+        repair=f"start the topic and its subjects anew: twofold backfill --reload {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
     )

@@ -117,10 +117,11 @@ class KafkaSettings:
 
 
 QUEUE_FULL, TIMED_OUT, PARTITION_EOF = KafkaError._QUEUE_FULL, KafkaError._TIMED_OUT, KafkaError._PARTITION_EOF
-WRONG_STATE, MSG_SIZE_TOO_LARGE, TOPIC_ALREADY_EXISTS = (
+WRONG_STATE, MSG_SIZE_TOO_LARGE, TOPIC_ALREADY_EXISTS, TOPIC_EXCEPTION = (
     KafkaError._STATE,
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.TOPIC_ALREADY_EXISTS,
+    KafkaError.TOPIC_EXCEPTION,
 )
 
 _TOOK_OVER = "another instance took over this prefix, or the broker timed the transaction out"

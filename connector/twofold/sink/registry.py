@@ -85,12 +85,18 @@ class Registry:
             self._schemas[schema_id] = text
         return self._schemas[schema_id]
 
-    def latest(self, subject: str) -> str | None:
-        """The subject's latest schema; None if it has none."""
+    def versions(self, subject: str) -> list[str]:
+        """All schemas of the subject, the oldest first."""
         try:
-            return self._ask(subject, lambda: self._client.get_latest_version(subject).schema.schema_str)
+            numbers = self._ask(subject, lambda: self._client.get_versions(subject))
+            return [self._version(subject, number) for number in numbers]
         except _Absent:
-            return None
+            return []
+
+    def _version(self, subject: str, number: int) -> str:
+        text = self._ask(subject, lambda: self._client.get_version(subject, number).schema.schema_str)
+        assert text is not None
+        return text
 
     def accepts(self, subject: str, schema: str) -> bool:
         """Whether `register` would be let through: the subject has no version yet, or the new one is compatible."""
@@ -119,7 +125,7 @@ class Registry:
                 return Refused(
                     f"the registry refuses the new schema of {about}: {error.error_message}",
                     at_stake="readers of the topic could no longer read it; no row was written with the new schema",
-                    repair=f"undo the change in PostgreSQL, or allow it: set the subject {about} to another compatibility (NONE lets everything through) and start again",
+                    repair=f"set the subject {about} to another compatibility (NONE lets everything through) and start again; to undo the change in PostgreSQL is not enough, for a row made under it waits to be published",
                 )
             case 422:
                 return Refused(

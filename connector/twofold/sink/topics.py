@@ -19,7 +19,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from twofold.errors import MissingGround, Refused, Unreachable, UsageError
-from twofold.sink.client import TOPIC_ALREADY_EXISTS, KafkaSettings, kafka_error_of, sorted_errors
+from twofold.sink.client import (
+    TOPIC_ALREADY_EXISTS,
+    TOPIC_EXCEPTION,
+    KafkaSettings,
+    kafka_error_of,
+    sorted_errors,
+)
 
 Kind = Literal["table", "messages", "commits", "progress", "prepared"]
 
@@ -111,6 +117,11 @@ class Topics:
         _check_retention(asked, found)
         return {name: topic.partitions for name, topic in found.items()}
 
+    def missing(self, names: Iterable[str]) -> set[str]:
+        """Those that are not there."""
+        wanted = set(names)
+        return wanted - self._describe(wanted).keys() if wanted else wanted
+
     def transaction_max_timeout_ms(self) -> int:
         """The broker's bound on a transaction's timeout: `prepared.hold` must stay below it."""
         with sorted_errors("reading the broker's configuration"):
@@ -140,6 +151,11 @@ class Topics:
                 if error is None:
                     continue
                 found = kafka_error_of(error)
+                if found is not None and found.code() == TOPIC_EXCEPTION:
+                    raise MissingGround(
+                        f"Kafka does not make the topic {name}: {found.str()}; it takes . and _ in names for the same: rename one of the two tables or take it out of the publication,"
+                        " and if rows were written to it already, twofold reset and twofold init after that"
+                    ) from error
                 if found is None or found.code() != TOPIC_ALREADY_EXISTS:
                     raise MissingGround(
                         f"Kafka does not make the topic {name}: {found.str() if found else error}; make it by hand, or mend kafka.replication ({self._policy.replication})"

@@ -52,12 +52,12 @@ def test_a_schema_has_one_id_however_often_it_is_registered(
     client: Registry, make_client: MakeClient, registry: Any, prefix: str
 ) -> None:
     subject = value_subject(f"{prefix}.public.a")
-    assert client.latest(subject) is None
+    assert client.versions(subject) == []
     first = client.register(subject, record("a"))
     assert first == client.register(subject, record("a"))
     assert first == make_client(registry.url).register(subject, record("a"))
     assert json.loads(client.schema(first)) == json.loads(record("a"))
-    assert json.loads(client.latest(subject) or "") == json.loads(record("a"))
+    assert json.loads(client.versions(subject)[-1]) == json.loads(record("a"))
     assert subject == f"{prefix}.public.a-value"
     assert key_subject("t") == "t-key"
 
@@ -89,7 +89,7 @@ def test_an_incompatible_schema_is_refused_with_the_registrys_reason(client: Reg
         client.register(subject, record("a", "b"))
     assert subject in str(refused.value)
     assert "no row was written" in refused.value.at_stake
-    assert json.loads(client.latest(subject) or "") == json.loads(record("a"))
+    assert json.loads(client.versions(subject)[-1]) == json.loads(record("a"))
     client._client.set_compatibility(subject, "NONE")
     assert client.register(subject, record("a", "b")), "the repair that the message names"
 

@@ -145,3 +145,11 @@ def test_the_brokers_limit_for_transactions_is_known(topics: Topics, admin: Admi
 def test_settings_that_librdkafka_does_not_know_are_told(kafka: Any) -> None:
     with pytest.raises(UsageError, match=r"no\.such\.setting"):
         Topics(KafkaSettings({"bootstrap.servers": kafka.bootstrap, "no.such.setting": 1}), TopicPolicy(1, 1))
+
+
+def test_names_that_kafka_takes_for_the_same_are_told_with_a_remedy(topics: Topics, prefix: str) -> None:
+    topics.ensure([Wanted(f"{prefix}.a_b.c", "table")])
+    with pytest.raises(MissingGround, match=re.escape(f"{prefix}.a.b_c")) as told:
+        topics.ensure([Wanted(f"{prefix}.a.b_c", "table")])
+    assert "rename one of the two tables" in str(told.value)
+    assert topics.missing([f"{prefix}.a_b.c", f"{prefix}.a.b_c"]) == {f"{prefix}.a.b_c"}
