@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +13,11 @@ from model.logs import LENGTH, RECOVERY, Scenario
 from model.scenarios import BY_NAME
 from twofold.bridge import State, feedback, group, prepared
 from twofold.bridge.actions import Forget
+from twofold.bridge.events import MessageRead
 from twofold.bridge.state import NO_FLOOR
+from twofold.positions import Lsn
+
+stepping = importlib.import_module("twofold.bridge.step")  # the package has a function of that name
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,12 @@ def _join_too_far(state: State, end_lsn: Any, **rest: Any) -> State:
     return _join(state, end_lsn + LENGTH, **rest)
 
 
+def _end_taken_for_start(state: State, event: Any) -> State:
+    if isinstance(event, MessageRead):
+        return group.join(state, Lsn(event.end_lsn + 1), rows=1)
+    return _take_plain(state, event)
+
+
 def _written_is_read(state: State) -> Any:
     return min(state.read_lsn, feedback.oldest_unacknowledged(state))
 
@@ -89,6 +100,7 @@ def _sequence_for_all(state: State, out: Any) -> State:
 
 
 _stage, _park, _join, _close = prepared.stage, prepared.park, group.join, group.close
+_take_plain: Callable[[State, Any], State] = stepping._take_plain
 
 MUTANTS = (
     Mutant("hold the position one record too far", BY_NAME["one"], feedback, "oldest_unresolved", _one_record_too_far),
@@ -134,6 +146,10 @@ MUTANTS = (
     Mutant("say nothing to the ledger in the end", BY_NAME["one"], prepared, "_resolved", _forget_the_ledger),
     Mutant("progress beyond what is in the group", BY_NAME["one"], group, "join", _join_too_far),
     Mutant("let progress follow the stream at any time", BY_NAME["quiet"], group, "follow", _follow_at_any_time),
+    Mutant(
+        "repeat a message at the boundary", BY_NAME["quiet"], State, "has", lambda state, end: end < state.resume_lsn
+    ),
+    Mutant("take a message's end for its start", BY_NAME["quiet"], stepping, "_take_plain", _end_taken_for_start),
     Mutant("never follow the keepalives", BY_NAME["quiet"], group, "follow", lambda state: state),
     Mutant("take a number for progress alone", BY_NAME["quiet"], group, "close", _sequence_for_all),
     Mutant("keep a slot for good", BY_NAME["one"], prepared, "release", _release_nothing),

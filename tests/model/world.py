@@ -153,7 +153,9 @@ class Model:
         record = self.log[world.place]
         read = world._replace(place=world.place + 1, half=False)
         match record.kind:
-            case "T" | "L" | "M" if bridge.skips(record.start):
+            case "T" | "L" if bridge.skips(record.start):
+                return self._step(read, events.Passed(record.end))
+            case "M" if bridge.has(record.end):
                 return self._step(read, events.Passed(record.end))
             case "T":
                 return self._step(self._queued(read, record.rows), events.PlainRead(1, len(record.rows), record.end))
@@ -164,7 +166,7 @@ class Model:
                     self._queued(read, record.rows[1:]), events.PlainRead(1, len(record.rows), record.end)
                 )
             case "M":
-                return self._step(self._queued(read, record.rows), events.MessageRead(record.start))
+                return self._step(self._queued(read, record.rows), events.MessageRead(record.end))
             case "W":
                 return self._step(read, events.Passed(record.end))
             case "H":

@@ -34,9 +34,9 @@ class PlainRead:
 
 @dataclass(frozen=True, slots=True)
 class MessageRead:
-    """A message that belongs to no transaction, not skipped. PostgreSQL tells where its record starts, not where it ends."""
+    """A message that belongs to no transaction, not known to be in Kafka. PostgreSQL tells where its record ends, not where it starts."""
 
-    lsn: Lsn
+    end_lsn: Lsn
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ def _commit_unknown(state: State, event: CommitPreparedRead, out: list[Action]) 
 def rollback(state: State, event: RollbackPreparedRead, out: list[Action]) -> State:
     """ROLLBACK PREPARED: nothing was ever visible. It is an outcome all the same: its prepare holds flush until Kafka has the progress."""
     entry = state.find(event.identity)
-    if event.end_lsn <= state.resume_lsn:
+    if state.has(event.end_lsn):
         return read_to(_discard(state, entry, out) if entry else state, event.end_lsn)
     state = _resolved(state, event.identity, LedgerState.ROLLED_BACK, out)
     if entry is None:

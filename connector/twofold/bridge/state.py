@@ -100,6 +100,10 @@ class State:
         """
         return start_lsn < self.resume_lsn
 
+    def has(self, end_lsn: Lsn) -> bool:
+        """The same of an outcome that tells only where its record ends: a message outside of transactions, a ROLLBACK PREPARED."""
+        return end_lsn <= self.resume_lsn
+
     @property
     def caught_up(self) -> bool:
         """The stream has passed everything that was applied before: a prepared transaction that is still here has no outcome in Kafka."""

@@ -11,7 +11,6 @@ from twofold.bridge import events, feedback, group, prepared
 from twofold.bridge.actions import Action
 from twofold.bridge.events import Event
 from twofold.bridge.state import State
-from twofold.positions import Lsn
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
@@ -48,17 +47,12 @@ def _take_plain(
     match event:
         case events.PlainRead(transactions, rows, end_lsn):
             return replace(group.join(state, end_lsn, transactions=transactions, rows=rows), unfinished=False)
-        case events.MessageRead(lsn):
-            return group.join(state, end_of_message(lsn), rows=1)
+        case events.MessageRead(end_lsn):
+            return group.join(state, end_lsn, rows=1)
         case events.Passed(lsn):
             return group.read_to(state, lsn)
         case events.PlainUnfinished():
             return replace(state, unfinished=True)
-
-
-def end_of_message(lsn: Lsn) -> Lsn:
-    """A position behind the message's start and not behind the next record's: its true end is not sent."""
-    return Lsn(lsn + 1)
 
 
 Answer = events.MainCommitted | events.PreparedCommitted | events.PreparedOpened | events.PreparedAborted

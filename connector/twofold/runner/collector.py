@@ -21,7 +21,6 @@ from twofold.bridge.events import (
     PrepareRead,
     RollbackPreparedRead,
 )
-from twofold.bridge.step import end_of_message
 from twofold.errors import RunEnded
 from twofold.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
 from twofold.runner.tables import Facts, Table, Tables
@@ -85,11 +84,18 @@ class Collector:
     """One a run; used by the thread that reads."""
 
     def __init__(
-        self, *, tables: Tables, spool: Spool, skips: Callable[[Lsn], bool], parks: Callable[[str], bool]
+        self,
+        *,
+        tables: Tables,
+        spool: Spool,
+        skips: Callable[[Lsn], bool],
+        has: Callable[[Lsn], bool],
+        parks: Callable[[str], bool],
     ) -> None:
         self._tables = tables
         self._spool = spool
         self._skips = skips
+        self._has = has
         self._parks = parks
         self._batch = RowBatch()
         self._run_transactions = 0
@@ -251,8 +257,8 @@ class Collector:
                 current.has_messages = True
                 current.rows += 1
             return
-        if self._skips(message.lsn):
-            self._passed = max(self._passed, end_of_message(message.lsn))
+        if self._has(message.lsn):
+            self._passed = max(self._passed, message.lsn)
             return
         yield from self._hand_over()
         batch = RowBatch()

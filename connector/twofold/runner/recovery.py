@@ -94,7 +94,7 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
     return Run(
         state=state,
         session=session,
-        collector=Collector(tables=tables, spool=spool, skips=state.skips, parks=config.prepared.parks),
+        collector=Collector(tables=tables, spool=spool, skips=state.skips, has=state.has, parks=config.prepared.parks),
         carrier=Carrier(
             worker=worker,
             publisher=fencing.publisher,

@@ -205,9 +205,13 @@ def test_idle_progress_follows_the_keepalives() -> None:
     assert (state.flush, done) == (500, [])
 
 
-def test_message_ends_before_the_next_record_starts() -> None:
+def test_message_is_applied_at_its_end_and_what_starts_there_is_new() -> None:
     _, done = run(start(), MessageRead(Lsn(110)), Drained())
-    assert done == [CommitMain(8, Lsn(111), 0, 1)]
+    assert done == [CommitMain(8, Lsn(110), 0, 1)]
+    recovered = start()
+    assert recovered.has(Lsn(100))
+    assert not recovered.has(Lsn(101))
+    assert not recovered.skips(Lsn(100))
 
 
 def test_answer_that_nobody_waits_for_ends_the_run() -> None:
