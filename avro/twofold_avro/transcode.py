@@ -249,6 +249,9 @@ class TransactionHeader:
     """What all rows of one transaction share, encoded once; it counts their order.
 
     `xid` and `transaction_id` are None for backfilled rows, which belong to no transaction; `ts_us` is since 1970.
+
+    What a row of a transaction in progress can't know yet is left out of its value by the header that `later()` makes: such values are no messages until
+    the header of the transaction's end has made them whole with `finish`.
     """
 
     origin: bytes
@@ -256,8 +259,10 @@ class TransactionHeader:
     block: bytes
     total: cython.longlong
     of_table: dict[int, int]
+    open_end: cython.bint
 
     def __init__(self, xid: int | None, ts_us: int, transaction_id: str | None, gid: str | None = None) -> None:
+        self.open_end = False
         self.origin = avro_long(ts_us // 1000) + avro_long(ts_us) + (b"\0" if xid is None else b"\2" + avro_long(xid))
         gid_bytes = b"\0" if gid is None else b"\2" + avro_string(gid)
         self.ending = gid_bytes + avro_string("true" if xid is None else "false")
@@ -271,6 +276,68 @@ class TransactionHeader:
         ordinal: int = self.of_table.get(relation, 0) + 1
         self.of_table[relation] = ordinal
         return self.total, ordinal
+
+    @staticmethod
+    def later() -> TransactionHeader:
+        """For rows of a transaction in progress."""
+        header = TransactionHeader(None, 0, None)
+        header.open_end = True
+        return header
+
+    def finish(
+        self,
+        records: list[dict[str, bytes | None]],
+        start: int,
+        end: int,
+        relation: int,
+        lists: list[list[dict[str, bytes | None]]],
+    ) -> None:
+        """Make a part of `records`, all of one relation, whole, count the changes in their order, and append them to their partitions' lists: one without a key to all."""
+        i: cython.Py_ssize_t
+        record: dict[str, bytes | None]
+        w: Writer = Writer()
+        partitions = len(lists)
+        for i in range(start, end):
+            record = records[i]
+            value = record["value"]
+            if value is not None:
+                record["value"] = self._finished(w, value, relation)
+            key = record["key"]
+            if key is not None:
+                lists[partition_of(key, partitions)].append(record)
+            else:
+                for of_partition in lists:
+                    of_partition.append(record)
+
+    @cython.cfunc
+    def _finished(self, w: Writer, value: bytes, relation: int) -> bytes:
+        """The last four bytes say where the origin belongs; behind that place are the lsn, the op with ts_ms, and the rest."""
+        src: cython.p_uchar = value
+        end: cython.Py_ssize_t = len(value) - 4
+        origin_at: cython.Py_ssize_t = be32(src, end)
+        ending_at: cython.Py_ssize_t = after_long(src, origin_at)
+        block_at: cython.Py_ssize_t = after_long(src, ending_at + 3)
+        w.copy(src, 0, origin_at)
+        w.whole(self.origin)
+        w.copy(src, origin_at, ending_at - origin_at)
+        w.whole(self.ending)
+        w.copy(src, ending_at, block_at - ending_at)
+        self.count(w, relation)
+        w.copy(src, block_at, end - block_at)
+        return w.taken()
+
+    @cython.cfunc
+    def count(self, w: Writer, relation: int) -> None:
+        """The block of the transaction, with the next place in it."""
+        if not self.block:
+            w.byte(0)
+            return
+        self.total += 1
+        ordinal: int = self.of_table.get(relation, 0) + 1
+        self.of_table[relation] = ordinal
+        w.whole(self.block)
+        w.long(self.total)
+        w.long(ordinal)
 
 
 @cython.final
@@ -548,24 +615,22 @@ class RowPlan:
         self._row(payload, before, b"\x0cbefore")
         self._row(payload, after, b"\x0aafter")
         w.whole(self.origin)
-        w.whole(header.origin)
+        origin_at: cython.Py_ssize_t = w.n
+        if not header.open_end:
+            w.whole(header.origin)
         w.long(lsn)
-        w.whole(header.ending)
+        if not header.open_end:
+            w.whole(header.ending)
         w.byte(2)
         w.whole(op)
         w.byte(2)
         w.long(ts_ms)
-        if header.block:
-            header.total += 1
-            ordinal: int = header.of_table.get(self.oid, 0) + 1
-            header.of_table[self.oid] = ordinal
-            w.whole(header.block)
-            w.long(header.total)
-            w.long(ordinal)
-        else:
-            w.byte(0)
+        if not header.open_end:
+            header.count(w, self.oid)
         self._names(self.unchanged)
         self._names(self.special)
+        if header.open_end:
+            w.whole(struct.pack(">I", origin_at))
         return w.taken()
 
     @cython.cfunc
@@ -657,6 +722,15 @@ def be32(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
     high: cython.longlong = src[at]
     value: cython.longlong = high << 24 | src[at + 1] << 16 | src[at + 2] << 8 | src[at + 3]
     return value
+
+
+@cython.cfunc
+@cython.inline
+def after_long(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Where a long that starts there ends."""
+    while src[at] > 0x7F:
+        at += 1
+    return at + 1
 
 
 @cython.cfunc

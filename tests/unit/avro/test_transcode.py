@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from avro_capture import LSN, PARTITIONS, TS_MS, Bench, Message, uncompiled
+from avro_capture import LSN, PARTITIONS, TS_MS, TS_US, XID, Bench, Message, uncompiled
 from twofold_avro.errors import MalformedRow
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 from twofold_avro.types import How
@@ -154,6 +154,28 @@ def test_another_relations_row_is_refused() -> None:
     payload = INSERT[:1] + struct.pack(">I", OID + 1) + INSERT[5:]
     for module, plan in Bench(SHAPE).plans():
         assert "another relation" in outcome(module, plan, payload)
+
+
+def test_rows_of_a_transaction_in_progress_become_what_they_would_have_been() -> None:
+    old = b"O" + tuple_of(b"t", AS_TEXT)
+    payloads = [INSERT, message(b"D", old), UPDATE, IN_BINARY]
+    for module, plan in Bench(SHAPE).plans():
+        expected: list[list[Message]] = [[] for _ in range(PARTITIONS)]
+        header = module.TransactionHeader(XID, TS_US, f"{XID}:0/1", "a gid")
+        for payload in payloads:
+            plan.append(payload, 1, LSN, header, TS_MS, expected)
+        plan.truncate(LSN, header, TS_MS, expected)
+        later, records = module.TransactionHeader.later(), list[Message]()
+        for payload in payloads:
+            plan.append(payload, 1, LSN, later, TS_MS, [records] * PARTITIONS)
+        truncates: list[Message] = []
+        plan.truncate(LSN, later, TS_MS, [truncates] * PARTITIONS)
+        records.append(truncates[0])
+        lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
+        header = module.TransactionHeader(XID, TS_US, f"{XID}:0/1", "a gid")
+        header.finish(records, 0, 2, OID, lists)
+        header.finish(records, 2, len(records), OID, lists)
+        assert lists == expected
 
 
 def test_the_switchs_numbers_are_those_of_types() -> None:
