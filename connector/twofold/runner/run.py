@@ -16,11 +16,14 @@ from collections.abc import Iterable
 from twofold import failpoints
 from twofold.bridge import Event, State, actions, events, step
 from twofold.config import TurnConfig
+from twofold.errors import MalformedMessage
 from twofold.runner.carrier import Carrier, Positions
-from twofold.runner.collector import Collector
+from twofold.runner.collector import Collected, Collector
+from twofold.runner.observer import Observer, Silent
 from twofold.runner.timers import Timers
 from twofold.runner.worker import Worker
 from twofold.source.session import ReplicationSession
+from twofold_avro.errors import MalformedRow
 
 _log = logging.getLogger(__name__)
 
@@ -57,14 +60,17 @@ class Run:
         self._timers = timers
         self._limits = limits
         self._stop = stop
+        self._observer: Observer = Silent()
         self._group_since: float | None = None
         self._reported: Positions | None = None
 
-    def go(self) -> None:
+    def go(self, observer: Observer) -> None:
         """Until told to stop; then what is gathered is committed and reported."""
+        self._observer = observer
         drained = False
         while not self._stop.is_set():
             now = time.monotonic()
+            observer.turned()
             self._take_all(self._worker.answers(ANSWER_WAIT_S if drained and self._worker.busy else 0))
             self._take_all(self._timers.due(now))
             self._report()
@@ -84,16 +90,22 @@ class Run:
                 self._take(events.Drained())
             return True
         failpoints.hit("after_read")
-        for collected in self._collector.collect(received, ts_ms=time.time_ns() // 1_000_000):
-            if collected.batch is not None:
-                self._carrier.produce(collected.batch)
-            if collected.prepared is not None:
-                self._carrier.stage(collected.prepared)
-                failpoints.hit("after_staging")
-            self._take(collected.event, collected.at_us)
+        try:
+            for collected in self._collector.collect(received, ts_ms=time.time_ns() // 1_000_000):
+                self._take_collected(collected)
+        except MalformedRow as error:
+            raise MalformedMessage(str(error), offset=error.offset) from error
         failpoints.hit("after_decode")
         self._end_turn_if_full()
         return False
+
+    def _take_collected(self, collected: Collected) -> None:
+        if collected.batch is not None:
+            self._carrier.produce(collected.batch)
+        if collected.prepared is not None:
+            self._carrier.stage(collected.prepared)
+            failpoints.hit("after_staging")
+        self._take(collected.event, collected.at_us)
 
     def _end_turn_if_full(self) -> None:
         now = time.monotonic()
@@ -115,6 +127,7 @@ class Run:
 
     def _take(self, event: Event, at_us: int = 0) -> None:
         self.state, decided = step(self.state, event)
+        self._observer.stepped(event, decided, self.state, at_us)
         match event:
             case events.PrepareRead(identity):
                 self._timers.staged(identity, time.monotonic())

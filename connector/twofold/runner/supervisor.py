@@ -1,6 +1,6 @@
 """`twofold run`: recover, run, and after every error that a new start can mend, recover again.
 
-A refusal, a wrong configuration and missing ground end the process with their own status: a person has to act. Everything else (a server that is away, a connection lost, a fence, a Kafka error)
+A refusal, a wrong configuration, missing ground and bytes that make no sense (they would come again) end the process with their own status: a person has to act. Everything else (a server that is away, a connection lost, a fence, a Kafka error)
 drops what is in memory, waits, and takes the one path again. A slot that another instance holds is waited for: that is the hot standby.
 """
 
@@ -13,7 +13,8 @@ import time
 from contextlib import ExitStack
 
 from twofold.config import Config
-from twofold.errors import Fenced, MalformedMessage, RunEnded, Unreachable
+from twofold.errors import Fenced, RunEnded, Unreachable
+from twofold.runner.observer import Observer, Silent
 from twofold.runner.recovery import recover
 from twofold.source.trouble import SlotBusy
 
@@ -26,27 +27,34 @@ LONG_ENOUGH_S = 30.0
 """A run that lasted this long was a good one: the next error starts with a short wait again."""
 
 
-def supervise(config: Config, stop: threading.Event) -> None:
+def supervise(config: Config, stop: threading.Event, observer: Observer | None = None) -> None:
     """Until told to stop, or until a person has to act."""
+    observer = observer or Silent()
     backoff_s = BACKOFF_S_MIN
     standing_by: str | None = None
     while not stop.is_set():
         begun = time.monotonic()
+        if standing_by is None:
+            observer.recovering()
         try:
             with ExitStack() as opened:
                 run = recover(config, stop, opened)
                 standing_by = None
-                run.go()
+                observer.recovered(run.state)
+                run.go(observer)
         except SlotBusy as busy:
             if standing_by != str(busy):
                 _log.info("standing by: %s", busy)
+                observer.standing_by(str(busy))
                 standing_by = str(busy)
             stop.wait(STANDBY_POLL_S)
             continue
-        except (RunEnded, Unreachable, Fenced, MalformedMessage) as error:
+        except (RunEnded, Unreachable, Fenced) as error:
             if time.monotonic() - begun > LONG_ENOUGH_S:
                 backoff_s = BACKOFF_S_MIN
             wait_s = backoff_s * random.uniform(0.5, 1.5)  # noqa: S311  (jitter)
             _log.warning("the run has ended (%s: %s); recovering in %.1f s", type(error).__name__, error, wait_s)
+            standing_by = None
+            observer.ended(error, wait_s)
             stop.wait(wait_s)
             backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
