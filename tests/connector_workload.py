@@ -19,17 +19,23 @@ from fix_connector import Installation, Running
 class Workload:
     """One session that writes, and the keys that prepared transactions have locked."""
 
-    def __init__(self, here: Installation, seed: int) -> None:
-        self._connection: psycopg.Connection[Any] = psycopg.connect(here.conninfo, autocommit=True)
-        here.at_end(self._connection.close)
-        self._connection.execute("SET lock_timeout = '10s'")
+    def __init__(self, here: Installation, seed: int, keys: range = range(1, 25)) -> None:
+        self._here = here
+        self.connect()
         self._random = random.Random(seed)
+        self._keys = keys
         self._seen = here.reader.tail([here.table("account"), f"{here.prefix}.prepared"], UNCOMMITTED)
         here.at_end(self._seen.close)
         self._locked: dict[str, set[int]] = {}
         self._given = 0
         self.running: Running | None = None
         """Who carries the changes now, if anybody."""
+
+    def connect(self) -> None:
+        """Also once more, when the server was away. Prepared transactions do not depend on it."""
+        self._connection: psycopg.Connection[Any] = psycopg.connect(self._here.conninfo, autocommit=True)
+        self._here.at_end(self._connection.close)
+        self._connection.execute("SET lock_timeout = '10s'")
 
     def settle(self) -> None:
         """End what is in doubt."""
@@ -64,7 +70,7 @@ class Workload:
     def prepare(self, *, open_it: bool = False, rows: int = 3, keyless: bool = False, gid: str = "") -> str:
         """Returns the gid. `open_it`: its rows shall be in Kafka when this returns, unless the pool was full."""
         self._given += 1
-        gid = gid or f"g {self._given} é'"
+        gid = gid or f"g {self._keys.start} {self._given} é'"
         self._connection.execute("BEGIN")
         self._locked[gid] = self._changes(rows) if rows else set()
         self._connection.execute("INSERT INTO unpublished (filler) VALUES ('x')")
@@ -92,7 +98,7 @@ class Workload:
     def same_gid(self) -> None:
         """A gid may be used again at once."""
         for outcome in (self.commit, self.rollback, self.commit):
-            outcome(self.prepare(gid="again"))
+            outcome(self.prepare(gid=f"again {self._keys.start}"))
 
     def messages(self) -> None:
         """A message in a transaction is one of its changes."""
@@ -107,7 +113,7 @@ class Workload:
     def _changes(self, count: int) -> set[int]:
         """Changes of free keys, with a savepoint that is rolled back among them. Returns the keys."""
         locked = set().union(*self._locked.values())
-        keys = set(self._random.sample([k for k in range(1, 25) if k not in locked], count))
+        keys = set(self._random.sample([k for k in self._keys if k not in locked], count))
         for key in keys:
             self._change(key)
         self._connection.execute("SAVEPOINT a")

@@ -52,6 +52,11 @@ class Running:
     def dead(self) -> bool:
         return self.process.poll() is not None
 
+    @property
+    def asleep(self) -> bool:
+        """Stopped by SIGSTOP."""
+        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
     def said(self) -> str:
         return self.log.read_text()
 
@@ -140,9 +145,12 @@ class Installation:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "twofold", "-c", str(self.file), *arguments]
 
-    def init(self) -> subprocess.CompletedProcess[str]:
+    def init(self, failpoint: str = "") -> subprocess.CompletedProcess[str]:
         """`twofold init`, whatever comes of it."""
-        return subprocess.run(self.command("init"), capture_output=True, text=True, timeout=START_S, check=False)
+        environment = {**os.environ, "TWOFOLD_FAILPOINT": failpoint}
+        return subprocess.run(
+            self.command("init"), capture_output=True, text=True, timeout=START_S, check=False, env=environment
+        )
 
     @contextmanager
     def carrying(self) -> Iterator[None]:

@@ -7,14 +7,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from connector_topics import UNCOMMITTED, gid_of
 from connector_workload import Workload
-from fix_connector import Installation, Maker, wait_until
+from fix_connector import Installation, Maker, Running, wait_until
 
 
 def test_the_second_stands_by_and_takes_over(connector: Maker) -> None:
@@ -49,9 +48,9 @@ def test_one_that_slept_until_another_took_over_is_refused_and_stands_by(place: 
     here = connector(spool={"memory": 0})
     work = Workload(here, seed=2)
     sleeper = here.start(place)
-    threading.Thread(target=cut_the_slot_when_asleep, args=(here, sleeper.process.pid), daemon=True).start()
+    threading.Thread(target=cut_the_slot_when_asleep, args=(here, sleeper), daemon=True).start()
     work.run()
-    wait_until(lambda: asleep(sleeper.process.pid), what="the failpoint is reached")
+    wait_until(lambda: sleeper.asleep, what="the failpoint is reached")
     heir = here.start(ready=False)
     heir.wait_for("recovered:")
     work.running = heir
@@ -71,14 +70,13 @@ def test_one_that_slept_until_another_took_over_is_refused_and_stands_by(place: 
     here.check()
 
 
-def asleep(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    return stat.rpartition(")")[2].split()[0] == "T"
+def is_asleep(run: Running) -> bool:
+    return run.asleep
 
 
-def cut_the_slot_when_asleep(here: Installation, pid: int) -> None:
+def cut_the_slot_when_asleep(here: Installation, run: Running) -> None:
     """A sleeper's connection stays: the server would give it up only after wal_sender_timeout."""
-    wait_until(lambda: asleep(pid))
+    wait_until(lambda: run.asleep)
     cut(here)
 
 
@@ -133,7 +131,7 @@ def test_the_connection_is_cut_in_the_middle_of_fencing(connector: Maker) -> Non
     work = Workload(here, seed=4)
     for place in ("fence_main", "after_takeover", "after_progress_read", "after_checks"):
         slow = here.start(f"{place}=stop", ready=False)
-        wait_until(partial(asleep, slow.process.pid))
+        wait_until(partial(is_asleep, slow))
         cut(here)
         heir = here.start()
         slow.signal(signal.SIGCONT)

@@ -1,0 +1,194 @@
+"""Kills at no place in particular, while several sessions write; and whether the comparison would have seen that something is wrong."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+
+import psycopg
+import pytest
+
+from connector_ledger import Entry, Topics, compare, entries
+from connector_topics import Seen
+from connector_workload import Workload
+from fix_connector import Maker
+
+
+def test_kills_while_several_sessions_write(connector: Maker) -> None:
+    here = connector()
+    works = [Workload(here, seed=n, keys=range(100 * n, 100 * n + 20)) for n in (1, 2, 3)]
+    enough = threading.Event()
+
+    def write(work: Workload) -> None:
+        while not enough.is_set():
+            work.run()
+        work.settle()
+
+    moments = random.Random(1)
+    with ThreadPoolExecutor(len(works)) as sessions:
+        try:
+            writing = [sessions.submit(write, work) for work in works]
+            for _ in range(5):
+                run = here.start()
+                enough.wait(moments.uniform(0.05, 1.5))
+                run.kill9()
+        finally:
+            enough.set()
+        for written in writing:
+            written.result()
+    here.start()
+    topics = here.check()
+    assert {c.value["kind"] for c in topics.commits} == {"batch", "prepared"}
+
+
+def test_messages_outside_of_transactions_come_once_and_in_order(connector: Maker) -> None:
+    here = connector()
+    for n, place in enumerate(("after_commit:2", "before_commit", "after_produce", "after_feedback:2", "")):
+        run = here.start(place, ready=not place)
+        for k in range(5):
+            here.sql(
+                f"SELECT pg_logical_emit_message(false, 'p', '{n}.{k}')", f"INSERT INTO journal VALUES ('{n}.{k}')"
+            )
+        if place:
+            assert run.ended() == -9
+    here.caught_up()
+    said = [f"{n}.{k}" for n in range(5) for k in range(5)]
+    topics = here.everything()
+    assert [s.value["message"]["content"].decode() for s in topics.rows if s.topic.endswith(".messages")] == said
+    assert [s.value["after"]["line"] for s in topics.rows if s.topic == here.table("journal")] == said
+    records = [c.value for c in topics.commits]
+    assert all(before["applied_lsn"] < after["applied_lsn"] for before, after in pairwise(records))
+    assert sum(r["rows"] for r in records) == len(topics.rows)
+
+
+@pytest.fixture(scope="module")
+def history(module_connector: Maker) -> tuple[Topics, list[Entry]]:
+    here = module_connector()
+    with here.carrying():
+        work = Workload(here, seed=11)
+        for _ in range(2):
+            work.run()
+            here.caught_up()
+        work.settle()
+        topics = here.check()
+    with psycopg.connect(here.conninfo) as connection:
+        return topics, entries(connection)
+
+
+def account(topics: Topics) -> list[Seen]:
+    return [s for s in topics.rows if s.topic.endswith(".account") and s.value is not None]
+
+
+def without(topics: Topics, *gone: Seen) -> Topics:
+    return replace(topics, rows=[s for s in topics.rows if s not in gone])
+
+
+def one_row_lost(topics: Topics) -> Topics:
+    return without(topics, account(topics)[3])
+
+
+def one_transaction_lost(topics: Topics) -> Topics:
+    xid = account(topics)[0].value["source"]["txId"]
+    return without(topics, *(s for s in topics.rows if s.value and s.value["source"]["txId"] == xid))
+
+
+def one_row_doubled(topics: Topics) -> Topics:
+    last = account(topics)[-1]
+    return replace(topics, rows=[*topics.rows, replace(last, offset=last.offset + 1)])
+
+
+def two_changes_of_a_key_exchanged(topics: Topics) -> Topics:
+    rows = account(topics)
+    first, second = next(
+        (a, b)
+        for a in rows
+        for b in rows
+        if a.offset < b.offset
+        and a.key == b.key
+        and a.value["after"] != b.value["after"]
+        and a.partition == b.partition
+    )
+    swapped = {first.place: replace(first, value=second.value), second.place: replace(second, value=first.value)}
+    return replace(topics, rows=[swapped.get(s.place, s) for s in topics.rows])
+
+
+def a_row_of_nobody(topics: Topics) -> Topics:
+    first = account(topics)[0]
+    value = {**first.value, "source": {**first.value["source"], "txId": 1}}
+    return replace(topics, rows=[*topics.rows, replace(first, offset=10**6, value=value)])
+
+
+def a_commit_record_lost(topics: Topics) -> Topics:
+    return replace(topics, commits=topics.commits[:-2] + topics.commits[-1:])
+
+
+def a_range_too_wide(topics: Topics) -> Topics:
+    last = topics.commits[-1]
+    first, *others = last.value["ranges"]
+    wider = {**last.value, "ranges": [{**first, "first": first["first"] - 1}, *others]}
+    return replace(topics, commits=[*topics.commits[:-1], replace(last, value=wider)])
+
+
+def torn(topics: Topics) -> Topics:
+    """The border between two commit records is one row off."""
+    index, before, after = next(
+        (n, a, b)
+        for n, (a, b) in enumerate(pairwise(topics.commits))
+        for x in a.value["ranges"]
+        for y in b.value["ranges"]
+        if (x["topic"], x["partition"]) == (y["topic"], y["partition"])
+        and x["count"] > 1
+        and x["topic"].endswith("account")
+    )
+    x, y = next(
+        (x, y)
+        for x in before.value["ranges"]
+        for y in after.value["ranges"]
+        if (x["topic"], x["partition"]) == (y["topic"], y["partition"])
+        and x["count"] > 1
+        and x["topic"].endswith("account")
+    )
+    offsets = [s.offset for s in topics.rows if (s.topic, s.partition) == (x["topic"], x["partition"])]
+    held = [o for o in offsets if x["first"] <= o <= x["last"]]
+    shorter, longer = (
+        {**x, "last": held[-2], "count": x["count"] - 1},
+        {**y, "first": held[-1], "count": y["count"] + 1},
+    )
+
+    def moved(seen: Seen, old: object, new: object, rows: int) -> Seen:
+        ranges = [new if r is old else r for r in seen.value["ranges"]]
+        return replace(seen, value={**seen.value, "ranges": ranges, "rows": seen.value["rows"] + rows})
+
+    commits = list(topics.commits)
+    commits[index : index + 2] = [moved(before, x, shorter, -1), moved(after, y, longer, 1)]
+    return replace(topics, commits=commits)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        one_row_lost,
+        one_transaction_lost,
+        one_row_doubled,
+        two_changes_of_a_key_exchanged,
+        a_row_of_nobody,
+        a_commit_record_lost,
+        a_range_too_wide,
+        torn,
+    ],
+)
+def test_the_comparison_sees_it(spoil: Callable[[Topics], Topics], history: tuple[Topics, list[Entry]]) -> None:
+    topics, ledger = history
+    with pytest.raises(AssertionError):
+        compare(spoil(topics), ledger)
+
+
+def test_the_comparison_sees_what_is_not_in_doubt(history: tuple[Topics, list[Entry]]) -> None:
+    """What the source committed and the topics have not, from the ledger's side."""
+    topics, ledger = history
+    with pytest.raises(AssertionError, match="lost"):
+        compare(topics, [*ledger, replace(ledger[-1], xid=10**6)])

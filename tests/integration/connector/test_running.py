@@ -1,0 +1,126 @@
+"""Start, stop, idling, and a transaction that is larger than everything that holds one."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+
+import psycopg
+
+from connector_ledger import SCHEMA
+from connector_workload import Workload
+from fix_connector import Installation, Maker, wait_until
+
+
+def has_confirmed(here: Installation, position: int) -> bool:
+    return bool(here.slot("confirmed_flush_lsn - '0/0'") >= position)
+
+
+def test_init_may_be_run_again_and_says_what_is_there(connector: Maker) -> None:
+    here = connector(init=False)
+    here.sql(SCHEMA)
+    first, second = here.init(), here.init()
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert f"slot {here.prefix} made (two_phase on)" in first.stdout
+    assert "initialised already" in second.stdout
+
+
+def test_run_without_init_says_so(connector: Maker) -> None:
+    here = connector(init=False)
+    run = here.start(ready=False)
+    assert run.ended() == 3
+    assert "twofold init" in run.said()
+
+
+def test_init_that_was_interrupted_is_taken_up(connector: Maker) -> None:
+    """Before the slot is made, and between that and the word that it is ready."""
+    here = connector(init=False)
+    here.sql(SCHEMA)
+    for place in ("after_commit", "before_commit:2"):
+        done = here.init(failpoint=place)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        run = here.start(ready=False)
+        assert run.ended() == 3
+        assert "twofold init" in run.said()
+        here.forget_runs()
+    done = here.init()
+    assert done.returncode == 0, done.stderr
+    here.sql("INSERT INTO account VALUES (1, 1, 'a')")
+    here.start()
+    here.check()
+
+
+def test_a_stop_commits_what_is_gathered_and_leaves_the_rest(connector: Maker) -> None:
+    here = connector()
+    work = Workload(here, seed=10)
+    for _ in range(3):
+        work.running = run = here.start()
+        work.run()
+        run.stop()
+    here.start()
+    work.settle()
+    here.check()
+
+
+def test_a_stop_in_the_middle_of_a_large_transaction(connector: Maker) -> None:
+    here = connector()
+    run = here.start()
+    here.sql("INSERT INTO account SELECT n, 1, repeat('x', 100) FROM generate_series(1, 30000) n")
+    run.stop()
+    here.start()
+    here.check()
+
+
+def test_nothing_to_do_holds_no_wal(connector: Maker) -> None:
+    """Only an unpublished table is written: the position follows, without a commit record."""
+    here = connector()
+    run = here.start()
+    for _ in range(2):
+        here.sql("INSERT INTO unpublished (filler) SELECT repeat('x', 1000) FROM generate_series(1, 2000)")
+        written = here.ask("SELECT pg_current_wal_lsn() - '0/0'")
+        wait_until(partial(has_confirmed, here, written))
+    assert here.records("commits") == []
+    run.kill9()
+    here.start()
+    here.check()
+
+
+def test_a_prepared_transaction_in_doubt_holds_its_wal_and_no_more(connector: Maker) -> None:
+    here = connector()
+    here.start()
+    before = here.ask("SELECT pg_current_wal_insert_lsn() - '0/0'")
+    here.prepare("g", "INSERT INTO account VALUES (1, 1, 'a')")
+    prepared = here.ask("SELECT pg_current_wal_insert_lsn() - '0/0'")
+    here.sql("INSERT INTO transfer VALUES ('later', 1, 1)")
+    here.caught_up()
+    wait_until(lambda: here.slot("confirmed_flush_lsn - '0/0'") >= before)
+    assert here.slot("confirmed_flush_lsn - '0/0'") <= prepared
+    here.sql("ROLLBACK PREPARED 'g'")
+    wait_until(lambda: here.slot("confirmed_flush_lsn - '0/0'") > prepared)
+    here.check()
+
+
+def test_a_large_transaction_is_visible_all_at_once(connector: Maker) -> None:
+    """200,000 rows, more than a turn's rows and bytes; killed in the middle of it, then carried."""
+    here = connector(turn={"rows": 5000})
+    run = here.start("after_produce:6")
+    visible = here.tail("transfer")
+    with psycopg.connect(here.conninfo) as writer:
+        writer.execute("ALTER TABLE transfer DISABLE TRIGGER note")
+        writer.execute("INSERT INTO transfer SELECT n::text, n, 1 FROM generate_series(1, 200000) n")
+        xid = writer.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    assert run.ended() == -signal.SIGKILL
+    visible.to_end()
+    assert visible.seen == []
+    here.start()
+    here.caught_up()
+    commits = here.records("commits")
+    assert sum(r["count"] for r in commits[0]["ranges"]) == commits[0]["rows"] >= 200_000
+    lasts = {
+        (r["topic"], r["partition"]): r["last"] for r in commits[0]["ranges"] if r["topic"] == here.table("transfer")
+    }
+    while any(visible.ends[place] <= last for place, last in lasts.items()):
+        visible.poll()  # pytest's own limit bounds it
+    assert len(visible.seen) == 200_000
+    assert {s.value["source"]["txId"] for s in visible.seen} == {xid[0] if xid else None}
+    assert sorted(int(s.key["id"]) for s in visible.seen) == list(range(1, 200_001))
