@@ -1,0 +1,45 @@
+"""Whoever watches a connector from inside its process: what the runner tells, and when. `ops` makes metrics and the status page of it.
+
+Calls come from the thread that reads, a few times a turn and never once a row; they must return at once and raise nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from twofold.bridge import Event, State, actions
+from twofold.errors import TwofoldError
+
+
+class Observer(Protocol):
+    """What it may learn."""
+
+    def recovering(self) -> None:
+        """Recovery begins, at its first step."""
+
+    def standing_by(self, why: str) -> None:
+        """Another instance has the slot."""
+
+    def recovered(self, state: State) -> None:
+        """The slot is held and the stream is about to be read."""
+
+    def turned(self) -> None:
+        """The loop has come round."""
+
+    def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None:
+        """The bridge was told of `event` and decided; `state` is after it, `at_us` the source's time of the event if it has one."""
+
+    def ended(self, error: TwofoldError, wait_s: float) -> None:
+        """The run has ended; recovery begins after this time."""
+
+
+class Silent:
+    """Nobody watches."""
+
+    def recovering(self) -> None: ...
+    def standing_by(self, why: str) -> None: ...
+    def recovered(self, state: State) -> None: ...
+    def turned(self) -> None: ...
+    def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None: ...
+    def ended(self, error: TwofoldError, wait_s: float) -> None: ...
