@@ -1,0 +1,1 @@
+"""The rows that were there before: first load, tables added later, reload. docs/backfill.md says how and why."""

@@ -1,0 +1,100 @@
+"""How far a table's backfill is: what its pin holds as `bound`. Pure.
+
+JSON, so that a person can read it in the progress topic: the message key (its Avro bytes in hex, without the schema's id) of the last row in the order of the key that was published, the keys that are
+to be read again, and what was counted for people.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, replace
+
+from twofold_avro.shapes import TableShape
+from twofold_avro.types import How, key_encoding_of
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Committed in the Kafka transaction of the chunk that ends here."""
+
+    after: bytes | None = None
+    """None: from the beginning."""
+    again: frozenset[bytes] = frozenset()
+    scanned: bool = False
+    """The last key has been reached; what is left is `again`."""
+    emptied: bool = False
+    """A reload: the truncate that it begins with is published."""
+    rows: int = 0
+    bytes: int = 0
+    since_us: int = 0
+
+    def to_bytes(self) -> bytes:
+        said = {
+            "after": None if self.after is None else self.after.hex(),
+            "again": sorted(key.hex() for key in self.again),
+            "scanned": self.scanned,
+            "emptied": self.emptied,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "since_us": self.since_us,
+        }
+        return json.dumps(said, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes | None) -> Place:
+        if not data:
+            return cls()
+        said = json.loads(data)
+        after, again = said.pop("after"), said.pop("again")
+        return cls(
+            after=None if after is None else bytes.fromhex(after), again=frozenset(map(bytes.fromhex, again)), **said
+        )
+
+    @property
+    def complete(self) -> bool:
+        return self.scanned and not self.again
+
+    def counted(self, rows: int, size: int) -> Place:
+        return replace(self, rows=self.rows + rows, bytes=self.bytes + size)
+
+
+def key_texts(shape: TableShape, key: bytes) -> dict[str, str]:
+    """The key's columns with their values in PostgreSQL's text form, from the bytes of a message key without its schema's id."""
+    at, texts = 0, {}
+
+    def long() -> int:
+        nonlocal at
+        number = shift = 0
+        while True:
+            byte = key[at]
+            at += 1
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (number >> 1) ^ -(number & 1)
+            shift += 7
+
+    def sized(size: int) -> bytes:
+        nonlocal at
+        at += size
+        return key[at - size : at]
+
+    for column in shape.key:
+        encoding = key_encoding_of(column.type)
+        how = How.TEXT if encoding.as_text else encoding.how
+        match how:
+            case How.INT | How.UNSIGNED:
+                text = str(long())
+            case How.BOOL:
+                text = str(bool(sized(1)[0])).lower()
+            case How.FLOAT4:
+                text = repr(struct.unpack("<f", sized(4))[0])
+            case How.FLOAT8:
+                text = repr(struct.unpack("<d", sized(8))[0])
+            case How.BYTES:
+                text = "\\x" + sized(long()).hex()
+            case _:
+                text = sized(long()).decode()
+        texts[column.name] = text
+    assert at == len(key), f"a key of {shape.schema}.{shape.table} with {len(key) - at} bytes too many"
+    return texts
