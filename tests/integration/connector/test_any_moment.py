@@ -123,7 +123,7 @@ def a_row_of_nobody(topics: Topics) -> Topics:
 
 
 def a_commit_record_lost(topics: Topics) -> Topics:
-    return replace(topics, commits=topics.commits[:-2] + topics.commits[-1:])
+    return replace(topics, commits=[*topics.commits[:-2], topics.commits[-1]])
 
 
 def a_range_too_wide(topics: Topics) -> Topics:
