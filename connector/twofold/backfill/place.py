@@ -26,7 +26,7 @@ class Place:
     emptied: bool = False
     """A reload: the truncate that it begins with is published."""
     rows: int = 0
-    bytes: int = 0
+    size: int = 0
     since_us: int = 0
 
     def to_bytes(self) -> bytes:
@@ -36,7 +36,7 @@ class Place:
             "scanned": self.scanned,
             "emptied": self.emptied,
             "rows": self.rows,
-            "bytes": self.bytes,
+            "size": self.size,
             "since_us": self.since_us,
         }
         return json.dumps(said, separators=(",", ":")).encode()
@@ -56,7 +56,7 @@ class Place:
         return self.scanned and not self.again
 
     def counted(self, rows: int, size: int) -> Place:
-        return replace(self, rows=self.rows + rows, bytes=self.bytes + size)
+        return replace(self, rows=self.rows + rows, size=self.size + size)
 
 
 def key_texts(shape: TableShape, key: bytes) -> dict[str, str]:

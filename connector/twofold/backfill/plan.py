@@ -10,7 +10,6 @@ the barrier in front of a session's first snapshot makes up for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 _HALF = 1 << 31
@@ -89,30 +88,3 @@ class Memory:
     def forget(self, snapshot: Snapshot) -> None:
         """All later snapshots see what this one sees."""
         self._changes = {xid: changes for xid, changes in self._changes.items() if not snapshot.sees(xid)}
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A transaction that holds a lock under which rows of a table are written."""
-
-    xid: int | None
-    """Of a prepared one."""
-    gid: str | None
-    pid: int | None
-    virtual: str
-    """The virtual transaction: its name while it lives."""
-    who: str
-
-    def __str__(self) -> str:
-        return self.who
-
-
-def waited_for(
-    first: Iterable[Holder], now: Iterable[Holder], delivered: Iterable[tuple[int, str]]
-) -> tuple[Holder, ...]:
-    """The barrier: of those that held a lock at first, the ones that still do. `delivered`: prepared ones whose rows the stream has brought, whole."""
-    known = set(delivered)
-    names = {(holder.virtual, holder.pid) for holder in first}
-    return tuple(
-        holder for holder in now if (holder.virtual, holder.pid) in names and (holder.xid, holder.gid) not in known
-    )

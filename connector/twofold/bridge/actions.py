@@ -73,6 +73,14 @@ class CommitPrepared:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitChunk:
+    """Produce what ChunkDue spoke of through the main producer and commit it: a commit record of its own, progress as it was but for the sequence. Answer: MainCommitted."""
+
+    sequence: int
+    applied_lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
 class AbortPrepared:
     """Abort the slot's Kafka transaction (done already, if Kafka was first). Answer: PreparedAborted."""
 
@@ -106,5 +114,14 @@ class Refuse:
 
 
 Action = (
-    AppendStaged | NoteInDoubt | CommitMain | OpenPrepared | CommitPrepared | AbortPrepared | Forget | Report | Refuse
+    AppendStaged
+    | NoteInDoubt
+    | CommitMain
+    | CommitChunk
+    | OpenPrepared
+    | CommitPrepared
+    | AbortPrepared
+    | Forget
+    | Report
+    | Refuse
 )

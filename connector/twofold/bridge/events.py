@@ -93,6 +93,11 @@ class ParkDue:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkDue:
+    """Rows that come from no transaction (a chunk of a backfill, or the truncate with which a reload begins) may be published now: the stream has passed their position. Not while `State.unfinished`."""
+
+
+@dataclass(frozen=True, slots=True)
 class IdleDue:
     """It is time again to bring progress and ledger up to date, if nothing else has done so."""
 
@@ -138,6 +143,7 @@ Event = (
     | TurnFull
     | OpenDue
     | ParkDue
+    | ChunkDue
     | IdleDue
     | MainCommitted
     | PreparedOpened

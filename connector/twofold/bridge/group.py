@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twofold.bridge.actions import Action, CommitMain, LedgerState, NoteInDoubt
+from twofold.bridge.actions import Action, CommitChunk, CommitMain, LedgerState, NoteInDoubt
 from twofold.bridge.state import NO_FLOOR, Flight, Group, Phase, State
 from twofold.errors import RunEnded
 from twofold.positions import Lsn, PreparedIdentity
@@ -49,6 +49,18 @@ def _tell_ledger(state: State, out: list[Action]) -> State:
 def may_close(state: State) -> bool:
     """One main commit is on its way at most while the next group is gathered, and no source transaction is torn."""
     return not state.in_flight and not state.unfinished
+
+
+def chunk(state: State, out: list[Action]) -> State:
+    """A chunk's own commit, behind everything that was read: rows of no transaction move no position."""
+    if state.unfinished or not state.caught_up:
+        raise RunEnded("a chunk of a backfill came while the main producer held half a transaction, or before the stream had caught up")
+    state = close(state, out)
+    applied_lsn = state.in_flight[-1].applied_lsn if state.in_flight else state.applied_lsn
+    sequence = state.sequence + 1
+    out.append(CommitChunk(sequence, applied_lsn))
+    flight = Flight(state.read_lsn, applied_lsn, NO_FLOOR, None)
+    return replace(state, sequence=sequence, in_flight=(*state.in_flight, flight))
 
 
 def ask_to_close(state: State) -> State:

@@ -37,6 +37,8 @@ def _take(state: State, event: Event, out: list[Action]) -> State:
             return prepared.rollback(state, event, out)
         case events.MainCommitted() | events.PreparedCommitted() | events.PreparedOpened() | events.PreparedAborted():
             return _take_answer(state, event, out)
+        case events.ChunkDue():
+            return group.chunk(state, out)
         case _:
             return _take_due(state, event, out)
 

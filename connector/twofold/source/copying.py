@@ -1,0 +1,165 @@
+"""Reads a table as one snapshot sees it: described, then copied in binary, in stretches of its key. Writes nothing and takes no lock above ACCESS SHARE.
+
+The table is locked before the snapshot is taken, so its definition cannot change between being described and being copied, and a change that the snapshot does not see is not described either.
+Where several megabytes are asked for, reading ends early: a table's rows may be of any width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from twofold.errors import MissingGround, RunEnded
+from twofold.positions import Lsn, parse_lsn
+from twofold.source.connection import connect
+from twofold.source.published import Described, describe
+from twofold.source.trouble import words_of
+from twofold_avro.shapes import TableShape
+from twofold_avro.types import copy_item
+
+_SIGNATURE = b"PGCOPY\n\xff\r\n\0"
+_HEADER_BYTES = len(_SIGNATURE) + 8
+_END = b"\xff\xff"
+_PAGE_HEADER_BYTES_MAX = 40
+
+_IS_PARTITIONED = """
+SELECT c.relkind = 'p' FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = %s
+"""
+_SNAPSHOT = """
+SELECT pg_catalog.pg_current_snapshot()::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+       pg_catalog.pg_current_wal_insert_lsn()::text
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a snapshot shows of a table, as long as it is open."""
+
+    described: Described | None
+    """None: the publication does not have the table."""
+    snapshot: str
+    """As pg_current_snapshot() writes it."""
+    at_us: int
+    lsn: Lsn
+    """Where the write-ahead log ended shortly before."""
+
+
+class Copier:
+    """One table, one connection, one thread. Another thread may `cancel`."""
+
+    def __init__(self, conninfo: str, publication: str, schema: str, table: str) -> None:
+        self._connection = connect(conninfo, "twofold backfill")
+        self._publication = publication
+        self._schema, self._table = schema, table
+        self._connection.execute("SET row_security = off")  # an error is better than rows that are left out
+
+    def cancel(self) -> None:
+        """Whatever runs ends with an error."""
+        self._connection.cancel_safe(timeout=2)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def view(self) -> Iterator[View]:
+        """Open a snapshot and describe the table in it."""
+        connection = self._connection
+        try:
+            partitioned = connection.execute(_IS_PARTITIONED, (self._schema, self._table)).fetchone()
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if partitioned is not None:  # else there is no such table, and the publication does not have it either
+                which = sql.SQL("" if partitioned[0] else "ONLY "), sql.Identifier(self._schema, self._table)
+                connection.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(*which))
+            row = connection.execute(_SNAPSHOT).fetchone()
+            assert row is not None
+            described = describe(connection, self._publication, self._schema, self._table)
+            yield View(described, row[0], row[1], parse_lsn(row[2]))
+        except psycopg.Error as error:
+            raise self._error(error) from error
+        finally:
+            if not connection.closed:
+                connection.rollback()
+
+    def rows(
+        self,
+        described: Described,
+        shape: TableShape,
+        *,
+        after: Mapping[str, str] | None = None,
+        among: Sequence[Mapping[str, str]] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[bytes]:
+        """The tuples of COPY in binary: of the stretch behind the key `after`, in the order of the key, or of the keys `among`. The reader may stop before the end."""
+        query = _query(described, shape, after=after, among=among, limit=limit)
+        with self._connection.cursor().copy(query) as copy:
+            first = True
+            for part in copy:
+                data = bytes(part)
+                if first:
+                    assert data.startswith(_SIGNATURE), "COPY in binary begins with its signature"
+                    data, first = data[_HEADER_BYTES:], False
+                if data and data != _END:
+                    yield data
+
+    def end_of_log(self) -> Lsn:
+        """Behind every commit that a snapshot taken before sees."""
+        row = self._connection.execute(
+            "SELECT pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.current_setting('wal_block_size')::int"
+        ).fetchone()
+        assert row is not None
+        lsn, page = parse_lsn(row[0]), row[1]
+        # At a page's beginning the insert position is behind the page's header, and the stream's is not until more is written.
+        return Lsn(lsn - lsn % page) if lsn % page <= _PAGE_HEADER_BYTES_MAX else lsn
+
+    def _error(self, error: psycopg.Error) -> Exception:
+        name = f"{self._schema}.{self._table}"
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            user = self._connection.info.user
+            return MissingGround(
+                f'table {name} cannot be read for its backfill: {words_of(error)}; remedy: GRANT SELECT ON {name} TO "{user}" (and USAGE on its schema)'
+            )
+        return RunEnded(f"the backfill of {name}: {words_of(error)}")
+
+
+def _query(
+    described: Described,
+    shape: TableShape,
+    *,
+    after: Mapping[str, str] | None,
+    among: Sequence[Mapping[str, str]] | None,
+    limit: int | None,
+) -> sql.Composed:
+    key = described.key_order(frozenset(column.name for column in shape.key)) if not shape.keyless else ()
+    conditions: list[sql.Composable] = (
+        [sql.SQL(f"({described.row_filter})")] if described.row_filter else []
+    )  # the publication's own SQL
+    if after is not None:
+        conditions.append(sql.SQL("{} > {}").format(_row(key), _values(described, key, after)))
+    if among is not None:
+        conditions.append(
+            sql.SQL("{} IN ({})").format(_row(key), sql.SQL(", ").join(_values(described, key, each) for each in among))
+        )
+    return sql.SQL("COPY (SELECT {} FROM {}{}{}{}{}) TO STDOUT (FORMAT binary)").format(
+        sql.SQL(", ").join(sql.SQL(copy_item(column)) for column in shape.columns),
+        sql.SQL("" if described.partitioned else "ONLY "),
+        sql.Identifier(shape.schema, shape.table),
+        sql.SQL(" WHERE ") + sql.SQL(" AND ").join(conditions) if conditions else sql.SQL(""),
+        sql.SQL(" ORDER BY ") + sql.SQL(", ").join(map(sql.Identifier, key)) if key and among is None else sql.SQL(""),
+        sql.SQL(f" LIMIT {limit}") if limit is not None else sql.SQL(""),
+    )
+
+
+def _row(key: Sequence[str]) -> sql.Composable:
+    columns = sql.SQL(", ").join(map(sql.Identifier, key))
+    return sql.SQL("({})").format(columns)
+
+
+def _values(described: Described, key: Sequence[str], texts: Mapping[str, str]) -> sql.Composable:
+    """Literals of the columns' own types, so that the key's index serves."""
+    values = (sql.Literal(texts[name]) + sql.SQL(f"::{described.types[name]}") for name in key)
+    return sql.SQL("({})").format(sql.SQL(", ").join(values))
