@@ -14,23 +14,17 @@ PLACES = [
     "after_read:2",
     "after_decode:5",
     "after_staging:2",
-    "after_begin",
     "after_begin:4",
     "after_produce:3",
     "after_flush:2",
     "before_commit_record:3",
     "after_commit_record:4",
     "before_commit:2",
-    "before_commit:5",
-    "after_commit",
     "after_commit:2",
-    "after_commit:6",
     "before_feedback:2",
     "after_feedback:3",
     "before_open",
-    "before_open:3",
     "after_open",
-    "after_open:3",
     "before_abort",
     "after_abort",
     "after_start_replication",
@@ -40,6 +34,8 @@ PLACES = [
     "after_progress_read",
     "after_checks",
 ]
+AT_OTHER_HITS = ["after_begin", "before_commit:5", "after_commit", "after_commit:6", "before_open:3", "after_open:3"]
+"""The same places for other transactions."""
 
 
 def test_every_place_is_tried() -> None:
@@ -56,7 +52,7 @@ def work(here: Installation) -> Workload:
     return Workload(here, seed=6)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [*PLACES, *(pytest.param(p, marks=pytest.mark.slow) for p in AT_OTHER_HITS)])
 def test_killed_at(place: str, here: Installation, work: Workload) -> None:
     """One history for all places: each is compared from its beginning."""
     dying = here.start(place, ready=False)

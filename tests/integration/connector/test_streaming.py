@@ -1,0 +1,240 @@
+"""Transactions that PostgreSQL sends before they end: whole or not at all, without what was taken back, as if they had come at their end."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from connector_topics import UNCOMMITTED, gid_of
+from fix_connector import Installation, Maker, wait_until
+from fix_stack import fresh_database, fresh_prefix
+from streaming_source import SideBySide, force, streamed
+from twofold.stack import PostgresServer
+
+LINE = "(SELECT string_agg(md5(n::text || i::text), '') FROM generate_series(1, 300) n)"
+"""Some 10 kB that do not get smaller."""
+
+
+@pytest.fixture(scope="module")
+def server_of(stack_folder: Path) -> Iterator[Callable[[str], PostgresServer]]:
+    with ExitStack() as ending:
+
+        @functools.cache
+        def start(version: str) -> PostgresServer:
+            server = PostgresServer(stack_folder / f"streaming{version}", version=version, settings={"fsync": "off"})
+            ending.callback(server.stop)
+            server.start()
+            return server
+
+        yield start
+
+
+MODES = [("15", "off"), ("15", "on")] + [(v, s) for v in ("16", "17", "18") for s in ("off", "on", "parallel")]
+
+
+@pytest.mark.parametrize(("version", "streaming"), MODES)
+def test_the_example_of_postgresqls_documentation(
+    version: str, streaming: str, connector: Maker, server_of: Callable[[str], PostgresServer]
+) -> None:
+    """Logical decoding of a two-phase commit, as a consumer of the topics sees it."""
+    with fresh_database(server_of(version), f"db_{fresh_prefix()}") as conninfo:
+        here = connector(conninfo=conninfo)
+        force(here, streaming)
+        run = here.start()
+        everybody, committed = here.tail("account", isolation=UNCOMMITTED), here.tail("account")
+        insert = f"INSERT INTO account SELECT i, 1, {LINE} FROM generate_series({{}}, {{}}) i"
+
+        here.prepare("test_prepared1", insert.format(1, 10))
+        assert everybody.wait_for(lambda s: gid_of(s) == "test_prepared1" and s.value["after"]["id"] == 10)
+        committed.to_end()
+        assert committed.seen == []
+        here.sql("COMMIT PREPARED 'test_prepared1'")
+        assert committed.wait_for(lambda s: s.value["after"]["id"] == 10)
+
+        here.prepare("test_prepared2", insert.format(11, 20))
+        assert everybody.wait_for(lambda s: gid_of(s) == "test_prepared2" and s.value["after"]["id"] == 20)
+        here.sql("ROLLBACK PREPARED 'test_prepared2'")
+
+        topics = here.check()
+        assert {s.value["after"]["id"] for s in topics.rows} == {0, *range(1, 11)}
+        run.stop()
+        wait_until(lambda: (streamed(here) > 0) == (streaming != "off"), 10, "the statistics tell what was streamed")
+
+
+@pytest.mark.parametrize("version", ["15", "17"])
+def test_many_side_by_side_half_taken_back(
+    version: str, connector: Maker, server_of: Callable[[str], PostgresServer]
+) -> None:
+    with fresh_database(server_of(version), f"db_{fresh_prefix()}") as conninfo:
+        here = connector(conninfo=conninfo, spool={"memory": 20_000})
+        force(here)
+        run = here.start()
+        crowd = SideBySide(here, count=100, seed=int(version))
+        for _ in range(2):
+            crowd.begin()
+            crowd.work(2000)
+            crowd.end()
+        here.check()
+        run.stop()
+        wait_until(lambda: streamed(here) > 50, 10, "they were streamed")
+
+
+def test_killed_while_transactions_are_in_progress(connector: Maker) -> None:
+    here = connector(spool={"memory": 20_000})
+    force(here)
+    crowd = SideBySide(here, count=20, seed=7)
+    crowd.begin()
+    for place in (
+        "after_read:40",
+        "after_decode:40",
+        "after_staging",
+        "after_produce:2",
+        "before_commit",
+        "after_open",
+    ):
+        dying = here.start(place)
+        for _ in range(50):
+            crowd.work(100)
+            crowd.end()
+            crowd.begin()
+            if dying.dead:
+                break
+        assert dying.ended() == -9
+    crowd.end()
+    here.start()
+    here.check()
+
+
+def test_a_rolled_back_savepoints_messages_are_not_published(connector: Maker) -> None:
+    """PostgreSQL does not tell which savepoint a streamed message belongs to, so that transaction is read again in the other way."""
+    here = connector()
+    force(here)
+    run = here.start()
+    said = "WITH said AS (SELECT pg_logical_emit_message(true, 'p', '{0}')) INSERT INTO ledger (xid, tbl, op, after) SELECT pg_current_xact_id()::text::bigint, 'messages', 'm', '{{\"content\": \"{0}\"}}' FROM said"
+    many = "INSERT INTO account SELECT i, 1, repeat('x', 100) FROM generate_series({}, {}) i"
+    with psycopg.connect(here.conninfo) as writer:
+        for statement in (
+            many.format(1, 500),
+            said.format("stays"),
+            "SAVEPOINT a",
+            many.format(501, 1000),
+            said.format("goes"),
+            "ROLLBACK TO a",
+            many.format(1001, 1500),
+        ):
+            writer.execute(statement.encode())
+    topics = here.check()
+    assert [s.value["message"]["content"] for s in topics.rows if s.topic.endswith(".messages")] == [b"stays"]
+    assert "read again without streaming" in run.said()
+
+
+def test_a_definition_that_only_a_rolled_back_savepoint_had_is_never_registered(connector: Maker) -> None:
+    here = connector()
+    force(here)
+    here.start()
+    many = "INSERT INTO account (id, version) SELECT i, 1 FROM generate_series({}, {}) i"
+    with psycopg.connect(here.conninfo) as writer:
+        for statement in (
+            many.format(1, 2000),
+            "SAVEPOINT a",
+            "ALTER TABLE account ADD COLUMN gone int",
+            many.format(2001, 4000),
+            "ROLLBACK TO a",
+            many.format(4001, 6000),
+        ):
+            writer.execute(statement.encode())
+    here.sql(many.format(7000, 7000))
+    topics = here.check()
+    assert all("gone" not in s.value["after"] for s in topics.rows)
+    with psycopg.connect(here.conninfo) as writer:
+        writer.execute("ALTER TABLE account ADD COLUMN stays int DEFAULT 5")
+        writer.execute(b"INSERT INTO account (id, version) SELECT i, 1 FROM generate_series(10000, 14000) i")
+    here.sql(many.format(8000, 8000))
+    topics = here.check()
+    later = [s.value["after"] for s in topics.rows if s.value["after"]["id"] >= 8000]
+    assert len(later) == 4002
+    assert all(row["stays"] == 5 for row in later)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"may not mount a tmpfs: {mounted.stderr!r}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_the_disk_is_full(prepared: bool, connector: Maker, small_disk: Path) -> None:
+    here = connector(spool={"folder": str(small_disk), "memory": 0})
+    force(here)
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * 1_900_000)
+    run = here.start()
+    insert = "INSERT INTO account SELECT i, 1, repeat('x', 100) FROM generate_series(1, 4000) i"
+    if prepared:
+        here.prepare("g", insert)
+    else:
+        here.sql(insert)
+    run.wait_for("no room in the spool folder")
+    assert here.read("account") == []
+    filler.unlink()
+    if prepared:
+        here.sql("COMMIT PREPARED 'g'")
+    here.check()
+    assert not run.dead
+
+
+def memory_peak(pid: int) -> int:
+    """Bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def carries_a_large_one(here: Installation, rows: int, streaming: str, *, prepared: bool) -> None:
+    """Whole, within the memory that is promised."""
+    here.configure({"source": {"streaming": streaming}})
+    here.sql("ALTER TABLE account DISABLE TRIGGER note")
+    run = here.start()
+    commits = here.reader.tail([f"{here.prefix}.commits"])
+    here.at_end(commits.close)
+    insert = f"INSERT INTO account SELECT i, 1, 'a note of some length ' || i FROM generate_series(1, {rows}) i"
+    if prepared:
+        here.prepare("large", insert)
+        here.sql("COMMIT PREPARED 'large'")
+    else:
+        here.sql(insert)
+    found = commits.wait_for(lambda s: s.value["rows"] >= rows, 280, unless=lambda: run.dead)
+    assert found is not None
+    assert found.value["rows"] == rows
+    peak = memory_peak(run.process.pid)
+    print(f"{rows} rows, streaming {streaming}, prepared {prepared}: peak {peak / 1e6:.0f} MB")
+    assert peak < 300e6
+    run.stop()
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("streaming", ["on", "off"])
+def test_a_large_transaction_takes_little_memory(connector: Maker, streaming: str, prepared: bool) -> None:
+    here = connector(spool={"memory": 8 << 20})
+    carries_a_large_one(here, 300_000, streaming, prepared=prepared)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("streaming", ["on", "off"])
+def test_five_million_rows(connector: Maker, streaming: str, prepared: bool) -> None:
+    carries_a_large_one(connector(), 5_000_000, streaming, prepared=prepared)
