@@ -41,7 +41,13 @@ def test_a_standby_stops_when_it_is_told_to(connector: Maker) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["before_commit:2=stop", "after_flush:2=stop", "after_open=stop", "before_abort=stop"]
+    "place",
+    [
+        "before_commit:2=stop",
+        "after_open=stop",
+        pytest.param("after_flush:2=stop", marks=pytest.mark.slow),
+        pytest.param("before_abort=stop", marks=pytest.mark.slow),
+    ],
 )
 def test_one_that_slept_until_another_took_over_is_refused_and_stands_by(place: str, connector: Maker) -> None:
     """Everything waits in the spool's files, which both would find in the same folder."""

@@ -112,6 +112,7 @@ def test_the_registry_is_away_at_start_and_when_a_table_is_changed(
     run.stop()
 
 
+@pytest.mark.slow
 def test_postgresql_away_at_start(connector: Maker, own_postgres: Callable[..., PostgresServer]) -> None:
     server = own_postgres()
     here = connector(conninfo=server.dsn())
