@@ -170,12 +170,12 @@ class Carrier:
             rows=0,
             prepared=(_outcome(prepared, action.commit_lsn, at_us),),
         )
-        progress = self._progress(action.applied_lsn, action.sequence)
+        progress, pins = self._progress(action.applied_lsn, action.sequence), self._tables.take_pins()
         ledger = {}
         if action.in_ledger:
             ledger[prepared.downstream_id] = self._entry(prepared, actions.LedgerState.COMMITTED, action.sequence)
         self._submit(
-            lambda: self._publisher.commit_prepared(action.slot, commit, progress, ledger=ledger),
+            lambda: self._publisher.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins),
             events.PreparedCommitted(action.identity, action.applied_lsn),
         )
 

@@ -83,11 +83,17 @@ class Publisher:
         failpoints.hit("after_open")
 
     def commit_prepared(
-        self, slot: int, commit: Commit, progress: Progress, *, ledger: Mapping[str, Prepared]
+        self,
+        slot: int,
+        commit: Commit,
+        progress: Progress,
+        *,
+        ledger: Mapping[str, Prepared],
+        pins: Mapping[str, Pin] | None = None,
     ) -> Commit:
-        """Make an open prepared transaction visible: commit record, progress, ledger, commit."""
+        """Make an open prepared transaction visible: commit record, progress, ledger, pins, commit."""
         self._assert_main_committed()
-        written = self._finish(self._pool[slot], commit, progress, ledger, {})
+        written = self._finish(self._pool[slot], commit, progress, ledger, pins or {})
         assert written is not None
         return written
 

@@ -60,6 +60,20 @@ def test_a_table_that_joins_the_publication_is_carried(connector: Maker) -> None
     assert sorted(s.key["id"] for s in topics.rows if s.topic == here.table("late")) == [1, 2]
 
 
+def test_a_table_is_pinned_by_the_commit_that_has_its_first_row(connector: Maker) -> None:
+    """Also where that is a prepared transaction's own: else nobody would notice that its topic is gone."""
+    here = connector(turn={"idle_progress": 30.0})
+    run = here.start("after_commit")
+    rows = here.tail("account", isolation=UNCOMMITTED)
+    here.prepare("g", "INSERT INTO account VALUES (1, 1, '')")
+    assert rows.wait_for(lambda s: gid_of(s) == "g")
+    here.sql("COMMIT PREPARED 'g'")
+    assert run.ended() == -9
+    assert [record["kind"] for record in here.records("commits")] == ["prepared"]
+    keys = {s.key for s in here.reader.read([f"{here.prefix}.progress"])}
+    assert f"{here.prefix}/table/{here.table('account')}" in keys
+
+
 def test_a_large_prepared_transaction_waits_on_disk(connector: Maker) -> None:
     """Opened from there, parked after the hold, over a kill, and committed."""
     here = connector(spool={"memory": 100_000}, prepared={"hold": 2.0})
