@@ -55,8 +55,8 @@ class SourceConfig(_Part):
     failover: bool = Field(
         False, description="Make the slot a failover slot (PostgreSQL 17 and later). Fixed when `init` makes the slot."
     )
-    streaming: Literal["on", "off"] = Field(
-        "off", description="Let PostgreSQL send large transactions before they end."
+    streaming: Literal["off", "on", "parallel"] = Field(
+        "on", description="Let PostgreSQL send large transactions before they end."
     )
     messages: bool = Field(True, description="Carry logical messages (pg_logical_emit_message).")
     slot_wait: float = Field(

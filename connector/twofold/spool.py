@@ -1,7 +1,7 @@
 """Where the rows of transactions wait that cannot be published yet: prepared ones, and large ones that PostgreSQL streams before they end.
 
 Rows stay in memory up to a budget that all waiting transactions share; past it the transaction that grows writes what it holds, and what follows, to an append-only file of
-its own. Memory is bounded by the budget and one chunk, disk by its limit; at the limit the run ends, says so, and takes up again when there is room; nothing is lost.
+its own. What waits here is bytes, so the budget is the memory that it takes; disk has a limit of its own; at the limit the run ends, says so, and takes up again when there is room; nothing is lost.
 
 It is a cache: on kill -9 everything here is lost and nothing is missed, because the position reported to PostgreSQL is held before the first row that waits. So nothing is
 synced, and the files have no names: the system takes them back when the process ends. A standby may use the same folder, and so may an instance that does not know yet that it was taken over.
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from twofold.errors import MissingGround, RunEnded
-from twofold.sink.batch import RowBatch
 
 
 class Spool:
@@ -67,17 +66,18 @@ class Spool:
             self.memory_bytes -= memory
             self.disk_bytes -= disk
 
-    def new_file(self) -> BinaryIO:
-        return tempfile.TemporaryFile(dir=self._folder)
-
-    def write(self, file: BinaryIO, chunk: bytes) -> None:
+    def write(self, file: BinaryIO | None, chunk: bytes) -> BinaryIO:
+        """Append to the transaction's file; None makes it. All of the chunk is written, or the run ends."""
         if self.disk_bytes + len(chunk) > self._disk_max:
             raise RunEnded(
                 f"the rows of waiting transactions exceed spool.disk ({self._disk_max} bytes): raise it, or end the transactions in doubt (twofold prepared list). Nothing is lost: "
                 "their rows are in PostgreSQL's WAL"
             )
         try:
-            file.write(chunk)
+            file = file or tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115  (open until its rows are dropped)
+            rest = memoryview(chunk)
+            while rest:  # a disk that fills up takes a part, and says so at the next
+                rest = rest[file.write(rest) :]
         except OSError as error:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
                 raise
@@ -86,44 +86,40 @@ class Spool:
             ) from None
         with self._lock:
             self.disk_bytes += len(chunk)
+        return file
 
 
 class Waiting:
-    """The rows of one transaction, in order."""
+    """The rows of one transaction, in order, in chunks of the owner's making."""
 
-    __slots__ = ("_batches", "_file", "_file_bytes", "_held", "_spool", "records")
+    __slots__ = ("_chunks", "_file", "_file_bytes", "_held", "_spool")
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._batches: list[RowBatch] = []
+        self._chunks: list[bytes] = []
         self._held = 0
         self._file: BinaryIO | None = None
         self._file_bytes = 0
-        self.records = 0
 
-    def append(self, batch: RowBatch) -> None:
-        """Take a batch of rows; the caller does not touch it any more."""
-        self.records += batch.records
-        if self._file is None and self._spool.reserve(batch.bytes):
-            self._batches.append(batch)
-            self._held += batch.bytes
+    def append(self, chunk: bytes) -> None:
+        if self._file is None and self._spool.reserve(len(chunk)):
+            self._chunks.append(chunk)
+            self._held += len(chunk)
             return
-        if self._file is None:
-            self._file = self._spool.new_file()
-            for waiting in self._batches:
-                self._spill(waiting)
-            self._release_memory()
-        self._spill(batch)
+        for waiting in self._chunks:
+            self._spill(waiting)
+        self._release_memory()
+        self._spill(chunk)
 
-    def batches(self) -> Iterator[RowBatch]:
-        """All rows in order, batch by batch; may be read more than once (opened, then parked, then published)."""
-        yield from self._batches
+    def chunks(self) -> Iterator[bytes]:
+        """All of them in order; may be read more than once (opened, then parked, then published)."""
+        yield from self._chunks
         if self._file is not None:
             self._file.seek(0)
             read = 0
             while read < self._file_bytes:
                 size = int.from_bytes(self._file.read(4), "big")
-                yield RowBatch.from_bytes(self._file.read(size))
+                yield self._file.read(size)
                 read += 4 + size
 
     def drop(self) -> None:
@@ -137,12 +133,10 @@ class Waiting:
             self._file_bytes = 0
 
     def _release_memory(self) -> None:
-        self._batches.clear()
+        self._chunks.clear()
         self._spool.release(memory=self._held)
         self._held = 0
 
-    def _spill(self, batch: RowBatch) -> None:
-        assert self._file is not None
-        chunk = batch.to_bytes()
-        self._spool.write(self._file, len(chunk).to_bytes(4, "big") + chunk)
+    def _spill(self, chunk: bytes) -> None:
+        self._file = self._spool.write(self._file, len(chunk).to_bytes(4, "big") + chunk)
         self._file_bytes += 4 + len(chunk)

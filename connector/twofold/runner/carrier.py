@@ -14,8 +14,8 @@ from twofold import gids
 from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
 from twofold.positions import Lsn, PreparedIdentity
-from twofold.runner.collector import PreparedRows
 from twofold.runner.tables import Tables
+from twofold.runner.waiting import PreparedRows, Waited
 from twofold.runner.worker import Worker
 from twofold.sink.batch import RowBatch
 from twofold.sink.publisher import Publisher
@@ -78,6 +78,20 @@ class Carrier:
         self.group_bytes += batch.bytes
         self._submit(lambda: self._publisher.produce(batch))
 
+    def produce_waited(self, waited: Waited) -> None:
+        """The same from the spool, which they leave."""
+        rows, settled = waited.rows, self._tables.settle(waited.provisional)
+        self.group_records += rows.records
+        self.group_bytes += rows.bytes
+
+        def work() -> None:
+            for batch in rows.batches():
+                batch.settle(settled)
+                self._publisher.produce(batch)
+            rows.drop()
+
+        self._submit(work)
+
     def joins(self, committed_at_us: int) -> None:
         """An outcome of this time joins the group."""
         self._committed_at_us = max(self._committed_at_us, committed_at_us)
@@ -122,17 +136,8 @@ class Carrier:
 
     def _append_staged(self, prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)
-        settled = self._tables.settle(prepared.provisional)
-        self.group_records += prepared.rows.records
         self._outcomes.append(_outcome(prepared, commit_lsn, at_us))
-
-        def work() -> None:
-            for batch in prepared.rows.batches():
-                batch.settle(settled)
-                self._publisher.produce(batch)
-            prepared.rows.drop()
-
-        self._submit(work)
+        self.produce_waited(Waited(prepared.rows, prepared.provisional))
 
     def _commit_main(self, action: actions.CommitMain) -> None:
         commit = None

@@ -1,7 +1,7 @@
 """From messages to transactions: gathers what the session read into whole source transactions, rows encoded, and says to the bridge what happened.
 
 Rows are never decoded here: the relation's oid is looked at, and the raw message goes through the relation's plan into a `RowBatch`. Rows of plain transactions go into the
-group's batch; rows of prepared ones wait in the spool under their identity. What recovery says is done already is passed over by its Begin alone.
+group's batch; rows of prepared ones wait in the spool under their identity, those of transactions in progress (`streamed`) wait there for their end. What recovery says is done already is passed over by its Begin alone.
 
 On kill -9 all of it is gone and comes again: nothing in here was reported to PostgreSQL as safe.
 """
@@ -22,47 +22,18 @@ from twofold.bridge.events import (
     RollbackPreparedRead,
 )
 from twofold.errors import RunEnded
-from twofold.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
-from twofold.runner.tables import Facts, Table, Tables
+from twofold.positions import NO_LSN, Lsn, format_lsn
+from twofold.runner.streamed import CHUNK_BYTES, Streams
+from twofold.runner.tables import CHANGED_SHAPE, Facts, Table, Tables
+from twofold.runner.waiting import BatchRows, Collected, PreparedRows, Rows, Waited
 from twofold.sink.batch import RowBatch
 from twofold.source import messages as m
 from twofold.source.decoder import decode, row_relation
 from twofold.source.session import Keepalive
-from twofold.spool import Spool, Waiting
+from twofold.spool import Spool
 from twofold_avro.transcode import TransactionHeader
 
-CHUNK_BYTES = 1 << 20
-
 _ROWS = frozenset(b"IUD")
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedRows:
-    """A prepared transaction as the runner keeps it until its end."""
-
-    identity: PreparedIdentity
-    prepare_lsn: Lsn
-    prepared_at_us: int
-    rows: Waiting
-    topics: tuple[str, ...]
-    provisional: tuple[Table, ...]
-    """The tables whose shape was not committed when its rows were encoded."""
-
-    @property
-    def downstream_id(self) -> str:
-        return self.identity.downstream_id(self.prepare_lsn)
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """One event for the bridge with what belongs to it outside of the bridge."""
-
-    event: Event
-    batch: RowBatch | None = None
-    """Rows for the main producer, to be produced before what the event leads to."""
-    at_us: int = 0
-    """The source's time of the commit, prepare or rollback."""
-    prepared: PreparedRows | None = None
 
 
 @dataclass(slots=True)
@@ -73,8 +44,7 @@ class _Current:
     header: TransactionHeader
     batch: RowBatch
     skipped: bool = False
-    waiting: Waiting | None = None
-    park_reason: str | None = None
+    waiting: BatchRows | None = None
     tables: dict[Table, None] = field(default_factory=dict)
     has_messages: bool = False
     rows: int = 0
@@ -103,19 +73,22 @@ class Collector:
         self._run_end = NO_LSN
         self._run_at_us = 0
         self._current: _Current | None = None
+        self._streams = Streams(tables, spool)
         self._passed = NO_LSN
 
     def collect(self, received: Iterable[tuple[int, bytes] | Keepalive], ts_ms: int) -> Iterator[Collected]:
         """Everything that these messages complete, in order. A transaction that they leave unfinished goes on with the next call."""
-        current = self._current
+        current, block = self._current, self._streams.block
         for item in received:
             if isinstance(item, Keepalive):
                 self._passed = max(self._passed, item.wal_end)
                 continue
             wal_start, payload = item
             if payload[0] not in _ROWS:
-                yield from self._other(decode(payload, in_stream=False), wal_start, ts_ms)
-                current = self._current
+                yield from self._other(decode(payload, in_stream=block is not None), wal_start, ts_ms)
+                current, block = self._current, self._streams.block
+            elif block is not None:
+                block.row(wal_start, payload, ts_ms)
             elif current is None:
                 raise RunEnded("PostgreSQL sent a row outside of a transaction")
             elif not current.skipped:
@@ -153,7 +126,8 @@ class Collector:
         unfinished = current is not None and current.waiting is None and current.rows > 0
         batch: RowBatch | None = self._batch
         if self._run_transactions:
-            yield Collected(PlainRead(self._run_transactions, self._run_rows, self._run_end), batch, self._run_at_us)
+            event = PlainRead(self._run_transactions, self._run_rows, self._run_end)
+            yield Collected(event, batch, at_us=self._run_at_us)
             self._run_transactions = self._run_rows = 0
             batch = None
         if unfinished:
@@ -183,6 +157,20 @@ class Collector:
             case m.RollbackPrepared():
                 yield from self._hand_over()
                 yield Collected(RollbackPreparedRead(message.identity, message.end_lsn), at_us=message.rollback_ts_us)
+            case m.StreamCommit():
+                yield from self._hand_over()
+                yield from self._stream_commit(message)
+            case m.StreamPrepare():
+                yield from self._hand_over()
+                yield self._stream_prepare(message)
+            case _ if self._streams.take(message, wal_start, ts_ms):
+                pass
+            case _:
+                yield from self._within(message, wal_start, ts_ms)
+
+    def _within(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterator[Collected]:
+        """What neither begins nor ends a transaction."""
+        match message:
             case m.Relation():
                 self._tables.relation(
                     message, provisional=self._current is not None and self._current.waiting is not None
@@ -196,7 +184,7 @@ class Collector:
             case m.Origin():
                 pass  # which node a change was first made on is not part of the envelope
             case _:
-                raise RunEnded(f"PostgreSQL sent {type(message).__name__}, and streaming was not asked for")
+                raise RunEnded(f"PostgreSQL sent {type(message).__name__} out of place")
 
     def _commit(self, message: m.Commit) -> None:
         current = self._transaction(message)
@@ -212,8 +200,7 @@ class Collector:
     def _begin_prepare(self, message: m.BeginPrepare) -> None:
         identity = message.identity
         facts = Facts(identity.xid, message.prepare_ts_us, identity.downstream_id(message.prepare_lsn), identity.gid)
-        park = f"a rule of prepared.rules parks gid {identity.gid}" if self._parks(identity.gid) else None
-        self._current = _Current(facts, facts.header(), RowBatch(), waiting=self._spool.new(), park_reason=park)
+        self._current = _Current(facts, facts.header(), RowBatch(), waiting=BatchRows(self._spool.new()))
 
     def _prepare(self, message: m.Prepare) -> Collected:
         current = self._transaction(message)
@@ -222,21 +209,65 @@ class Collector:
             raise RunEnded("PostgreSQL ended a transaction with a prepare that began without one")
         self._current = None
         waiting.append(current.batch)
-        topics = dict.fromkeys(table.topic for table in current.tables)
-        if current.has_messages:
-            topics[self._tables.messages_topic] = None
-        prepared = PreparedRows(
-            message.identity,
-            message.prepare_lsn,
-            message.prepare_ts_us,
-            waiting,
-            tuple(topics),
-            tuple(table for table in current.tables if not table.committed),
+        return self._prepared(
+            message,
+            rows=waiting,
+            changes=current.rows,
+            tables=current.tables,
+            provisional=tuple(table for table in current.tables if not table.committed),
+            has_messages=current.has_messages,
         )
-        reasons = [current.park_reason, *(table.park_reason for table in current.tables)]
-        park_reason = next(filter(None, reasons), None)
-        event = PrepareRead(message.identity, message.prepare_lsn, message.end_lsn, current.rows, park_reason)
+
+    def _prepared(
+        self,
+        message: m.Prepare | m.StreamPrepare,
+        *,
+        rows: Rows,
+        changes: int,
+        tables: dict[Table, None],
+        provisional: tuple[Table, ...],
+        has_messages: bool,
+    ) -> Collected:
+        identity = message.identity
+        topics = dict.fromkeys(table.topic for table in tables)
+        if has_messages:
+            topics[self._tables.messages_topic] = None
+        prepared = PreparedRows(identity, message.prepare_lsn, message.prepare_ts_us, rows, tuple(topics), provisional)
+        by_rule = f"a rule of prepared.rules parks gid {identity.gid}" if self._parks(identity.gid) else None
+        by_shape = CHANGED_SHAPE if provisional else None
+        park_reason = next(filter(None, [by_rule, by_shape, *(table.park_reason for table in tables)]), None)
+        event = PrepareRead(identity, message.prepare_lsn, message.end_lsn, changes, park_reason)
         return Collected(event, at_us=message.prepare_ts_us, prepared=prepared)
+
+    def _stream_commit(self, message: m.StreamCommit) -> Iterator[Collected]:
+        transaction_id = f"{message.xid}:{format_lsn(message.commit_lsn)}"
+        streamed = self._streams.committed(message.xid)
+        if self._skips(message.commit_lsn):
+            streamed.drop()
+            self._passed = max(self._passed, message.end_lsn)
+            return
+        streamed.end(Facts(message.xid, message.commit_ts_us, transaction_id, None))
+        rows = streamed.changes
+        waited = Waited(streamed, streamed.provisional)
+        yield Collected(
+            PlainRead(1 if rows else 0, rows, message.end_lsn),
+            waited=waited if rows else None,
+            at_us=message.commit_ts_us,
+        )
+
+    def _stream_prepare(self, message: m.StreamPrepare) -> Collected:
+        identity = message.identity
+        transaction_id = identity.downstream_id(message.prepare_lsn)
+        streamed = self._streams.ended(identity.xid)
+        streamed.end(Facts(identity.xid, message.prepare_ts_us, transaction_id, identity.gid))
+        return self._prepared(
+            message,
+            rows=streamed,
+            changes=streamed.changes,
+            tables=streamed.tables,
+            provisional=streamed.provisional,
+            has_messages=streamed.has_messages,
+        )
 
     def _truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
         current = self._transaction(message)
@@ -263,7 +294,7 @@ class Collector:
         yield from self._hand_over()
         batch = RowBatch()
         self._tables.message(message, wal_start, Facts(None, ts_ms * 1000, None, None), None, ts_ms, batch)
-        yield Collected(MessageRead(message.lsn), batch, ts_ms * 1000)
+        yield Collected(MessageRead(message.lsn), batch, at_us=ts_ms * 1000)
 
     def _transaction(self, message: m.Message) -> _Current:
         if self._current is None:

@@ -120,7 +120,10 @@ def take_slot(config: Config, opened: ExitStack) -> ReplicationSession:
     """Step 1. SlotBusy: another instance is the connector now."""
     # Values in text: in binary a type that extensions or arrays are made of could be carried in no form that is PostgreSQL's own.
     options = SessionOptions(
-        two_phase=config.source.two_phase, streaming="off", binary=False, messages=config.source.messages
+        two_phase=config.source.two_phase,
+        streaming=config.source.streaming,
+        binary=False,
+        messages=config.source.messages,
     )
     session = ReplicationSession(
         config.conninfo,

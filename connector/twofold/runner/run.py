@@ -18,9 +18,10 @@ from twofold.bridge import Event, State, actions, events, step
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
 from twofold.runner.carrier import Carrier, Positions
-from twofold.runner.collector import Collected, Collector
+from twofold.runner.collector import Collector
 from twofold.runner.observer import Observer, Silent
 from twofold.runner.timers import Timers
+from twofold.runner.waiting import Collected
 from twofold.runner.worker import Worker
 from twofold.source.session import ReplicationSession
 from twofold_avro.errors import MalformedRow
@@ -102,6 +103,8 @@ class Run:
     def _take_collected(self, collected: Collected) -> None:
         if collected.batch is not None:
             self._carrier.produce(collected.batch)
+        if collected.waited is not None:
+            self._carrier.produce_waited(collected.waited)
         if collected.prepared is not None:
             self._carrier.stage(collected.prepared)
             failpoints.hit("after_staging")

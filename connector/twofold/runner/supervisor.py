@@ -16,6 +16,7 @@ from twofold.config import Config
 from twofold.errors import Fenced, RunEnded, Unreachable
 from twofold.runner.observer import Observer, Silent
 from twofold.runner.recovery import recover
+from twofold.runner.streamed import StreamUnclear
 from twofold.source.trouble import SlotBusy
 
 _log = logging.getLogger(__name__)
@@ -56,5 +57,8 @@ def supervise(config: Config, stop: threading.Event, observer: Observer | None =
             _log.warning("the run has ended (%s: %s); recovering in %.1f s", type(error).__name__, error, wait_s)
             standing_by = None
             observer.ended(error, wait_s)
+            if isinstance(error, StreamUnclear):
+                source = config.source.model_copy(update={"streaming": "off"})
+                config = config.model_copy(update={"source": source})
             stop.wait(wait_s)
             backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)

@@ -72,6 +72,14 @@ class Table:
         return KEYLESS if self.shape.keyless else None
 
 
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a Relation message said, and the how manieth it was."""
+
+    table: Table
+    number: int
+
+
 class Tables:
     """All of them, for one run."""
 
@@ -96,6 +104,8 @@ class Tables:
         self._pins = pins
         self._server = ServerConstants(version=__version__, prefix=prefix, db=database)
         self._by_oid: dict[int, Table] = {}
+        self._descriptions = 0
+        self._said: dict[int, int] = {}
         self._committed: dict[str, Table] = {}
         self._message_schema_id: int | None = None
         self._provisional_id = FIRST_PROVISIONAL_ID
@@ -127,14 +137,28 @@ class Tables:
 
     def relation(self, relation: m.Relation, *, provisional: bool) -> None:
         """The stream says what a table looks like from here on."""
+        said = self.describe(relation)
+        self._say(relation.oid, said)
+        if not provisional and not said.table.committed:
+            self._commit(said.table)
+
+    def describe(self, relation: m.Relation) -> Described:
+        """The table as the message has it. In a transaction in progress that holds for it alone."""
         shape = self._catalog.shape(relation)
         topic = topic_of(self._prefix, relation.schema, relation.table)
         known = self._committed.get(topic)
-        if known is None or known.shape != shape:
-            known = self._new(shape, topic)
-        self._by_oid[relation.oid] = known
-        if not provisional and not known.committed:
-            self._commit(known)
+        self._descriptions += 1
+        return Described(known if known and known.shape == shape else self._new(shape, topic), self._descriptions)
+
+    def adopt(self, described: dict[int, Described]) -> None:
+        """A transaction in progress has committed: what it was told holds for all, unless all were told something else since."""
+        for oid, said in described.items():
+            if said.number > self._said.get(oid, 0):
+                self._say(oid, said)
+
+    def _say(self, oid: int, said: Described) -> None:
+        self._by_oid[oid] = said.table
+        self._said[oid] = said.number
 
     def type(self, message: m.Type) -> None:
         self._catalog.note_type(message)
@@ -156,6 +180,13 @@ class Tables:
             settled.append(Settled(table.topic, table.provisional_id, key_id, value_id, table.partitions))
         return tuple(settled)
 
+    def await_messages(self) -> int:
+        """The id of their schema, which is registered when the first is met."""
+        if self._message_schema_id is None:
+            subject = value_subject(self.messages_topic)
+            self._message_schema_id = self._registry.register(subject, canonical(fixed("message")))
+        return self._message_schema_id
+
     def message(
         self,
         message: m.LogicalMessage,
@@ -166,9 +197,7 @@ class Tables:
         batch: RowBatch,
     ) -> None:
         """A logical message into the messages topic; `header` counts it if it belongs to a transaction."""
-        if self._message_schema_id is None:
-            subject = value_subject(self.messages_topic)
-            self._message_schema_id = self._registry.register(subject, canonical(fixed("message")))
+        schema_id = self.await_messages()
         transaction = None
         if header is not None and facts.transaction_id is not None:
             transaction = Transaction(facts.transaction_id, *header.next_order(0))
@@ -187,7 +216,7 @@ class Tables:
             transaction=transaction,
             ts_ms=ts_ms,
         )
-        value = record.to_bytes(self._message_schema_id)
+        value = record.to_bytes(schema_id)
         batch.lists(self.messages_topic, 1)[0].append({"key": message.prefix.encode(), "value": value})
         batch.bytes += len(value)
 
@@ -209,7 +238,7 @@ class Tables:
         key_text = None if key is None else canonical(key)
         if pin is not None and pin.key_schema != key_text:
             raise _key_changed(shape)
-        partitions = table.partitions
+        partitions = table.partitions if pin is None else pin.partitions
         if pin is None:
             wanted = Wanted(topic, "table", table.partitions, table=_name(shape), keyless=shape.keyless)
             partitions = self._topics.ensure([wanted])[topic]

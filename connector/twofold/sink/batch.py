@@ -84,20 +84,12 @@ class RowBatch:
 
     def to_bytes(self) -> bytes:
         """For the spool's files, which only this process reads."""
-        topics = {
-            topic: [[(r["key"], r["value"]) for r in records] for records in lists]
-            for topic, lists in self._topics.items()
-        }
-        return marshal.dumps((self.bytes, topics))
+        return marshal.dumps((self.bytes, self._topics))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RowBatch:
         batch = cls()
-        batch.bytes, topics = marshal.loads(data)  # noqa: S302  (written by this process into a file without a name)
-        batch._topics = {
-            topic: [[{"key": k, "value": v} for k, v in records] for records in lists]
-            for topic, lists in topics.items()
-        }
+        batch.bytes, batch._topics = marshal.loads(data)  # noqa: S302  (written by this process into a file without a name)
         return batch
 
 

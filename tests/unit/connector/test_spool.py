@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +10,6 @@ from typing import Protocol
 import pytest
 
 from twofold.errors import MissingGround, RunEnded
-from twofold.sink.batch import RowBatch
 from twofold.spool import Spool
 
 
@@ -28,30 +27,21 @@ def make_spool(tmp_path: Path) -> Iterator[MakeSpool]:
         yield make
 
 
-def batch(start: int, count: int = 3) -> RowBatch:
-    made = RowBatch()
-    lists = made.lists("t", 2)
-    lists[0].extend({"key": b"%d" % n, "value": b"v" * 10} for n in range(start, start + count))
-    lists[1].append({"key": None, "value": None})
-    made.bytes = 60
-    return made
-
-
-def rows(batches: Iterable[RowBatch]) -> list[bytes]:
-    return [b.to_bytes() for b in batches]
+def chunk(start: int, size: int = 60) -> bytes:
+    return b"%d " % start + b"x" * size
 
 
 @pytest.mark.parametrize("memory_max", [0, 100, 10_000])
 def test_rows_come_back_in_order_as_often_as_asked(make_spool: MakeSpool, memory_max: int) -> None:
     spool = make_spool(memory_max=memory_max)
     waiting = spool.new()
-    expected = [batch(n) for n in range(0, 30, 3)]
+    expected = [chunk(n) for n in range(10)]
     for given in expected:
         waiting.append(given)
-    assert rows(waiting.batches()) == rows(expected)
-    assert rows(waiting.batches()) == rows(expected)
-    assert waiting.records == 40
-    assert (spool.disk_bytes > 0) == (memory_max < 600)
+    assert list(waiting.chunks()) == expected
+    assert list(waiting.chunks()) == expected
+    assert (spool.disk_bytes > 0) == (memory_max < 620)
+    assert spool.memory_bytes <= memory_max
     waiting.drop()
     assert (spool.memory_bytes, spool.disk_bytes) == (0, 0)
 
@@ -59,28 +49,28 @@ def test_rows_come_back_in_order_as_often_as_asked(make_spool: MakeSpool, memory
 def test_memory_is_shared_and_small_transactions_stay_in_it(make_spool: MakeSpool) -> None:
     spool = make_spool(memory_max=100)
     small, large = spool.new(), spool.new()
-    small.append(batch(0))
-    large.append(batch(0))
-    assert spool.memory_bytes == 60
+    small.append(chunk(0))
+    large.append(chunk(0))
+    assert spool.memory_bytes == 62
     assert spool.disk_bytes > 0
-    assert rows(small.batches()) == rows(large.batches())
+    assert list(small.chunks()) == list(large.chunks())
 
 
 def test_the_limit_of_the_disk_is_named_with_its_remedy(make_spool: MakeSpool) -> None:
     spool = make_spool(memory_max=0, disk_max=100)
     with pytest.raises(RunEnded, match="raise it, or end the transactions in doubt"):
-        spool.new().append(batch(0, 100))
+        spool.new().append(chunk(0, 100))
 
 
 def test_files_have_no_names_and_two_instances_may_share_the_folder(tmp_path: Path) -> None:
     first = Spool(tmp_path / "s", memory_max=0, disk_max=1 << 20)
     second = Spool(tmp_path / "s", memory_max=0, disk_max=1 << 20)
     waiting = first.new()
-    waiting.append(batch(1))
+    waiting.append(chunk(1))
     second.close()
-    waiting.append(batch(2))
-    first.new().append(batch(3))
-    assert len(list(waiting.batches())) == 2
+    waiting.append(chunk(2))
+    first.new().append(chunk(3))
+    assert len(list(waiting.chunks())) == 2
     assert not list((tmp_path / "s").iterdir())
     first.close()
 

@@ -1,0 +1,255 @@
+"""Transactions in progress: what PostgreSQL streams of them before they end.
+
+Rows are encoded as they come, but for what only the end of their transaction tells (its time, its position, its gid, the place of each change among those that were not taken back); they wait in the
+spool, each with the subtransaction that made it. A rollback to a savepoint takes its subtransactions' rows away; the end fills in what is missing and gives all rows as one transaction, chunk by chunk.
+
+What a Relation message says holds for its transaction alone until that commits. Nothing is registered before the end: a shape that only a rolled back savepoint had never is.
+
+On kill -9, and when the connection is lost, all of it comes again from the first row: no position behind the end was reported.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any
+
+from twofold.errors import RunEnded
+from twofold.positions import Lsn
+from twofold.runner.tables import Described, Facts, Table, Tables
+from twofold.sink.batch import Record, RowBatch
+from twofold.source import messages as m
+from twofold.spool import Spool, Waiting
+from twofold_avro.transcode import TransactionHeader
+
+CHUNK_BYTES = 1 << 20
+REST_BYTES = 1 << 16
+"""What a transaction that does not have its turn may keep outside of the spool."""
+
+_MESSAGE = -1
+_PLACE = Struct(">II")
+"""Subtransaction and relation of a row's message."""
+
+
+class Streamed:
+    """One transaction in progress; its rows are `Rows` once `end` was called."""
+
+    def __init__(self, waiting: Waiting, tables: Tables) -> None:
+        self._waiting = waiting
+        self._all_tables = tables
+        self._header = TransactionHeader.later()
+        self._runs: list[list[int]] = []
+        self._chunk: list[Record] = []
+        self._chunk_bytes = 0
+        self._tables: dict[Table, int] = {}
+        self._made: dict[int, _Made] = {}
+        self._gone: set[int] = set()
+        self._run: tuple[int, int] | None = None
+        self._facts: Facts | None = None
+        self.relations: dict[int, Described] = {}
+        self.has_messages = False
+        self.bytes = 0
+
+    def relation(self, message: m.Relation) -> None:
+        self.relations[message.oid] = self._all_tables.describe(message)
+        self._run = None
+
+    def row(self, wal_start: int, payload: bytes, ts_ms: int) -> None:
+        """One raw message of a block."""
+        subxid, oid = _PLACE.unpack_from(payload, 1)
+        if self._run != (subxid, oid):
+            self._begin_run(subxid, oid)
+        before = len(self._chunk)
+        self._plan_append(payload, 5, wal_start, self._header, ts_ms, self._lists)
+        added = len(self._chunk) - before
+        self._current[2] += added
+        self._made_now.count(added)
+        self._took(len(payload))
+
+    def truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
+        assert message.xid is not None
+        for oid in message.relations:
+            table = self._begin_run(message.xid, oid)
+            one: list[Record] = []
+            table.plan.truncate(wal_start, self._header, ts_ms, [one] * table.partitions)
+            self._chunk.append(one[0])
+            self._current[2] += 1
+            self._made_now.count(table.partitions)
+        self._run = None
+
+    def message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> None:
+        """PostgreSQL does not tell which subtransaction made it."""
+        assert message.xid is not None
+        self._all_tables.await_messages()
+        self._run = None
+        self._runs.append([message.xid, _MESSAGE, 1, message.lsn, wal_start, ts_ms])
+        self._chunk.append({"key": message.prefix.encode(), "value": message.content})
+        self._made.setdefault(message.xid, _Made()).count(1)
+        self.has_messages = True
+        self._took(len(message.content))
+
+    def take_back(self, subxid: int) -> None:
+        """A subtransaction was rolled back. Those within it are told by messages of their own."""
+        if self.has_messages:
+            raise StreamUnclear(
+                "a streamed transaction has logical messages and a savepoint that was rolled back: PostgreSQL does not tell which messages belong to it; it is read again without"
+                " streaming (source.streaming), which does"
+            )
+        self._gone.add(subxid)
+        self._made.pop(subxid, None)
+        self._run = None
+
+    def rest(self) -> None:
+        """Others have their turn now."""
+        if self._chunk_bytes > REST_BYTES:
+            self._spool()
+
+    def end(self, facts: Facts) -> None:
+        """No row comes any more, and this is what all of them share."""
+        self._spool()
+        self._facts = facts
+
+    @property
+    def changes(self) -> int:
+        return sum(made.changes for made in self._made.values())
+
+    @property
+    def records(self) -> int:
+        return sum(made.records for made in self._made.values())
+
+    @property
+    def tables(self) -> dict[Table, None]:
+        """Those whose rows were not taken back."""
+        return {table: None for made in self._made.values() for table in made.tables}
+
+    @property
+    def provisional(self) -> tuple[Table, ...]:
+        return tuple({table: None for made in self._made.values() for table in made.provisional})
+
+    def batches(self) -> Iterator[RowBatch]:
+        assert self._facts is not None, "the transaction has ended"
+        header = self._facts.header()
+        for chunk in self._waiting.chunks():
+            yield self._batch(chunk, self._facts, header)
+
+    def drop(self) -> None:
+        self._waiting.drop()
+
+    def _begin_run(self, subxid: int, oid: int) -> Table:
+        said = self.relations.get(oid)
+        table = said.table if said else self._all_tables.of_relation(oid, provisional=True)
+        self._made_now = self._made.setdefault(subxid, _Made())
+        self._made_now.touch(table)
+        self._current = [subxid, self._tables.setdefault(table, len(self._tables)), 0]
+        self._runs.append(self._current)
+        self._lists = [self._chunk] * table.partitions
+        self._plan_append: Callable[..., int] = table.plan.append
+        self._run = subxid, oid
+        return table
+
+    def _took(self, size: int) -> None:
+        self.bytes += size
+        self._chunk_bytes += size
+        if self._chunk_bytes > CHUNK_BYTES:
+            self._spool()
+
+    def _spool(self) -> None:
+        if self._chunk:
+            self._waiting.append(marshal.dumps((self._runs, self._chunk)))
+        self._runs, self._chunk, self._chunk_bytes, self._run = [], [], 0, None
+
+    def _batch(self, chunk: bytes, facts: Facts, header: TransactionHeader) -> RowBatch:
+        runs: list[list[int]]
+        records: list[Any]
+        runs, records = marshal.loads(chunk)  # noqa: S302  (written by this process into a file without a name)
+        batch, tables, at = RowBatch(), list(self._tables), 0
+        for subxid, number, count, *place in runs:
+            if number == _MESSAGE:
+                lsn, wal_start, ts_ms = place
+                said = m.LogicalMessage(True, Lsn(lsn), records[at]["key"].decode(), records[at]["value"], subxid)
+                self._all_tables.message(said, wal_start, facts, header, ts_ms, batch)
+            elif subxid not in self._gone:
+                table = tables[number]
+                header.finish(records, at, at + count, table.shape.oid, batch.lists(table.topic, table.partitions))
+            at += count
+        batch.bytes = len(chunk)
+        return batch
+
+
+class _Made:
+    """What one subtransaction has made."""
+
+    __slots__ = ("changes", "provisional", "records", "tables")
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self.records = 0
+        self.tables: dict[Table, None] = {}
+        self.provisional: dict[Table, None] = {}
+
+    def touch(self, table: Table) -> None:
+        self.tables[table] = None
+        if not table.committed:
+            self.provisional[table] = None
+
+    def count(self, records: int) -> None:
+        self.changes += 1
+        self.records += records
+
+
+class Streams:
+    """All transactions in progress, and the block that is being read."""
+
+    def __init__(self, tables: Tables, spool: Spool) -> None:
+        self._tables = tables
+        self._spool = spool
+        self._streamed: dict[int, Streamed] = {}
+        self.block: Streamed | None = None
+        """Rows that come now are of this one."""
+
+    def take(self, message: m.Message, wal_start: int, ts_ms: int) -> bool:
+        """True if it was of a transaction in progress."""
+        match message:
+            case m.StreamStart(xid):
+                if xid not in self._streamed:
+                    self._streamed[xid] = Streamed(self._spool.new(), self._tables)
+                self.block = self._streamed[xid]
+            case m.StreamStop() if self.block is not None:
+                self.block.rest()
+                self.block = None
+            case m.StreamAbort(xid, subxid):
+                self._abort(xid, subxid)
+            case m.Relation() if self.block is not None:
+                self.block.relation(message)
+            case m.Truncate() if self.block is not None:
+                self.block.truncate(message, wal_start, ts_ms)
+            case m.LogicalMessage() if self.block is not None:
+                self.block.message(message, wal_start, ts_ms)
+            case _:
+                return False
+        return True
+
+    def _abort(self, xid: int, subxid: int) -> None:
+        """Of a savepoint, or of all."""
+        if xid == subxid:
+            self.ended(xid).drop()
+        elif xid in self._streamed:
+            self._streamed[xid].take_back(subxid)
+
+    def ended(self, xid: int) -> Streamed:
+        """It is in progress no more."""
+        streamed = self._streamed.pop(xid, None)
+        if streamed is None:
+            raise RunEnded(f"PostgreSQL ended transaction {xid} as a streamed one, and it was not")
+        return streamed
+
+    def committed(self, xid: int) -> Streamed:
+        """The same; what it said of its tables holds for all from here on: the server will not say it again."""
+        streamed = self.ended(xid)
+        self._tables.adopt(streamed.relations)
+        return streamed
+
+
+class StreamUnclear(RunEnded):
+    """What was streamed cannot be told apart; without streaming it can."""

@@ -1,0 +1,93 @@
+"""What the collector gives, and rows of one transaction that wait in the spool until they may be published.
+
+`BatchRows` are finished when they come, as those of prepared transactions are. Those of transactions in progress are in `streamed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from twofold.bridge.events import Event
+from twofold.positions import Lsn, PreparedIdentity
+from twofold.runner.tables import Table
+from twofold.sink.batch import RowBatch
+from twofold.spool import Waiting
+
+
+class Rows(Protocol):
+    """All rows of a transaction whose end has been read. Read by the worker's thread, chunk by chunk."""
+
+    @property
+    def records(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    def batches(self) -> Iterator[RowBatch]:
+        """In order; may be read more than once."""
+        ...
+
+    def drop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """Rows that may go to the main producer now."""
+
+    rows: Rows
+    provisional: tuple[Table, ...]
+    """The tables whose shape was not committed when rows of them were encoded."""
+
+
+class BatchRows:
+    """Rows that are finished when they come."""
+
+    def __init__(self, waiting: Waiting) -> None:
+        self._waiting = waiting
+        self.records = 0
+        self.bytes = 0
+
+    def append(self, batch: RowBatch) -> None:
+        """The caller does not touch it any more."""
+        self.records += batch.records
+        self.bytes += batch.bytes
+        self._waiting.append(batch.to_bytes())
+
+    def batches(self) -> Iterator[RowBatch]:
+        return map(RowBatch.from_bytes, self._waiting.chunks())
+
+    def drop(self) -> None:
+        self._waiting.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRows:
+    """A prepared transaction as the runner keeps it until its end."""
+
+    identity: PreparedIdentity
+    prepare_lsn: Lsn
+    prepared_at_us: int
+    rows: Rows
+    topics: tuple[str, ...]
+    provisional: tuple[Table, ...]
+    """The tables whose shape was not committed when its rows were encoded."""
+
+    @property
+    def downstream_id(self) -> str:
+        return self.identity.downstream_id(self.prepare_lsn)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """One event for the bridge with what belongs to it outside of the bridge."""
+
+    event: Event
+    batch: RowBatch | None = None
+    """Rows for the main producer, to be produced before what the event leads to."""
+    waited: Waited | None = None
+    """The same, from the spool."""
+    at_us: int = 0
+    """The source's time of the commit, prepare or rollback."""
+    prepared: PreparedRows | None = None
