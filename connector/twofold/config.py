@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import fnmatch
+import ipaddress
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +30,14 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,40}$")]
 TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 
 DEFAULT_FILE = Path("twofold.toml")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class _Part(BaseModel):
@@ -59,6 +68,9 @@ class SourceConfig(_Part):
         "on", description="Let PostgreSQL send large transactions before they end."
     )
     messages: bool = Field(True, description="Carry logical messages (pg_logical_emit_message).")
+    backfill: bool = Field(
+        True, description="Load the rows that a table has when it is first published, and when it joins the publication."
+    )
     slot_wait: float = Field(
         60, gt=0, description="How long `init` waits for running transactions when it makes the slot."
     )
@@ -141,6 +153,15 @@ class PreparedConfig(_Part):
         return next((rule.action for rule in self.rules if fnmatch.fnmatchcase(gid, rule.gid)), "open") == "park"
 
 
+class BackfillConfig(_Part):
+    """The rows that were there before."""
+
+    readers: int = Field(2, ge=1, le=32, description="How many tables are read at the same time.")
+    chunk_rows: int = Field(10_000, ge=1, description="Rows that are read, and published, at a time.")
+    chunk_bytes: int = Field(8 << 20, ge=1, description="Bytes after which a chunk ends, however few rows it has.")
+    rows_per_second: int = Field(0, ge=0, description="Longest-term limit of a table's load; 0: none.")
+
+
 class TurnConfig(_Part):
     """Limits of one turn of the loop."""
 
@@ -163,6 +184,46 @@ class SpoolConfig(_Part):
     disk: int = Field(64 << 30, ge=0, description="Disk for waiting rows; past it the run stops and says so.")
 
 
+class StatusConfig(_Part):
+    """The status page, metrics and health of `twofold run`."""
+
+    listen: str = Field(
+        "127.0.0.1:8787",
+        description="host:port of the status page at /, /metrics, /healthz and /readyz; port 0 takes a free one; none: off. Beyond loopback it asks for status.token.",
+    )
+    token: SecretStr | None = Field(
+        None, description="What /metrics and the page ask for (Authorization: Bearer); needed beyond loopback."
+    )
+
+    @property
+    def host(self) -> str:
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.listen.rpartition(":")[2])
+
+    @model_validator(mode="after")
+    def _is_guarded(self) -> StatusConfig:
+        if self.listen == "none":
+            return self
+        host, port = self.host, self.listen.rpartition(":")[2]
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"status.listen is {self.listen!r}: host:port, for example 127.0.0.1:8787, or none")
+        if self.token is None and not is_loopback(host):
+            raise ValueError(
+                f"status.listen is {self.listen}, which others reach: set status.token, or listen on 127.0.0.1"
+            )
+        return self
+
+
+class LogConfig(_Part):
+    """What `twofold run` writes to stderr."""
+
+    format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least that is written.")
+
+
 class Config(BaseSettings):
     """All of it."""
 
@@ -177,6 +238,9 @@ class Config(BaseSettings):
     prepared: PreparedConfig = PreparedConfig()  # type: ignore[call-arg]
     turn: TurnConfig = TurnConfig()  # type: ignore[call-arg]
     spool: SpoolConfig = SpoolConfig()  # type: ignore[call-arg]
+    backfill: BackfillConfig = BackfillConfig()  # type: ignore[call-arg]
+    status: StatusConfig = StatusConfig()  # type: ignore[call-arg]
+    log: LogConfig = LogConfig()  # type: ignore[call-arg]
 
     @property
     def slot(self) -> str:

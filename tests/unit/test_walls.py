@@ -25,9 +25,16 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
         LEAVES | {"source", "bridge", "sink", "backfill", "config", "spool", "gids"},
         {"twofold_avro", "prometheus_client"},
     ),
+    "ops": (
+        LEAVES | {"source", "sink", "bridge", "runner", "config"},
+        {"twofold_avro", "prometheus_client"} | POSTGRES | KAFKA,
+    ),
     "stack": ({"errors"}, {"twofold_avro"} | POSTGRES | KAFKA),
     "demo": (LEAVES | {"config", "stack", "runner", "source", "sink"}, None),
-    "cli": (LEAVES | {"config", "spool", "gids", "stack", "runner", "backfill", "source", "sink", "bridge", "demo"}, None),
+    "cli": (
+        LEAVES | {"config", "spool", "gids", "stack", "runner", "backfill", "source", "sink", "bridge", "ops", "demo"},
+        None,
+    ),
     "errors": (set(), set()),
     "positions": ({"errors"}, set()),
     "failpoints": ({"errors"}, set()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 from pathlib import Path
@@ -18,16 +17,20 @@ from twofold.config import load
     Errors that a new start can mend are mended by one: it recovers by itself. Where going on could lose or repeat data it refuses, says which command repairs it, and ends with status 5.
     A second instance waits until the first one is gone.
 
+    While it runs, http://127.0.0.1:8787/ shows what it does (status.listen).
+
     Example: twofold -c bank.toml run"""
 )
 @click.pass_obj
 def command(config_file: Path | None) -> None:
-    from twofold.runner.supervisor import supervise  # noqa: PLC0415  (loads the clients)
+    from twofold.ops.logs import set_up  # noqa: PLC0415  (loads the clients)
+    from twofold.ops.watching import watched  # noqa: PLC0415
+    from twofold.runner.supervisor import supervise  # noqa: PLC0415
 
     config = load(config_file)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    set_up(config.log.format, config.log.level)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    supervise(config, stop)
+    with watched(config) as observer:
+        supervise(config, stop, observer)

@@ -1,0 +1,269 @@
+"""What a running connector has done, as metrics and the status page show it: counts, positions, prepared transactions, the last hour, and why runs have ended.
+
+It is the runner's Observer, called a few times a turn, and is read by other threads; a lock keeps the two apart, and no call waits for a server. Memory is bounded. A kill -9 takes it all: it is
+about this process, and what must outlive it is in Kafka and PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from twofold.bridge import Event, State, actions, events
+from twofold.bridge.state import Phase as PreparedPhase
+from twofold.errors import Refused, TwofoldError
+from twofold.ops.marks import NO_MARKS, Marks, MarkState
+from twofold.positions import NO_LSN, Lsn
+
+Phase = Literal["starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped"]
+Kind = Literal["main", "prepared", "progress"]
+
+JOURNAL_MAX = 60
+LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the journal."""
+
+    at: float
+    what: str
+    cause: str
+    """An error's class, or empty."""
+    text: str
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since the process began; they only grow."""
+
+    rows: int = 0
+    transactions: int = 0
+    commits: Counter[Kind] = field(default_factory=Counter)
+    prepared: Counter[str] = field(default_factory=Counter)
+    recoveries: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    latency_s: float = 0.0
+    latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """How far each part of the way has come; 0 is not known."""
+
+    read: Lsn = NO_LSN
+    applied: Lsn = NO_LSN
+    flushed: Lsn = NO_LSN
+    sequence: int = 0
+    waiting: int = 0
+    """Transactions that were read and are not yet committed in Kafka."""
+
+    @property
+    def handled(self) -> Lsn:
+        """Everything up to here that must go to Kafka is there: with nothing waiting, all that was read."""
+        return self.applied if self.waiting else max(self.applied, self.read)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One consistent look."""
+
+    phase: Phase
+    since: float
+    detail: str
+    started_at: float
+    last_turn_s: float | None
+    """Seconds since the loop came round; None if it does not run."""
+    positions: Positions
+    totals: Totals
+    marks: Marks
+    journal: tuple[Entry, ...]
+    latency_max_s: float
+    """The worst since `reset_peak` was called last."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    kind: Kind
+    transactions: int
+    rows: int
+    oldest_us: int
+
+
+class Chronicle:
+    """One a process. `clock` is the wall's."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._phase: Phase = "starting"
+        self._since = self._started_at = clock()
+        self._detail = ""
+        self._turned = 0.0
+        self._positions = Positions()
+        self._totals = Totals()
+        self._flights: deque[_Flight] = deque()
+        self._oldest_us = 0
+        self._seen: object = ()
+        self._marks = NO_MARKS
+        self._journal: deque[Entry] = deque(maxlen=JOURNAL_MAX)
+        self._latency_max_s = 0.0
+
+    def recovering(self) -> None:
+        with self._lock:
+            self._enter("recovering", "")
+
+    def standing_by(self, why: str) -> None:
+        with self._lock:
+            self._enter("standby", why)
+            self._write("standing by", "", why)
+
+    def recovered(self, state: State) -> None:
+        with self._lock:
+            self._turned = time.monotonic()
+            self._flights.clear()
+            self._oldest_us = 0
+            self._marks = self._marks.anew()
+            self._seen = ()
+            self._positions = Positions(state.read_lsn, state.applied_lsn, state.flush, state.sequence)
+            self._totals.recoveries += 1
+            self._enter("running", "")
+            self._write("recovered", "", f"commit record {state.sequence}")
+
+    def turned(self) -> None:
+        self._turned = time.monotonic()
+
+    def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None:
+        with self._lock:
+            match event:
+                case events.MainCommitted() | events.PreparedCommitted():
+                    self._committed()
+                case events.PlainRead() | events.MessageRead():
+                    self._oldest_us = self._oldest_us or at_us
+                case _:
+                    pass
+            for action in decided:
+                self._decided(action, at_us)
+            if state.prepared is not self._seen or isinstance(event, events.MainCommitted | events.PreparedCommitted):
+                self._seen = state.prepared
+                self._follow(event, decided, state)
+            waiting = sum(flight.transactions for flight in self._flights)
+            self._positions = Positions(
+                state.read_lsn,
+                state.applied_lsn,
+                state.flush,
+                state.sequence,
+                waiting + (state.group.transactions if state.group else 0),
+            )
+
+    def ended(self, error: TwofoldError, wait_s: float) -> None:
+        with self._lock:
+            self._totals.ends[type(error).__name__] += 1
+            self._enter("waiting", str(error))
+            self._write(f"run ended; recovering in {wait_s:.1f} s", type(error).__name__, str(error))
+
+    def given_up(self, error: TwofoldError) -> None:
+        """The process will end: a person has to act."""
+        with self._lock:
+            self._totals.ends[type(error).__name__] += 1
+            self._enter("refused" if isinstance(error, Refused) else "failed", str(error))
+            self._write("process ends", type(error).__name__, str(error))
+
+    def stopped(self) -> None:
+        """By its operator."""
+        with self._lock:
+            self._enter("stopped", "")
+
+    def view(self, *, reset_peak: bool = False) -> View:
+        with self._lock:
+            totals = self._totals
+            view = View(
+                phase=self._phase,
+                since=self._since,
+                detail=self._detail,
+                started_at=self._started_at,
+                last_turn_s=time.monotonic() - self._turned if self._phase == "running" else None,
+                positions=self._positions,
+                totals=replace(
+                    totals,
+                    commits=totals.commits.copy(),
+                    prepared=totals.prepared.copy(),
+                    ends=totals.ends.copy(),
+                    latencies=totals.latencies.copy(),
+                ),
+                marks=self._marks,
+                journal=tuple(self._journal),
+                latency_max_s=self._latency_max_s,
+            )
+            if reset_peak:
+                self._latency_max_s = 0.0
+            return view
+
+    def _enter(self, phase: Phase, detail: str) -> None:
+        self._phase, self._detail, self._since = phase, detail, self._clock()
+
+    def _write(self, what: str, cause: str, text: str) -> None:
+        self._journal.append(Entry(self._clock(), what, cause, text))
+
+    def _decided(self, action: actions.Action, at_us: int) -> None:
+        match action:
+            case actions.AppendStaged():
+                self._oldest_us = self._oldest_us or at_us
+            case actions.CommitMain(_, _, transactions, rows):
+                self._flights.append(_Flight("main" if rows else "progress", transactions, rows, self._oldest_us))
+                self._oldest_us = 0
+            case actions.CommitPrepared(identity):
+                mark = self._marks.live.get(identity)
+                self._flights.append(_Flight("prepared", 1, mark.rows if mark else 0, at_us))
+            case _:
+                pass
+
+    def _committed(self) -> None:
+        # Answers to commits come in the order in which the commits were given out.
+        flight, totals = self._flights.popleft(), self._totals
+        totals.commits[flight.kind] += 1
+        totals.transactions += flight.transactions
+        totals.rows += flight.rows
+        if flight.oldest_us:
+            late_s = max(0.0, self._clock() - flight.oldest_us / 1e6)
+            totals.latencies[bisect_left(LATENCY_BOUNDS_S, late_s)] += 1
+            totals.latency_s += late_s
+            self._latency_max_s = max(self._latency_max_s, late_s)
+
+    def _follow(self, event: Event, decided: Sequence[actions.Action], state: State) -> None:
+        why = {action.identity: action.why for action in decided if isinstance(action, actions.AbortPrepared)}
+        now, before = self._clock(), self._marks
+        marks = before
+        match event:
+            case events.PrepareRead(identity, park_reason=reason) if reason:
+                why[identity] = reason
+            case events.CommitPreparedRead(identity, _, end_lsn):
+                marks = marks.resolved(identity, end_lsn)
+            case events.RollbackPreparedRead(identity):
+                marks = marks.ended(identity, "rolled back", now)
+            case _:
+                pass
+        for each in state.prepared:
+            marks = marks.seen(each.identity, each.rows, _state_of(each.phase), now, why.get(each.identity, ""))
+        self._marks = marks.up_to(state.applied_lsn, now)
+        for mark in self._marks.live.values():
+            former = before.live.get(mark.identity)
+            if former is None or former.state != mark.state:
+                self._totals.prepared[mark.state] += 1
+        self._totals.prepared["committed"] += self._marks.committed - before.committed
+        self._totals.prepared["rolled back"] += self._marks.rolled_back - before.rolled_back
+
+
+def _state_of(phase: PreparedPhase) -> MarkState:
+    match phase:
+        case PreparedPhase.STAGED | PreparedPhase.OPENING:
+            return "staged"
+        case PreparedPhase.OPEN:
+            return "open"
+        case PreparedPhase.PARKED:
+            return "parked"

@@ -1,0 +1,113 @@
+"""Every few seconds a sample of how far the connector is behind, for an hour; and the last thing that PostgreSQL said.
+
+One thread with a connection of its own, so that a slow answer delays only what is shown. While PostgreSQL does not answer the samples go on with what is known.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+
+from twofold.errors import TwofoldError
+from twofold.ops.chronicle import Chronicle, View
+from twofold.ops.source_view import SourceView, look
+from twofold.positions import Lsn
+from twofold.source.connection import Plain, connect
+
+INTERVAL_S = 5.0
+KEPT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One point of the plots."""
+
+    at: float
+    rows_s: float
+    transactions_s: float
+    latency_s: float
+    """The worst commit of the interval: from the source's commit to Kafka's."""
+    behind_bytes: int
+    behind_s: float
+
+
+class Sampler:
+    """Use as a context manager."""
+
+    def __init__(self, conninfo: str, chronicle: Chronicle, clock: Callable[[], float] = time.time) -> None:
+        self._conninfo = conninfo
+        self._chronicle = chronicle
+        self._clock = clock
+        self._stop = threading.Event()
+        self._connection: Plain | None = None
+        self._before: tuple[float, View] | None = None
+        self._wal: deque[tuple[float, Lsn]] = deque(maxlen=int(KEPT_S / INTERVAL_S))
+        self.samples: deque[Sample] = deque(maxlen=int(KEPT_S / INTERVAL_S))
+        self.source: SourceView | None = None
+        self.source_error = ""
+        self._thread = threading.Thread(target=self._run, name="status-sampler", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(2)
+
+    def behind(self, view: View, now: float) -> tuple[int, float]:
+        """Bytes of WAL that are not yet handled, and for how long the oldest of them has been there."""
+        handled = view.positions.handled
+        if self.source is None or not handled:
+            return 0, 0.0
+        waiting = next((now - at for at, wal in list(self._wal) if wal > handled), 0.0)
+        return max(0, self.source.wal_lsn - handled), max(0.0, waiting)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.sample()
+            self._stop.wait(INTERVAL_S)
+        self._forget()
+
+    def sample(self) -> None:
+        """Ask and note."""
+        self._ask()
+        now, view = self._clock(), self._chronicle.view(reset_peak=True)
+        if self.source is not None and not self.source_error:
+            self._wal.append((now, self.source.wal_lsn))
+        if self._before is not None:
+            then, former = self._before
+            passed_s = max(now - then, 0.001)
+            behind_bytes, behind_s = self.behind(view, now)
+            self.samples.append(
+                Sample(
+                    now,
+                    (view.totals.rows - former.totals.rows) / passed_s,
+                    (view.totals.transactions - former.totals.transactions) / passed_s,
+                    view.latency_max_s,
+                    behind_bytes,
+                    behind_s,
+                )
+            )
+        self._before = now, view
+
+    def _ask(self) -> None:
+        try:
+            if self._connection is None:
+                self._connection = connect(self._conninfo, "twofold status")
+            self.source = look(self._connection)
+            self.source_error = ""
+        except (TwofoldError, psycopg.Error) as error:
+            # Only what is shown suffers; it is asked again in a moment, over a new connection.
+            self.source_error = str(error).partition("\n")[0]
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

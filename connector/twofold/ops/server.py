@@ -1,0 +1,169 @@
+"""The HTTP server of a running connector: the page, /api/status, /metrics, /healthz, /readyz. It answers GET, and nothing it does changes anything.
+
+Bound to loopback unless configured otherwise; then /api/status and /metrics ask for the token. Bound to loopback it answers only names of this machine, so that no web site that a browser
+visits can read it by pointing a name of its own here.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from twofold.config import is_loopback
+from twofold.ops.health import Health
+
+_log = logging.getLogger(__name__)
+
+REQUEST_S = 10
+TOLD_WITHIN_S = 3.0
+_POLLED_S = 5.0
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What it serves."""
+
+    status: Callable[[float], dict[str, Any]]
+    """The argument: samples after this time."""
+    metrics: Callable[[], bytes]
+    health: Callable[[], Health]
+
+
+class StatusServer:
+    """Use as a context manager. Raises OSError when the address cannot be had."""
+
+    def __init__(self, host: str, port: int, answers: Answers, token: str | None = None) -> None:
+        self.answers = answers
+        self.token = token
+        self.only_here = is_loopback(host)
+        self._polled_at = 0.0
+        self._told = threading.Event()
+        self._http = _Http((host, port), self)
+        self._thread = threading.Thread(target=self._http.serve_forever, name="status-http", daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._http.server_address[1])
+
+    def polled(self) -> None:
+        """The page has just asked."""
+        self._polled_at = time.monotonic()
+        self._told.set()
+
+    def tell(self) -> None:
+        """Let a page that is open somewhere see the last state before the process ends."""
+        if time.monotonic() - self._polled_at < _POLLED_S:
+            self._told.clear()
+            self._told.wait(TOLD_WITHIN_S)
+
+    def __enter__(self) -> StatusServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], owner: StatusServer) -> None:
+        self.owner = owner
+        super().__init__(address, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (the base class names it)
+        _log.debug("a reader of the status page went away", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Http
+    timeout = REQUEST_S
+    protocol_version = "HTTP/1.1"
+    server_version = "twofold"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        url, owner = urlsplit(self.path), self.server.owner
+        if owner.only_here and not _is_here(self.headers.get("Host", "")):
+            self._send(HTTPStatus.FORBIDDEN, "text/plain", b"this page is for this machine alone: ask for localhost\n")
+            return
+        match url.path:
+            case "/":
+                self._send(HTTPStatus.OK, "text/html; charset=utf-8", page())
+            case "/healthz" | "/readyz":
+                health = owner.answers.health()
+                good = health.healthy if url.path == "/healthz" else health.ready
+                # Of a refusal only that it is one: the reason names tables, and these two ask for no token.
+                why = health.why if owner.token is None else health.why.partition(":")[0]
+                self._send(
+                    HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE,
+                    "text/plain; charset=utf-8",
+                    f"{why}\n".encode(),
+                )
+            case "/metrics" | "/api/status" if not self._may():
+                self._send(
+                    HTTPStatus.UNAUTHORIZED,
+                    "text/plain",
+                    b"the token is missing or wrong (status.token): Authorization: Bearer <token>\n",
+                )
+            case "/metrics":
+                self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", owner.answers.metrics())
+            case "/api/status":
+                self._send(
+                    HTTPStatus.OK, "application/json", json.dumps(owner.answers.status(_after(url.query))).encode()
+                )
+                owner.polled()
+            case _:
+                self._send(
+                    HTTPStatus.NOT_FOUND, "text/plain", b"there is /, /api/status, /metrics, /healthz and /readyz\n"
+                )
+
+    def _may(self) -> bool:
+        token = self.server.owner.token
+        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        return token is None or hmac.compare_digest(given.encode(), token.encode())
+
+    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base class names it)
+        _log.debug(format, *args)
+
+
+def page() -> bytes:
+    """The page: one file, package data."""
+    return (files("twofold.ops") / "page.html").read_bytes()
+
+
+def _is_here(host: str) -> bool:
+    return is_loopback((urlsplit(f"//{host}").hostname or "").strip())
+
+
+def _after(query: str) -> float:
+    try:
+        return float(parse_qs(query).get("after", ["0"])[0])
+    except ValueError:
+        return 0.0

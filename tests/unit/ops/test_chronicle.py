@@ -1,0 +1,168 @@
+"""The chronicle, told what a run does by the bridge itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from twofold.bridge import Event, State, actions, events, initial, step
+from twofold.errors import Refused, Unreachable
+from twofold.ops.chronicle import Chronicle
+from twofold.ops.health import health
+from twofold.positions import Lsn, PreparedIdentity
+
+TRANSFER = PreparedIdentity(7, "transfer")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Run:
+    """The bridge and a chronicle beside it."""
+
+    def __init__(self, pool: int = 1) -> None:
+        self.clock = Clock()
+        self.chronicle = Chronicle(self.clock)
+        self.state: State = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=3, pool=pool)
+        self.chronicle.recovered(self.state)
+
+    def take(self, event: Event, at: float = 0.0) -> tuple[actions.Action, ...]:
+        self.state, decided = step(self.state, event)
+        self.chronicle.stepped(event, decided, self.state, int(at * 1e6))
+        return tuple(decided)
+
+    def prepare(self, identity: PreparedIdentity = TRANSFER, at: int = 110) -> None:
+        self.take(events.PrepareRead(identity, Lsn(at), Lsn(at + 5), rows=4), at=999)
+
+    def mark(self, identity: PreparedIdentity = TRANSFER) -> str:
+        return self.chronicle.view().marks.live[identity].state
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+def test_rows_count_when_kafka_has_committed_them_and_not_before(run: Run) -> None:
+    run.take(events.PlainRead(2, 30, Lsn(150)), at=998.5)
+    assert run.chronicle.view().positions.waiting == 2
+    decided = run.take(events.Drained())
+    assert any(isinstance(action, actions.CommitMain) for action in decided)
+    assert (run.chronicle.view().totals.rows, run.chronicle.view().positions.waiting) == (0, 2)
+    run.take(events.MainCommitted(Lsn(150)))
+    view = run.chronicle.view()
+    assert (view.totals.rows, view.totals.transactions, view.totals.commits["main"]) == (30, 2, 1)
+    assert (view.positions.applied, view.positions.waiting) == (150, 0)
+    assert view.totals.latency_s == pytest.approx(1.5)
+    assert view.latency_max_s == pytest.approx(1.5)
+
+
+def test_a_prepared_transaction_opens_is_parked_and_joins_the_group(run: Run) -> None:
+    run.prepare()
+    assert run.mark() == "staged"
+    run.take(events.Drained())
+    run.take(events.PreparedOpened(TRANSFER))
+    assert run.mark() == "open"
+    run.clock.now += 30
+    run.take(events.ParkDue(TRANSFER, "open for 30 s"))
+    mark = run.chronicle.view().marks.live[TRANSFER]
+    assert (mark.state, mark.opened_at, mark.parked_at, mark.park_reason) == ("parked", 1000, 1030, "open for 30 s")
+    run.take(events.PreparedAborted(TRANSFER))
+    run.take(events.CommitPreparedRead(TRANSFER, Lsn(200), Lsn(210)), at=1030)
+    assert run.mark() == "committing"
+    while run.chronicle.view().marks.live:
+        for action in run.take(events.Drained()):
+            if isinstance(action, actions.CommitMain):
+                run.take(events.MainCommitted(action.applied_lsn))
+    view = run.chronicle.view()
+    assert [(m.identity, m.outcome) for m in view.marks.past] == [(TRANSFER, "committed")]
+    assert view.totals.prepared == {
+        "staged": 1,
+        "open": 1,
+        "parked": 1,
+        "committing": 1,
+        "committed": 1,
+        "rolled back": 0,
+    }
+    assert view.totals.rows == 4
+
+
+def test_an_open_one_commits_by_its_own_kafka_transaction(run: Run) -> None:
+    run.prepare()
+    run.take(events.Drained())
+    run.take(events.PreparedOpened(TRANSFER))
+    decided = run.take(events.CommitPreparedRead(TRANSFER, Lsn(200), Lsn(210)), at=999.9)
+    assert any(isinstance(action, actions.CommitPrepared) for action in decided)
+    run.take(events.PreparedCommitted(TRANSFER, Lsn(210)))
+    view = run.chronicle.view()
+    assert (view.totals.commits["prepared"], view.totals.rows, view.marks.past[0].outcome) == (1, 4, "committed")
+
+
+def test_a_rolled_back_one_counts_no_rows(run: Run) -> None:
+    run.prepare()
+    run.take(events.RollbackPreparedRead(TRANSFER, Lsn(210)))
+    view = run.chronicle.view()
+    assert (view.marks.past[0].outcome, view.totals.prepared["rolled back"], view.totals.rows) == ("rolled back", 1, 0)
+
+
+def test_one_without_a_place_in_the_pool_says_so(run: Run) -> None:
+    run.prepare()
+    run.take(events.Drained())
+    run.take(events.PreparedOpened(TRANSFER))
+    other = PreparedIdentity(8, "other")
+    run.prepare(other, at=120)
+    run.take(events.Drained())
+    assert run.chronicle.view().marks.live[other].park_reason == "no place in the pool"
+
+
+def test_what_nothing_waits_for_is_handled_up_to_where_it_was_read(run: Run) -> None:
+    run.take(events.Passed(Lsn(500)))
+    assert run.chronicle.view().positions.handled == 500
+    run.take(events.PlainRead(1, 1, Lsn(600)), at=1)
+    assert run.chronicle.view().positions.handled == 100
+
+
+def test_the_journal_tells_each_end_with_its_cause_and_is_bounded(run: Run) -> None:
+    for _ in range(200):
+        run.chronicle.ended(Unreachable("Kafka does not answer"), 1.0)
+        run.chronicle.recovering()
+        run.chronicle.recovered(run.state)
+    run.chronicle.given_up(Refused("the topic is gone", at_stake="rows", repair="reload"))
+    view = run.chronicle.view()
+    assert view.totals.ends == {"Unreachable": 200, "Refused": 1}
+    assert len(view.journal) < 100
+    assert (view.phase, view.journal[-1].cause) == ("refused", "Refused")
+
+
+@pytest.mark.parametrize(
+    ("tell", "healthy", "ready", "word"),
+    [
+        (lambda c: None, True, True, "running"),
+        (lambda c: c.standing_by("walsender 12 has it"), True, False, "walsender 12 has it"),
+        (lambda c: c.recovering(), True, False, "recovering"),
+        (lambda c: c.ended(Unreachable("away"), 2.0), True, False, "away"),
+        (lambda c: c.given_up(Refused("gone", at_stake="rows", repair="x")), False, False, "gone"),
+    ],
+)
+def test_health_says_what_the_connector_does(
+    run: Run, tell: Callable[[Chronicle], None], healthy: bool, ready: bool, word: str
+) -> None:
+    tell(run.chronicle)
+    found = health(run.chronicle.view(), turn_bound_s=30)
+    assert (found.healthy, found.ready) == (healthy, ready)
+    assert word in found.why
+
+
+def test_a_loop_that_does_not_come_round_is_not_healthy(run: Run) -> None:
+    found = health(run.chronicle.view(), turn_bound_s=-1)
+    assert not found.healthy
+    assert not found.ready
+    assert "stalled" in found.why
+    run.chronicle.turned()
+    assert health(run.chronicle.view(), turn_bound_s=30).ready
