@@ -5,7 +5,8 @@ the message alone; the catalog only says what the type oids mean, and, for repli
 has moved on in the meantime:
 - a type that was dropped is what it last was here, else what its Type message called it, as a base type: its values are then carried as text;
 - a table that was dropped, or one whose key's columns are no longer among the message's, keeps the key that was last seen for that table, else has none. A key
-  that differs from the one pinned in the progress record is refused downstream, so this never changes a topic silently.
+  that differs from the one pinned in the progress record is refused downstream, so this never changes a topic silently. A table that is there and has no
+  key has none: what was its key may tell its rows apart no more.
 
 Shapes are kept by relation, made anew by each Relation message, and all is forgotten on reconnect by making a new Catalog. One thread uses it.
 """
@@ -127,9 +128,12 @@ class Catalog:
         if relation.replica_identity != "full":
             return frozenset(c.name for c in relation.columns if c.in_identity)
         names = {c.name for c in relation.columns}
-        for (columns,) in self._rows(_KEYS, (relation.oid,)):
+        keys = self._rows(_KEYS, (relation.oid,))
+        for (columns,) in keys:
             if names.issuperset(columns):
                 return frozenset(columns)
+        if not keys and self._rows("SELECT FROM pg_catalog.pg_class WHERE oid = %s", (relation.oid,)):
+            return frozenset()
         last = self._shapes.get(relation.oid)
         known = frozenset(c.name for c in last.key) if last else frozenset()
         return known if known <= names else frozenset()

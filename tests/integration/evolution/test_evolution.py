@@ -1,0 +1,255 @@
+"""A table changes by DDL while the connector carries it: what the subject has then, and what readers read that know only the first schema. docs/evolution.md is this in prose.
+
+Each change is made twice: by itself, and inside a prepared transaction, where the schema must not be registered before the COMMIT PREPARED.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+from fastavro.read import SchemaResolutionError
+
+from evolving import Evolving, is_row
+from fix_connector import Installation, wait_until
+
+ROW = {"id": 2, "v": 20, "big": 200, "small": 2.5, "note": "two", "price": Decimal("2.25")}
+VALUES = "2, 20, 200, 2.5, 'two', 2.25"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happens to a table, and a row that is written after it."""
+
+    ddl: str
+    values: str = VALUES
+    written: dict[str, Any] = field(default_factory=dict)
+    """What the row has other than ROW, as it was written; None: the column is not there."""
+    old: dict[str, Any] | None = field(default_factory=dict)
+    """The same, as a reader of the first schema reads it; None: it cannot."""
+    mode: str = "FULL"
+    """The strictest compatibility that lets it pass."""
+    registers: bool = True
+    first_row_readable: bool = True
+    """By a reader that knows only the last schema."""
+
+
+GONE = object()
+CHANGES = {
+    "add a column": Change("ALTER TABLE {} ADD more text", VALUES + ", 'more'", {"more": "more"}),
+    "add a column with a default": Change("ALTER TABLE {} ADD more int NOT NULL DEFAULT 7", written={"more": 7}),
+    "drop a column": Change("ALTER TABLE {} DROP v", "2, 200, 2.5, 'two', 2.25", {"v": GONE}, {"v": None}),
+    "rename a column": Change(
+        "ALTER TABLE {} RENAME note TO remark", written={"note": GONE, "remark": "two"}, old={"note": None}
+    ),
+    "a name like an escape": Change(
+        'ALTER TABLE {} RENAME note TO "a_x20_b"', written={"note": GONE, "a_x5f_x20_b": "two"}, old={"note": None}
+    ),
+    "int to bigint": Change(
+        "ALTER TABLE {} ALTER v TYPE bigint",
+        "2, 20000000000, 200, 2.5, 'two', 2.25",
+        {"v": 20000000000},
+        None,
+        "BACKWARD",
+    ),
+    "real to double": Change("ALTER TABLE {} ALTER small TYPE double precision", old=None, mode="BACKWARD"),
+    "bigint to int": Change("ALTER TABLE {} ALTER big TYPE int", mode="FORWARD", first_row_readable=False),
+    "int to text": Change(
+        "ALTER TABLE {} ALTER v TYPE text", written={"v": "20"}, old=None, mode="NONE", first_row_readable=False
+    ),
+    "varchar to text": Change(
+        "ALTER TABLE {} ALTER note TYPE text",
+        "2, 20, 200, 2.5, 'longer than ten', 2.25",
+        {"note": "longer than ten"},
+        {"note": "longer than ten"},
+        registers=False,
+    ),
+    "a greater precision": Change(
+        "ALTER TABLE {} ALTER price TYPE numeric(12,2)",
+        "2, 20, 200, 2.5, 'two', 1234567890.12",
+        {"price": Decimal("1234567890.12")},
+        {"price": Decimal("1234567890.12")},
+    ),
+    "replica identity full": Change("ALTER TABLE {} REPLICA IDENTITY FULL", registers=False),
+    "replica identity index": Change("ALTER TABLE {0} REPLICA IDENTITY USING INDEX {1}_pkey", registers=False),
+}
+
+
+def expected(difference: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in {**ROW, **difference}.items() if value is not GONE}
+
+
+@pytest.mark.parametrize("how", ["plain", "prepared"])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_table_changes(evolving: Evolving, change: Change, how: str) -> None:
+    tail = evolving.made()
+    evolving.subject.allow(change.mode)
+    [first] = evolving.subject.versions()
+    statements = [
+        *change.ddl.format(evolving.name, evolving.table).split("; "),
+        f"INSERT INTO {evolving.name} VALUES ({change.values})",
+    ]
+    if how == "plain":
+        evolving.sql(*statements)
+    else:
+        evolving.prepare(evolving.name, *statements)
+        assert evolving.subject.versions() == [first]
+        evolving.sql(f"COMMIT PREPARED '{evolving.name}'")
+    assert tail.wait_for(is_row(2))
+
+    assert len(evolving.subject.versions()) == 1 + change.registers
+    assert evolving.rows()[2] == expected(change.written)
+    if change.old is None:
+        with pytest.raises(SchemaResolutionError):
+            evolving.rows(first)
+    else:
+        assert evolving.rows(first)[2] == expected(change.old)
+    last = evolving.subject.versions()[-1]
+    if change.first_row_readable:
+        assert evolving.rows(last)[1]["id"] == 1
+    else:
+        with pytest.raises(SchemaResolutionError):
+            evolving.rows(last)
+
+
+@contextmanager
+def traffic(evolving: Evolving) -> Iterator[list[int]]:
+    """A thread that inserts rows one by one; the ids of what was committed."""
+    committed: list[int] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(evolving.here.conninfo, autocommit=True) as connection:
+            while not stop.is_set():
+                row = len(committed) + 2
+                connection.execute(f"INSERT INTO {evolving.name} (id, big) VALUES ({row}, {row})")
+                committed.append(row)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield committed
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _more_than(committed: list[int], count: int) -> bool:
+    return len(committed) > count
+
+
+def test_a_table_changes_again_and_again_while_rows_are_written(evolving: Evolving) -> None:
+    """Plain and prepared, committed and rolled back: no row is lost or doubled, each has the columns of its time, and the first reader reads all."""
+    tail = evolving.made()
+    evolving.subject.allow("FULL")
+    name = evolving.name
+    with traffic(evolving) as committed:
+        for n, statement in enumerate(
+            [
+                f"ALTER TABLE {name} ADD a int DEFAULT 1",
+                f"ALTER TABLE {name} DROP note",
+                f"ALTER TABLE {name} RENAME a TO b",
+                f"ALTER TABLE {name} REPLICA IDENTITY FULL",
+                f"ALTER TABLE {name} ALTER price TYPE numeric(14,2)",
+                f"ALTER TABLE {name} ADD note text DEFAULT 'again'",
+            ]
+        ):
+            evolving.sql(statement)
+            evolving.prepare(
+                f"{name}.{n}", f"ALTER TABLE {name} ADD c{n} int", f"INSERT INTO {name} (id) VALUES (-{n})"
+            )
+            evolving.sql(f"{'ROLLBACK' if n % 2 else 'COMMIT'} PREPARED '{name}.{n}'")
+
+            wait_until(partial(_more_than, committed, len(committed) + 20))
+    assert tail.wait_for(is_row(committed[-1]))
+    seen = [s.value["after"] for s in tail.seen if s.value]
+    assert sorted(row["id"] for row in seen) == sorted([1, 0, -2, -4, *committed])
+    columns = [frozenset(row) for row in seen]
+    assert len(set(columns)) == 8, (
+        "the first, three of prepared transactions, and four plain ones: two change no column"
+    )
+    assert not frozenset.union(*columns) & {"c1", "c3", "c5"}, "of those that were rolled back"
+    assert {row["id"]: row["big"] for row in evolving.rows(1).values() if row["id"] > 1} == {i: i for i in committed}
+
+
+def test_a_table_is_renamed_and_its_old_topic_may_go(evolving: Evolving) -> None:
+    evolving.made()
+    renamed = Evolving(evolving.here, f"{evolving.table}_2")
+    evolving.sql(f"ALTER TABLE {evolving.name} RENAME TO {renamed.table}")
+    evolving.prepare(renamed.name, f"INSERT INTO {renamed.name} VALUES ({VALUES})")
+    assert renamed.topic not in evolving.here.reader.topics(evolving.here.prefix)
+    evolving.sql(f"COMMIT PREPARED '{renamed.name}'", f"UPDATE {renamed.name} SET v = 11 WHERE id = 1")
+    tail = evolving.here.reader.tail([renamed.topic])
+    try:
+        assert tail.wait_for(is_row(1))
+    finally:
+        tail.close()
+    assert {key: row["v"] for key, row in evolving.rows().items()} == {1: 10}
+    assert {key: row["v"] for key, row in renamed.rows().items()} == {1: 11, 2: 20}
+    assert evolving.subject.versions() == renamed.subject.versions() == [1]
+
+
+def test_a_table_is_dropped_and_made_again(evolving: Evolving) -> None:
+    """Nothing is said of the rows that went with it: PostgreSQL sends nothing of a DROP TABLE."""
+    tail = evolving.made()
+    evolving.subject.allow("FULL")
+    evolving.sql(
+        f"DROP TABLE {evolving.name}",
+        f"CREATE TABLE {evolving.name} (id int PRIMARY KEY, other text)",
+        f"INSERT INTO {evolving.name} VALUES (2, 'new')",
+    )
+    assert tail.wait_for(is_row(2))
+    assert [s.value["op"] for s in tail.seen] == ["c", "c"]
+    assert evolving.rows(1)[2] == {**dict.fromkeys(ROW), "id": 2}
+
+
+@pytest.mark.parametrize("how", ["plain", "prepared"])
+def test_a_table_joins_the_publication(shared: Installation, how: str) -> None:
+    name = f"public.joins_{how}"
+    shared.sql(
+        f"CREATE TABLE {name} (id int PRIMARY KEY)",
+        f"INSERT INTO {name} VALUES (1)",
+        f"ALTER PUBLICATION {shared.prefix} ADD TABLE {name}",
+    )
+    tail = shared.tail(f"joins_{how}")
+    if how == "plain":
+        shared.sql(f"INSERT INTO {name} VALUES (2)")
+    else:
+        Evolving(shared, "").prepare(name, f"INSERT INTO {name} VALUES (2)")
+        shared.sql(f"COMMIT PREPARED '{name}'")
+    assert tail.wait_for(is_row(2))
+    assert [s.value["after"]["id"] for s in tail.seen] == [2]
+
+
+def test_a_new_identity_is_what_before_has(evolving: Evolving) -> None:
+    tail = evolving.made()
+    for n, identity in enumerate(["FULL", f"USING INDEX {evolving.table}_pkey", "FULL", "DEFAULT"]):
+        evolving.sql(
+            f"ALTER TABLE {evolving.name} REPLICA IDENTITY {identity}", f"UPDATE {evolving.name} SET v = {n}, big = {n}"
+        )
+    assert tail.wait_for(lambda s: s.value["after"]["v"] == 3)
+    assert [s.value["before"] and s.value["before"]["v"] for s in tail.seen] == [None, 10, None, 1, None]
+    assert len({s.partition for s in tail.seen}) == 1
+    assert evolving.subject.versions() == [1]
+
+
+def test_with_replica_identity_nothing_there_is_no_key(evolving: Evolving) -> None:
+    evolving.sql(
+        f"CREATE TABLE {evolving.name} (id int PRIMARY KEY)", f"ALTER TABLE {evolving.name} REPLICA IDENTITY NOTHING"
+    )
+    tail = evolving.made_of(f"INSERT INTO {evolving.name} VALUES (1)")
+    assert [(s.key, s.partition) for s in tail.seen] == [(None, 0)]
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not have a replica identity"):
+        evolving.sql(f"DELETE FROM {evolving.name}")
+
+
+def test_names_that_differ_in_case_alone_are_two_columns(evolving: Evolving) -> None:
+    evolving.made('id int PRIMARY KEY, a int, "A" int', "(1, 2, 3)")
+    assert evolving.rows(1) == {1: {"id": 1, "a": 2, "A": 3}}

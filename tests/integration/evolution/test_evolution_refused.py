@@ -1,0 +1,157 @@
+"""What a table may not become under its topic: the connector stops before a row is written with it, and says what is at stake and what repairs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from evolving import Evolving, is_row
+from fix_connector import START_S, Maker, wait_until
+from twofold.config import load
+from twofold.errors import MissingGround, Refused, TwofoldError
+from twofold.runner.setup import initialise
+
+COLUMNS = "id int PRIMARY KEY, v int NOT NULL, note text, price numeric(10,2)"
+KEYLESS = "id int NOT NULL, v int NOT NULL, note text, price numeric(10,2)"
+ROW = "(1, 10, 'one', 1.25)"
+NEXT = "INSERT INTO e.t VALUES (2, 20, 'two', 2.25)"
+
+
+@pytest.fixture
+def evolving(connector: Maker) -> Evolving:
+    """A table-to-be of a connector that is not started."""
+    here = connector(init=False, source={"tables": ["public.account", "e.*"]})
+    here.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)", "CREATE SCHEMA e")
+    initialise(load(here.file), print)
+    return Evolving(here, "t")
+
+
+def refusal_of(evolving: Evolving, happens: Callable[[], None], columns: str = COLUMNS) -> TwofoldError:
+    """With which the connector ends when this happens to the table and its topic. Nothing of it is published."""
+    with ThreadPoolExecutor(1) as executor:
+        run = executor.submit(evolving.here.refusal)
+        evolving.made(columns, ROW)
+        happens()
+        error = run.result(START_S)
+    assert list(evolving.rows()) == [1], "a row was published"
+    assert evolving.subject.versions() == [1]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("change", "column"),
+    [
+        ("ALTER price TYPE numeric(12,4)", "price"),
+        ("ALTER price TYPE numeric", "price"),
+        ("ALTER v TYPE date USING date '2000-01-01' + v", "v"),
+    ],
+)
+def test_a_type_that_old_rows_would_be_misread_under(evolving: Evolving, change: str, column: str) -> None:
+    error = refusal_of(
+        evolving, lambda: evolving.sql(f"ALTER TABLE e.t {change}", "INSERT INTO e.t (id, v) SELECT 2, v FROM e.t")
+    )
+    assert isinstance(error, Refused)
+    assert f"table e.t: the type of {column} has changed" in error.what
+    assert "twofold backfill --reload e.t" in error.repair
+
+
+def test_a_type_changes_in_a_prepared_transaction(evolving: Evolving) -> None:
+    """Nobody is stopped by what may be rolled back; at COMMIT PREPARED it is refused, and each time again, for undoing it does not undo the row."""
+
+    def happens() -> None:
+        change = "ALTER TABLE e.t ALTER price TYPE numeric(12,4)"
+        evolving.prepare("a", change, NEXT)
+        evolving.sql("ROLLBACK PREPARED 'a'")
+        evolving.prepare("b", change, NEXT)
+        evolving.sql("COMMIT PREPARED 'b'", "ALTER TABLE e.t ALTER price TYPE numeric(10,2)")
+
+    assert "the type of price has changed" in str(refusal_of(evolving, happens))
+    assert "the type of price has changed" in str(evolving.here.refusal())
+
+
+def test_a_column_comes_back_as_something_else(evolving: Evolving) -> None:
+    """The latest version does not have it, the topic's older rows do."""
+
+    def happens() -> None:
+        evolving.sql(
+            "ALTER TABLE e.t DROP price", "INSERT INTO e.t VALUES (1, 10, 'one') ON CONFLICT (id) DO UPDATE SET v = 11"
+        )
+        wait_until(lambda: evolving.subject.versions() == [1, 2])
+        evolving.sql("ALTER TABLE e.t ADD price numeric(12,4)", NEXT)
+
+    with ThreadPoolExecutor(1) as executor:
+        run = executor.submit(evolving.here.refusal)
+        evolving.made(COLUMNS, ROW)
+        happens()
+        assert "the type of price has changed" in str(run.result(START_S))
+    assert evolving.rows()[1]["v"] == 11
+    assert evolving.subject.versions() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("columns", "statements"),
+    [
+        (KEYLESS, ["ALTER TABLE e.t ADD PRIMARY KEY (id)"]),
+        (COLUMNS, ["ALTER TABLE e.t DROP CONSTRAINT t_pkey"]),
+        (COLUMNS, ["ALTER TABLE e.t DROP CONSTRAINT t_pkey", "ALTER TABLE e.t REPLICA IDENTITY FULL"]),
+        (COLUMNS, ["CREATE UNIQUE INDEX by_v ON e.t (v)", "ALTER TABLE e.t REPLICA IDENTITY USING INDEX by_v"]),
+        (COLUMNS, ["ALTER TABLE e.t REPLICA IDENTITY NOTHING"]),
+        (COLUMNS, ["ALTER TABLE e.t ALTER id TYPE bigint"]),
+        (COLUMNS, ["ALTER TABLE e.t RENAME id TO number"]),
+        (COLUMNS, ["DROP TABLE e.t", f"CREATE TABLE e.t ({COLUMNS.replace('int', 'bigint')})"]),
+    ],
+    ids=["add", "drop", "drop, full", "index", "nothing", "retype", "rename", "drop the table"],
+)
+def test_another_key(evolving: Evolving, columns: str, statements: list[str]) -> None:
+    error = refusal_of(evolving, lambda: evolving.sql(*statements, NEXT), columns)
+    assert isinstance(error, Refused)
+    assert error.what == "the message key of table e.t is not what it was"
+    assert "twofold backfill --reload e.t" in error.repair
+
+
+def test_what_the_registry_refuses_and_how_it_goes_on(evolving: Evolving) -> None:
+    here = evolving.here
+    run = here.start()
+    tail = evolving.made(COLUMNS, ROW)
+    evolving.subject.allow("FULL")
+    evolving.sql("ALTER TABLE e.t ALTER v TYPE bigint", NEXT)
+    assert run.ended() == 5
+    assert f"the registry refuses the new schema of {evolving.topic}-value: " in run.said()
+    assert "at stake: readers of the topic could no longer read it; no row was written" in run.said()
+    assert list(evolving.rows()) == [1]
+    evolving.subject.allow("BACKWARD")
+    with here.carrying():
+        assert tail.wait_for(is_row(2))
+
+
+def test_a_renamed_tables_old_topic_may_be_deleted(evolving: Evolving) -> None:
+    here, renamed = evolving.here, Evolving(evolving.here, "u")
+    with here.carrying():
+        evolving.made(COLUMNS, ROW)
+        renamed.made_of("ALTER TABLE e.t RENAME TO u", "UPDATE e.u SET note = 'renamed'")
+    admin = AdminClient({"bootstrap.servers": here.reader.bootstrap})
+    admin.delete_topics([evolving.topic])[evolving.topic].result(20)
+    wait_until(lambda: evolving.topic not in here.reader.topics(here.prefix))
+    with here.carrying():
+        here.caught_up()
+        evolving.sql("ALTER TABLE e.u RENAME TO t", "UPDATE e.t SET note = 'back'")
+        here.caught_up()
+    assert evolving.rows() == {1: {"id": 1, "v": 10, "note": "back", "price": renamed.rows()[1]["price"]}}
+
+
+def test_two_topics_that_kafka_takes_for_one(evolving: Evolving) -> None:
+    def happens() -> None:
+        evolving.sql("CREATE SCHEMA e_t", "CREATE TABLE e.t_y (id int)", "CREATE TABLE e_t.y (id int)")
+        evolving.sql(
+            f"ALTER PUBLICATION {evolving.here.prefix} ADD TABLE e_t.y",
+            "INSERT INTO e.t_y VALUES (1)",
+            "INSERT INTO e_t.y VALUES (1)",
+        )
+
+    error = refusal_of(evolving, happens)
+    assert isinstance(error, MissingGround)
+    assert "rename one of the two tables" in str(error)
+    assert f"{evolving.here.prefix}.e_t.y" in str(error)
