@@ -1,0 +1,94 @@
+"""`make bench`: every case loaded once, drained by every system in turn, several rounds interleaved.
+
+python -m bench [--quick] [--cases adh] [--systems twofold,pg_recvlogical] [--rounds N] [--rows N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import psycopg
+
+from bench import report
+from bench.cases import CASES, END_TABLE, Case
+from bench.drain import Sample, drain
+from bench.ground import Ground
+from bench.systems import Debezium, Recvlogical, Run, System, Twofold
+
+ALL = ("pg_recvlogical", "twofold", "debezium-json", "debezium-avro")
+PUBLICATION = "bench"
+
+
+def main() -> None:
+    wanted = arguments()
+    rounds = wanted.rounds or (2 if wanted.quick else 5)
+    results = []
+    with Ground(wanted.postgres, {"fsync": "off"}) as ground:
+        systems = [system for system in everyone(ground) if system.name in wanted.systems]
+        for case in CASES:
+            if case.letter in wanted.cases:
+                rows = wanted.rows or case.full_rows // (10 if wanted.quick else 1)
+                results.append((case, bench(ground, case, systems, rows, rounds)))
+                print(report.table(*results[-1]) + "\n", flush=True)
+    print(report.write("bench", report.cases_body(results)))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows, two rounds")
+    parser.add_argument("--cases", default="".join(case.letter for case in CASES))
+    parser.add_argument("--systems", default=ALL, type=lambda text: text.split(","))
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--postgres", help="major version; this machine's own if not given")
+    return parser.parse_args()
+
+
+def everyone(ground: Ground) -> list[System]:
+    return [Recvlogical(), Twofold(ground), Debezium(ground, "json"), Debezium(ground, "avro")]
+
+
+def bench(ground: Ground, case: Case, systems: list[System], rows: int, rounds: int) -> list[Sample]:
+    """Round 0 warms: what is compiled, cached and made at first use is there before anything is counted."""
+    database = f"bench_{case.letter}"
+    dsn = ground.database(database)
+    case.prepare(dsn, rows)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {END_TABLE} (id int PRIMARY KEY)".encode())
+        published = ", ".join((*case.tables, END_TABLE))
+        connection.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {published}".encode())
+    runs = [
+        (number, system, Run(f"{case.letter}_{system.name.replace('-', '_')}_{number}", dsn, case.tables, PUBLICATION))
+        for number in range(rounds + 1)
+        for system in (*systems[number % len(systems) :], *systems[: number % len(systems)])
+    ]
+    for _, system, run in runs:
+        system.reserve(run)
+    loaded, upto = load(case, dsn, rows)
+    samples = []
+    for number, system, run in runs:
+        sample = drain(ground, system, run, loaded, upto)
+        print(f"  {case.letter} round {number} {sample}", file=sys.stderr, flush=True)
+        if number:
+            samples.append(sample)
+        if system.counted:
+            ground.drop_topics((*run.topics, run.end_topic))
+    ground.drop_database(database)
+    return samples
+
+
+def load(case: Case, dsn: str, rows: int) -> tuple[int, str]:
+    """How many changes were committed, and where the backlog ends."""
+    loaded = case.load(dsn, rows)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"INSERT INTO {END_TABLE} VALUES (1)".encode())
+        row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+        assert row is not None, "one row was asked for"
+        # Nothing is sent that is not flushed; the records behind the end let the walsender pass it.
+        connection.execute("CHECKPOINT")
+    return loaded, str(row[0])
+
+
+if __name__ == "__main__":
+    main()

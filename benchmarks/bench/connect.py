@@ -1,0 +1,140 @@
+"""Kafka Connect with Debezium on loopback: one distributed worker with exactly-once, from locked jars, tuned for throughput.
+
+What is set and why: docs/performance.md. One worker serves all runs, so its code is warm; each run is a connector of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from twofold.stack import ground, java
+from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
+from twofold_avro import artifacts
+from twofold_avro.artifacts import Artifact
+
+_JVM = ("-Xms512m", "-Xmx4g", "-XX:+UseParallelGC", "-Djava.net.preferIPv4Stack=true")
+_START_S = 180
+_LOG4J = """\
+appender.console.type = Console
+appender.console.name = STDOUT
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{ISO8601} %p %c{1} %m%n
+rootLogger.level = WARN
+rootLogger.appenderRef.stdout.ref = STDOUT
+logger.dbz.name = io.debezium
+logger.dbz.level = INFO
+"""
+
+
+def locked(name: str) -> tuple[Artifact, ...]:
+    return artifacts.read_lock(Path(__file__).with_name(f"{name}.lock").read_text())
+
+
+class ConnectWorker:
+    """One worker; `make` and `remove` connectors in it."""
+
+    def __init__(self, folder: Path, bootstrap: str) -> None:
+        self.folder = folder
+        self.log = folder / "connect.log"
+        self._bootstrap = bootstrap
+        self._port = choose_port(None, "Kafka Connect")
+        self._process: GuardedProcess | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the worker was started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns when the worker takes connectors."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        jars = ":".join(map(str, ground.fetched(locked("connect"))))
+        log4j, properties = self.folder / "log4j2.properties", self.folder / "worker.properties"
+        log4j.write_text(_LOG4J)
+        properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings().items()))
+        command: list[str | Path] = [
+            java.for_kafka().program,
+            *_JVM,
+            f"-Dlog4j2.configurationFile={log4j}",
+            "-cp",
+            jars,
+        ]
+        command += ["org.apache.kafka.connect.cli.ConnectDistributed", properties]
+        self._process = GuardedProcess("Kafka Connect", command, log=self.log)
+        self._process.wait_until(self._answers, seconds=_START_S)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+
+    def make(self, name: str, config: Mapping[str, str]) -> None:
+        self._call("PUT", f"/connectors/{name}/config", config)
+
+    def remove(self, name: str) -> None:
+        self._call("DELETE", f"/connectors/{name}")
+
+    def failure(self, name: str) -> str | None:
+        """Why a connector does not run, if it has failed."""
+        try:
+            status = self._call("GET", f"/connectors/{name}/status")
+        except urllib.error.HTTPError:
+            # Not known to the worker yet: it was asked for a moment ago.
+            return None
+        parts = [status["connector"], *status["tasks"]]
+        return next((str(part.get("trace", part))[:2000] for part in parts if part["state"] == "FAILED"), None)
+
+    def _settings(self) -> dict[str, str]:
+        topics = {f"{kind}.storage.topic": f"bench-connect-{kind}" for kind in ("config", "offset", "status")}
+        return {
+            "bootstrap.servers": self._bootstrap,
+            "group.id": "bench-connect",
+            **topics,
+            **{f"{kind}.storage.replication.factor": "1" for kind in ("config", "offset", "status")},
+            "offset.storage.partitions": "1",
+            "status.storage.partitions": "1",
+            "exactly.once.source.support": "enabled",
+            "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "key.converter.schemas.enable": "false",
+            "value.converter.schemas.enable": "false",
+            "listeners": f"http://{LOOPBACK}:{self._port}",
+            "plugin.path": str(self._plugins()),
+            "plugin.discovery": "hybrid_warn",
+            "connector.client.config.override.policy": "All",
+            "scheduled.rebalance.max.delay.ms": "0",
+        }
+
+    def _plugins(self) -> Path:
+        """Debezium's archive and the converter's jars, each in a folder of its own."""
+        (archive,) = locked("debezium")
+        folder = self.folder / "plugins"
+        shutil.copytree(ground.unpacked(archive), folder / "debezium", dirs_exist_ok=True)
+        converter = folder / "converter"
+        converter.mkdir(exist_ok=True)
+        for jar in ground.fetched(locked("converter")):
+            shutil.copy(jar, converter / jar.name)
+        return folder
+
+    def _answers(self) -> bool:
+        try:
+            self._call("GET", "/connectors")
+        except OSError:
+            # Not listening yet, or still joining its group: the caller asks again until its deadline.
+            return False
+        return True
+
+    def _call(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
+        request = urllib.request.Request(
+            f"http://{LOOPBACK}:{self._port}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read() or b"null")
