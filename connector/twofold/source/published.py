@@ -12,30 +12,61 @@ from twofold_avro.shapes import ReplicaIdentity
 
 _IDENTITIES: dict[str, ReplicaIdentity] = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
 
-# Before 18 the stream leaves generated columns out, whatever the view says.
+# Read from the catalog's own tables: the view pg_publication_tables opens every published table on 18, and would wait for a prepared transaction that holds one of them.
+# Before 18 the stream leaves generated columns out; from 18 on the publication says so. A partitioned table is streamed as itself, or as the leaves below it.
 _TABLES = """
-SELECT c.oid::bigint, p.schemaname::text, p.tablename::text, c.relreplident::text,
+WITH RECURSIVE publication AS (
+    SELECT p.oid, p.puballtables, p.pubviaroot, coalesce(to_jsonb(p) ->> 'pubgencols', 'n') AS gencols
+      FROM pg_catalog.pg_publication p WHERE p.pubname = %s
+), named AS (
+    SELECT r.prrelid AS oid, r.prattrs::smallint[] AS attnums
+      FROM publication p JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
+    UNION ALL
+    SELECT c.oid, NULL
+      FROM publication p
+      JOIN pg_catalog.pg_class c ON c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
+      LEFT JOIN pg_catalog.pg_publication_namespace n ON n.pnpubid = p.oid AND n.pnnspid = c.relnamespace
+     WHERE p.puballtables OR n.oid IS NOT NULL
+), below AS (
+    SELECT i.inhrelid AS oid FROM named JOIN pg_catalog.pg_inherits i ON i.inhparent = named.oid
+      JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition
+    UNION
+    SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid
+), streamed AS (
+    SELECT named.oid FROM named, publication p WHERE p.pubviaroot AND named.oid NOT IN (SELECT oid FROM below)
+    UNION
+    SELECT leaf.oid
+      FROM publication p, (SELECT oid FROM named UNION SELECT oid FROM below) leaf
+      JOIN pg_catalog.pg_class c ON c.oid = leaf.oid AND c.relkind = 'r'
+     WHERE NOT p.pubviaroot
+)
+SELECT c.oid::bigint, s.nspname::text, c.relname::text, c.relreplident::text,
        ARRAY(SELECT ROW(a.attname, a.atttypid::bigint, a.atttypmod,
                         c.relreplident = 'f' OR a.attnum = ANY (coalesce(k.attnums, '{{}}')))
                FROM pg_catalog.pg_attribute a
-              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY (p.attnames)
-                AND (a.attgenerated = '' OR pg_catalog.current_setting('server_version_num')::int >= 180000)
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                AND CASE WHEN l.attnums IS NULL THEN a.attgenerated IN ('', replace(p.gencols, 'n', ''))
+                         ELSE a.attnum = ANY (l.attnums) END
               ORDER BY a.attnum) AS columns{more}
-  FROM pg_catalog.pg_publication_tables p
-  JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
-  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+  FROM publication p
+  CROSS JOIN streamed
+  JOIN pg_catalog.pg_class c ON c.oid = streamed.oid
+  JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace
+  LEFT JOIN LATERAL (SELECT attnums FROM named WHERE named.oid = c.oid AND named.attnums IS NOT NULL LIMIT 1) l ON true
   LEFT JOIN LATERAL (
        SELECT i.indkey::smallint[] AS attnums
          FROM pg_catalog.pg_index i
         WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END
        ) k ON true
- WHERE p.pubname = %s{which}
+ WHERE s.nspname NOT IN ('pg_catalog', 'information_schema'){which}
  ORDER BY 2, 3
 """
 
 # The indexes that can serve as a message key, each with its columns in the index's order.
 _MORE = """,
-       p.rowfilter, c.relkind = 'p' AS partitioned,
+       (SELECT pg_catalog.pg_get_expr(r.prqual, r.prrelid) FROM pg_catalog.pg_publication_rel r
+         WHERE r.prpubid = p.oid AND r.prrelid = c.oid) AS row_filter,
+       c.relkind = 'p' AS partitioned,
        (SELECT jsonb_object_agg(a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod))
           FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS types,
        (SELECT jsonb_agg((SELECT jsonb_agg(a.attname ORDER BY k.place)
@@ -83,7 +114,7 @@ def published_tables(conninfo: str, publication: str) -> tuple[Relation, ...]:
 
 def describe(connection: Plain, publication: str, schema: str, table: str) -> Described | None:
     """One table as the publication has it, in the connection's present snapshot; None if it does not."""
-    query = _TABLES.format(more=_MORE, which=" AND p.schemaname = %s AND p.tablename = %s")
+    query = _TABLES.format(more=_MORE, which=" AND s.nspname = %s AND c.relname = %s")
     row = connection.execute(query, (publication, schema, table)).fetchone()
     if row is None:
         return None

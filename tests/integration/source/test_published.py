@@ -1,0 +1,82 @@
+"""The tables of a publication, as the stream describes them; read without a lock on any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from twofold.errors import MissingGround
+from twofold.source.published import published_tables
+from twofold.stack import PostgresServer
+
+TABLES = """
+CREATE SCHEMA s;
+CREATE TABLE plain (id int PRIMARY KEY, a text, b int GENERATED ALWAYS AS (1) STORED, gone int);
+ALTER TABLE plain DROP COLUMN gone;
+CREATE TABLE s.listed (x int, y int, z int, PRIMARY KEY (y, x));
+CREATE TABLE whole (a int, b int); ALTER TABLE whole REPLICA IDENTITY FULL;
+CREATE TABLE part (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);
+CREATE TABLE part_1_1 PARTITION OF part_1 FOR VALUES FROM (0) TO (5);
+CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (10) TO (20);
+CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY);
+"""
+LEAVES = {"part_1_1", "part_2"}
+
+
+def names(database: str, publication: str) -> set[str]:
+    return {relation.table for relation in published_tables(database, publication)}
+
+
+@pytest.fixture
+def connection(database: str) -> Any:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLES)
+        yield connection
+
+
+def test_it_is_what_the_view_says(database: str, connection: psycopg.Connection[Any]) -> None:
+    for number, scope in enumerate(
+        (
+            "FOR TABLE plain, s.listed (x, y), part",
+            "FOR TABLE part, part_2 WITH (publish_via_partition_root)",
+            "FOR ALL TABLES",
+            "FOR ALL TABLES WITH (publish_via_partition_root)",
+            "FOR TABLES IN SCHEMA s, TABLE whole",
+            "FOR TABLES IN SCHEMA public WITH (publish_via_partition_root)",
+        )
+    ):
+        connection.execute(f"CREATE PUBLICATION p{number} {scope}")
+        expected = connection.execute(
+            "SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = %s ORDER BY 1, 2",
+            [f"p{number}"],
+        ).fetchall()
+        assert [(r.schema, r.table) for r in published_tables(database, f"p{number}")] == expected, scope
+
+
+def test_columns_and_identity(database: str, connection: psycopg.Connection[Any]) -> None:
+    connection.execute("CREATE PUBLICATION p FOR TABLE plain, s.listed (x, y), whole")
+    columns = {r.table: [(c.name, c.in_identity) for c in r.columns] for r in published_tables(database, "p")}
+    assert columns == {
+        "plain": [("id", True), ("a", False)],
+        "listed": [("x", True), ("y", True)],
+        "whole": [("a", True), ("b", True)],
+    }
+    with pytest.raises(MissingGround, match="run twofold init"):
+        published_tables(database, "nobody")
+
+
+@pytest.mark.parametrize("version", ["15", "18"])
+def test_it_does_not_wait_for_a_table_that_is_locked(own_postgres: Callable[..., PostgresServer], version: str) -> None:
+    dsn = own_postgres(version=version).dsn()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR ALL TABLES")
+        connection.execute("BEGIN; ALTER TABLE t ADD COLUMN a int; PREPARE TRANSACTION 'locked'")
+        try:
+            (relation,) = published_tables(f"{dsn} options='-c lock_timeout=2s'", "p")
+        finally:
+            connection.execute("ROLLBACK PREPARED 'locked'")
+    assert [column.name for column in relation.columns] == ["id"]
