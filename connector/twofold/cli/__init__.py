@@ -17,6 +17,7 @@ COMMANDS = {
     "init": "Make publication, slot and topics.",
     "run": "Carry changes until stopped.",
     "status": "Where the connector stands.",
+    "doctor": "What is wrong, or will be, and what mends it.",
     "prepared": "Prepared transactions in doubt.",
     "reset": "Remove what init made.",
     "config": "Show or check the configuration.",

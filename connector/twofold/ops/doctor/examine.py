@@ -1,0 +1,38 @@
+"""All checks, side by side: each part is looked at even when the others are away, and each within a bounded time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from twofold.config import Config
+from twofold.errors import TwofoldError
+from twofold.ops.doctor import kafka, machine, postgres, registry
+from twofold.ops.doctor.finding import Finding, Weight, Where
+
+_PARTS: tuple[tuple[Where, Callable[[Config], Iterable[Finding]], str], ...] = (
+    ("postgresql", postgres.examine, "correct source.dsn, or start PostgreSQL"),
+    ("kafka", kafka.examine, "correct kafka.bootstrap and kafka.options, or start Kafka"),
+    ("registry", registry.examine, "correct registry.url, or start the registry"),
+    ("machine", machine.examine, "see the message"),
+)
+
+
+def examine(config: Config) -> tuple[Finding, ...]:
+    """The heaviest first."""
+    with ThreadPoolExecutor(len(_PARTS)) as pool:
+        looked = list(pool.map(lambda part: _look(config, *part), _PARTS))
+    return tuple(sorted((finding for findings in looked for finding in findings), key=lambda each: each.weight))
+
+
+def _look(
+    config: Config, where: Where, look: Callable[[Config], Iterable[Finding]], otherwise: str
+) -> tuple[Finding, ...]:
+    found: list[Finding] = []
+    try:
+        found.extend(look(config))
+    except TwofoldError as error:
+        # What a part says when it cannot be looked at is a finding like any other.
+        what, _, remedy = str(error).partition("; remedy: ")
+        found.append(Finding(where, "unusable", Weight.MUST, what, "nothing works without it", (remedy or otherwise,)))
+    return tuple(found)

@@ -1,0 +1,32 @@
+"""What a check says. A check is a function that looks at one thing and yields what it finds wrong there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+Where = Literal["postgresql", "kafka", "registry", "machine"]
+
+
+class Weight(IntEnum):
+    """The heaviest come first."""
+
+    MUST = 0
+    """It does not run, or loses its promise, before this is mended."""
+    SHOULD = 1
+    """It runs, and will stop, stall or mislead one day."""
+    NOTE = 2
+    """Good to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`check` is a fixed word, for scripts; `mend` is what to run or set, complete, one statement an entry."""
+
+    where: Where
+    check: str
+    weight: Weight
+    what: str
+    why: str
+    mend: tuple[str, ...]

@@ -1,0 +1,282 @@
+"""Kafka: the brokers against what transactions need, and the topics against what the connector expects of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
+
+from twofold.config import Config
+from twofold.ops.doctor.finding import Finding, Weight
+from twofold.runner.ground import kafka_settings, names_of
+from twofold.sink.client import sorted_errors
+from twofold.sink.names import Names
+
+CALL_S = 10
+SHOWN_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    name: str
+    partitions: int
+    replicas: int
+    """The fewest that a partition has; `in_sync` likewise."""
+    in_sync: int
+    leaderless: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the checks look at."""
+
+    config: Config
+    names: Names
+    brokers: int
+    broker_config: Mapping[str, str]
+    topics: Mapping[str, Topic]
+    """Those of the prefix."""
+
+    @property
+    def tables(self) -> list[Topic]:
+        return [
+            topic for name, topic in self.topics.items() if name not in self.names.bookkeeping | {self.names.messages}
+        ]
+
+
+def examine(config: Config) -> Iterator[Finding]:
+    """All checks, on one look."""
+    cluster = _look(config)
+    for check in _CHECKS:
+        yield from check(cluster)
+
+
+def _look(config: Config) -> Cluster:
+    with sorted_errors("looking at the cluster"):
+        admin = AdminClient(kafka_settings(config).admin())
+        metadata = admin.list_topics(timeout=CALL_S)
+        found = {name: topic for name, topic in metadata.topics.items() if name.startswith(f"{config.prefix}.")}
+        broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
+        configs = _configs(admin, [broker, *(ConfigResource(ResourceType.TOPIC, name) for name in found)])
+    topics = {
+        name: Topic(
+            name,
+            len(topic.partitions),
+            min((len(p.replicas) for p in topic.partitions.values()), default=0),
+            min((len(p.isrs) for p in topic.partitions.values()), default=0),
+            sum(p.leader < 0 for p in topic.partitions.values()),
+            configs[name],
+        )
+        for name, topic in found.items()
+    }
+    return Cluster(config, names_of(config), len(metadata.brokers), configs[broker.name], topics)
+
+
+def _configs(admin: AdminClient, resources: list[Any]) -> dict[str, dict[str, str]]:
+    # One request for a broker and one for topics: a request goes to the node that it is about.
+    futures: dict[Any, Any] = {}
+    for kind in (ResourceType.BROKER, ResourceType.TOPIC):
+        if asked := [resource for resource in resources if resource.restype == kind]:
+            futures |= admin.describe_configs(asked, request_timeout=CALL_S)
+    return {
+        resource.name: {key: entry.value for key, entry in future.result().items()}
+        for resource, future in futures.items()
+    }
+
+
+def _finding(check: str, weight: Weight, what: str, why: str, *mend: str) -> Finding:
+    return Finding("kafka", check, weight, what, why, mend)
+
+
+def _alter(cluster: Cluster, topic: str, setting: str) -> str:
+    return f"kafka-configs --bootstrap-server {cluster.config.kafka.bootstrap} --alter --entity-type topics --entity-name {topic} --add-config {setting}"
+
+
+def _transaction_timeout(cluster: Cluster) -> Iterator[Finding]:
+    bound_s = int(cluster.broker_config["transaction.max.timeout.ms"]) / 1000
+    wanted_s, hold_s = cluster.config.kafka.transaction_timeout, cluster.config.prepared.hold
+    if wanted_s > bound_s:
+        mend = [f"kafka.transaction_timeout = {bound_s:g}"]
+        if hold_s >= bound_s:
+            mend.append(f"prepared.hold = {bound_s / 2:g}")
+        yield _finding(
+            "transaction_timeout",
+            Weight.MUST,
+            f"kafka.transaction_timeout is {wanted_s:g} s, and the brokers allow {bound_s:g} s (transaction.max.timeout.ms)",
+            "the brokers refuse the producers",
+            *mend,
+        )
+
+
+def _replication(cluster: Cluster) -> Iterator[Finding]:
+    wanted = cluster.config.kafka.replication
+    if wanted > cluster.brokers and cluster.names.progress not in cluster.topics:
+        yield _finding(
+            "replication",
+            Weight.MUST,
+            f"kafka.replication is {wanted}, and there are {cluster.brokers} brokers",
+            "twofold init cannot make its topics",
+            f"kafka.replication = {cluster.brokers}",
+            f"kafka.min_insync_replicas = {min(cluster.config.kafka.min_insync_replicas, max(1, cluster.brokers - 1))}",
+        )
+
+
+def _transaction_log(cluster: Cluster) -> Iterator[Finding]:
+    if cluster.brokers > 1 and int(cluster.broker_config.get("transaction.state.log.replication.factor") or 3) < 3:
+        yield _finding(
+            "transaction_log",
+            Weight.SHOULD,
+            "transaction.state.log.replication.factor is below 3",
+            "the loss of one broker can lose the state of transactions, and with it what exactly once rests on",
+            "transaction.state.log.replication.factor=3  # in every broker's server.properties, before its first start; later by kafka-reassign-partitions of __transaction_state",
+        )
+
+
+def _missing(cluster: Cluster) -> Iterator[Finding]:
+    wanted = sorted(cluster.names.bookkeeping | {cluster.names.messages})
+    missing = [name for name in wanted if name not in cluster.topics]
+    if len(missing) == len(wanted):
+        yield _finding(
+            "topics",
+            Weight.NOTE,
+            f"there are no topics {cluster.config.prefix}.* yet",
+            "nothing is carried before there are",
+            "twofold init",
+        )
+    else:
+        for name in missing:
+            yield _finding(
+                "topic_gone",
+                Weight.MUST,
+                f"the topic {name} is gone",
+                "what Twofold knew of its progress, its commits or what is in doubt was in it; twofold run refuses",
+                "-- restore the topic with what it held (docs/refusals.md), else start anew:",
+                "twofold reset",
+                "twofold init",
+            )
+
+
+def _cleanup(cluster: Cluster) -> Iterator[Finding]:
+    compacted = {cluster.names.progress, cluster.names.prepared}
+    for topic in cluster.topics.values():
+        should = "compact" if topic.name in compacted else "delete"
+        if topic.config["cleanup.policy"] != should:
+            yield _finding(
+                "cleanup_policy",
+                Weight.MUST,
+                f"the topic {topic.name} has cleanup.policy={topic.config['cleanup.policy']}, and must have {should}",
+                "retention takes away what recovery must read"
+                if should == "compact"
+                else "compaction takes rows away that consumers have yet to read",
+                _alter(cluster, topic.name, f"cleanup.policy={should}"),
+            )
+
+
+def _partitions(cluster: Cluster) -> Iterator[Finding]:
+    for name in sorted(cluster.names.bookkeeping & cluster.topics.keys()):
+        if (found := cluster.topics[name].partitions) != 1:
+            yield _finding(
+                "partitions",
+                Weight.MUST,
+                f"the topic {name} has {found} partitions, and must have 1",
+                "its records would have no order; twofold run refuses",
+                f"kafka-topics --bootstrap-server {cluster.config.kafka.bootstrap} --delete --topic {name}",
+                "-- only where nothing was written to it; else start anew: twofold reset, twofold init",
+            )
+
+
+def _durable(cluster: Cluster) -> Iterator[Finding]:
+    least = cluster.config.kafka.min_insync_replicas
+    for topic in list(cluster.topics.values())[:SHOWN_MAX]:
+        in_sync_min = int(topic.config["min.insync.replicas"])
+        if topic.leaderless:
+            yield _finding(
+                "no_leader",
+                Weight.MUST,
+                f"{topic.leaderless} partitions of {topic.name} have no leader",
+                "nothing can be written to them or read from them",
+                "-- start the brokers that hold them",
+            )
+        elif topic.in_sync < in_sync_min:
+            yield _finding(
+                "in_sync",
+                Weight.MUST,
+                f"the topic {topic.name} has {topic.in_sync} replicas in sync, and needs {in_sync_min} (min.insync.replicas)",
+                "no transaction can commit",
+                "-- start the brokers that are away"
+                if in_sync_min <= topic.replicas
+                else _alter(cluster, topic.name, f"min.insync.replicas={max(1, topic.replicas - 1)}"),
+            )
+        elif in_sync_min < least:
+            alter = _alter(cluster, topic.name, f"min.insync.replicas={least}")
+            yield _finding(
+                "min_insync_replicas",
+                Weight.MUST,
+                f"the topic {topic.name} has min.insync.replicas={in_sync_min}, the configuration asks for {least}",
+                "fewer brokers than you think have a row when it is acknowledged; twofold run refuses",
+                alter if topic.replicas > least else f"kafka.min_insync_replicas = {in_sync_min}",
+            )
+        if topic.replicas < cluster.config.kafka.replication:
+            yield _finding(
+                "replicas",
+                Weight.MUST,
+                f"the topic {topic.name} has {topic.replicas} replicas, the configuration asks for {cluster.config.kafka.replication}",
+                "fewer brokers than you think hold its rows; twofold run refuses",
+                f"kafka.replication = {topic.replicas}",
+                "-- or reassign its partitions: kafka-reassign-partitions",
+            )
+        if topic.config.get("unclean.leader.election.enable") == "true":
+            yield _finding(
+                "unclean_election",
+                Weight.SHOULD,
+                f"the topic {topic.name} allows unclean leader elections",
+                "a broker without the newest rows may become the leader: what was acknowledged is lost",
+                _alter(cluster, topic.name, "unclean.leader.election.enable=false"),
+            )
+
+
+def _retention(cluster: Cluster) -> Iterator[Finding]:
+    commits = cluster.topics.get(cluster.names.commits)
+    if commits is None:
+        return
+    kept = _kept(commits.config["retention.ms"])
+    longest = max((_kept(topic.config["retention.ms"]) for topic in cluster.tables), default=0.0)
+    if kept < longest:
+        yield _finding(
+            "retention",
+            Weight.MUST,
+            f"the topic {commits.name} keeps its records for less time than a table's topic",
+            "a mirror that lags would never learn where rows lie that are still there; twofold run refuses",
+            _alter(cluster, commits.name, "retention.ms=-1"),
+        )
+    if commits.config["retention.bytes"] != "-1":
+        yield _finding(
+            "retention_bytes",
+            Weight.MUST,
+            f"the topic {commits.name} keeps only {commits.config['retention.bytes']} bytes",
+            "a mirror that lags would never learn where rows lie that are still there; twofold run refuses",
+            _alter(cluster, commits.name, "retention.bytes=-1"),
+        )
+
+
+def _kept(retention_ms: str) -> float:
+    return float("inf") if int(retention_ms) < 0 else float(retention_ms)
+
+
+_CHECKS: tuple[Callable[[Cluster], Iterator[Finding]], ...] = (
+    _missing,
+    _transaction_timeout,
+    _replication,
+    _cleanup,
+    _partitions,
+    _durable,
+    _retention,
+    _transaction_log,
+)

@@ -1,0 +1,90 @@
+"""The schema registry, by the plain HTTP interface that all of Confluent's kind share: whether it answers, takes schemas, and what it holds for compatible."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import Iterator
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from twofold.config import Config, RegistryConfig
+from twofold.errors import MissingGround, Unreachable
+from twofold.ops.doctor.finding import Finding, Weight
+
+_NARROW = {"FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"}
+
+
+def examine(config: Config) -> Iterator[Finding]:
+    """Two questions."""
+    registry = config.registry
+    _ask(registry, "/subjects")
+    mode = _ask(registry, "/mode").get("mode", "READWRITE")
+    if mode not in {"READWRITE", "IMPORT"}:
+        yield _finding(
+            "mode",
+            Weight.MUST,
+            f"the registry's mode is {mode}",
+            "no schema can be registered: twofold init, a new table and every change of a table's columns wait for it",
+            _put(registry, "mode", {"mode": "READWRITE"}),
+        )
+    level = str(_ask(registry, "/config").get("compatibilityLevel", "NONE"))
+    if level in _NARROW:
+        yield _finding(
+            "compatibility",
+            Weight.SHOULD,
+            f"the registry's compatibility is {level}",
+            "a column that is added to a table, or dropped from it, may be refused, and then the connector refuses",
+            _put(registry, "config", {"compatibility": "BACKWARD"}),
+        )
+    elif level == "NONE":
+        yield _finding(
+            "compatibility",
+            Weight.NOTE,
+            "the registry checks no compatibility (NONE)",
+            "a changed type of a column goes through where readers of older rows can no longer read both",
+            _put(registry, "config", {"compatibility": "BACKWARD"}),
+        )
+
+
+def _finding(check: str, weight: Weight, what: str, why: str, *mend: str) -> Finding:
+    return Finding("registry", check, weight, what, why, mend)
+
+
+def _put(registry: RegistryConfig, what: str, value: dict[str, str]) -> str:
+    return f"curl -X PUT -H 'Content-Type: application/vnd.schemaregistry.v1+json' -d '{json.dumps(value)}' {registry.url.rstrip('/')}/{what}"
+
+
+def _ask(registry: RegistryConfig, path: str) -> dict[str, Any]:
+    """The answer; empty where this kind of registry does not know the question."""
+    headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
+    if registry.token is not None:
+        headers["Authorization"] = f"Bearer {registry.token.get_secret_value()}"
+    elif registry.username is not None:
+        secret = registry.password.get_secret_value() if registry.password else ""
+        headers["Authorization"] = "Basic " + base64.b64encode(f"{registry.username}:{secret}".encode()).decode()
+    if not registry.url.startswith(("http://", "https://")):
+        raise MissingGround(f'registry.url is {registry.url}; remedy: registry.url = "http://host:port"')
+    request = Request(registry.url.rstrip("/") + path, headers=headers)  # noqa: S310  (checked above)
+    context = ssl.create_default_context(cafile=str(registry.ca_file)) if registry.ca_file else None
+    try:
+        with urlopen(request, timeout=registry.timeout, context=context) as answer:  # noqa: S310
+            found = json.load(answer)
+    except HTTPError as error:
+        if error.code in {401, 403}:
+            raise MissingGround(
+                f"the registry at {registry.url} does not let us in (HTTP {error.code}); remedy: correct registry.username and registry.password, or registry.token"
+            ) from error
+        if path == "/subjects":
+            raise MissingGround(
+                f"what answers at {registry.url} is no registry with Confluent's API (HTTP {error.code} to /subjects); remedy: correct registry.url (Apicurio's ends with /apis/ccompat/v7)"
+            ) from error
+        return {}
+    except json.JSONDecodeError as error:
+        raise MissingGround(f"what answers at {registry.url} is no registry; remedy: correct registry.url") from error
+    except (URLError, OSError) as error:
+        reason = error.reason if isinstance(error, URLError) else error
+        raise Unreachable(f"the registry at {registry.url} does not answer: {reason}") from error
+    return found if isinstance(found, dict) else {}

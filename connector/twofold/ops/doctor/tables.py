@@ -1,0 +1,114 @@
+"""What is published, and whether its changes can be told apart later: keys, replica identities, rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from psycopg import sql
+
+from twofold.config import Config
+from twofold.ops.doctor.finding import Finding, Weight
+from twofold.source.connection import Plain
+
+SHOWN_MAX = 20
+_PUBLICATION = "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_catalog.pg_publication WHERE pubname = %s"
+_TABLES = """
+SELECT n.nspname::text, c.relname::text, c.relreplident::text,
+       EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+       (SELECT string_agg(a.attname, ', ' ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attstorage IN ('x', 'e') AND a.attlen = -1
+           AND a.atttypid NOT IN ('pg_catalog.numeric'::pg_catalog.regtype)),
+       pg_catalog.has_table_privilege(c.oid, 'SELECT')
+  FROM pg_catalog.pg_publication_tables p
+  JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+ WHERE p.pubname = %s
+ ORDER BY 1, 2
+"""
+
+
+def published(config: Config, connection: Plain) -> Iterator[Finding]:
+    """The publication, then its tables."""
+    yield from _publication(config, connection)
+    yield from _tables(config, connection)
+
+
+def _finding(check: str, weight: Weight, what: str, why: str, *mend: str) -> Finding:
+    return Finding("postgresql", check, weight, what, why, mend)
+
+
+def _publication(config: Config, connection: Plain) -> Iterator[Finding]:
+    name = sql.Identifier(config.publication).as_string(connection)
+    row = connection.execute(_PUBLICATION, (config.publication,)).fetchone()
+    if row is None:
+        used = connection.execute(
+            "SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", (config.slot,)
+        ).fetchone()
+        yield _finding(
+            "publication",
+            Weight.NOTE if used is None else Weight.MUST,
+            f"publication {config.publication} does not exist",
+            "nothing is carried before it does"
+            if used is None
+            else "changes made while there is none are not sent, even if it is made again: it was dropped under a slot in use",
+            *(("twofold init",) if used is None else ("twofold reset", "twofold init")),
+        )
+        return
+    kinds = [kind for kind, there in zip(("insert", "update", "delete", "truncate"), row, strict=True) if not there]
+    if kinds:
+        yield _finding(
+            "publication_kinds",
+            Weight.SHOULD,
+            f"publication {config.publication} leaves out: {', '.join(kinds)}",
+            "the topics and every mirror of them will differ from the source",
+            f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');",
+        )
+    if connection.execute(_TABLES, (config.publication,)).fetchone() is None:
+        yield _finding(
+            "publication_empty",
+            Weight.SHOULD,
+            f"publication {config.publication} has no tables",
+            "there is nothing to carry",
+            f"ALTER PUBLICATION {name} ADD TABLE <schema.table>;",
+        )
+
+
+def _tables(config: Config, connection: Plain) -> Iterator[Finding]:
+    rows = connection.execute(_TABLES, (config.publication,)).fetchall()
+    user = sql.Identifier(connection.info.user).as_string(connection)
+    for schema, table, replica_identity, has_key, wide, may_read in rows[:SHOWN_MAX]:
+        name = sql.Identifier(schema, table).as_string(connection)
+        alter = f"ALTER TABLE {name}"
+        if replica_identity == "n":
+            yield _finding(
+                "identity_nothing",
+                Weight.SHOULD,
+                f"table {name} has REPLICA IDENTITY NOTHING",
+                "PostgreSQL refuses UPDATE and DELETE of it while it is published",
+                f"{alter} REPLICA IDENTITY {'DEFAULT' if has_key else 'FULL'};",
+            )
+        elif replica_identity == "d" and not has_key:
+            yield _finding(
+                "no_key",
+                Weight.SHOULD,
+                f"table {name} has no primary key",
+                "PostgreSQL refuses UPDATE and DELETE of it while it is published; its rows have no message key and lie in one partition, and prepared transactions on it are parked from the start",
+                f"{alter} REPLICA IDENTITY FULL;",
+                f"-- or, better: {alter} ADD PRIMARY KEY (...);",
+            )
+        elif replica_identity != "f" and wide:
+            yield _finding(
+                "toast",
+                Weight.NOTE,
+                f"table {name} may hold large values ({wide}) and its replica identity is not FULL",
+                "an update that leaves a large value as it was is sent without it, and the record says that it is missing; with FULL the value comes along, at the price of more WAL",
+                f"{alter} REPLICA IDENTITY FULL;",
+            )
+        if not may_read:
+            yield _finding(
+                "may_not_read",
+                Weight.SHOULD,
+                f"role {connection.info.user} may not read table {name}",
+                "the rows that are there already cannot be loaded",
+                f"GRANT SELECT ON {name} TO {user};",
+            )
