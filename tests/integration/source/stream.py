@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
@@ -84,6 +84,21 @@ def streaming(
 
 
 PLAIN = SessionOptions(streaming="off", binary=False)
+
+WAYS: dict[str, SessionOptions] = {
+    "text": PLAIN,
+    "binary": replace(PLAIN, binary=True),
+    "text_streamed": replace(PLAIN, streaming="on"),
+    "binary_parallel": SessionOptions(streaming="parallel"),
+}
+
+
+def forced(version: int, options: SessionOptions) -> str:
+    """Settings under which the server streams what it otherwise would only of large transactions."""
+    if options.streaming == "off":
+        return ""
+    immediate = " -c debug_logical_replication_streaming=immediate" if version >= 16 else ""
+    return f"-c logical_decoding_work_mem=64kB{immediate}"
 
 
 def make_slot(conninfo: str, name: str, *, two_phase: bool = True) -> Lsn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 
 import psycopg
 import pytest
@@ -12,23 +11,13 @@ from psycopg import sql
 
 from integration.source.assemble import Assembler, Change, Mirror
 from integration.source.history import Work
-from integration.source.stream import PLAIN, streaming
+from integration.source.stream import WAYS, forced, streaming
 from twofold.source import setup
 from twofold.source.catalog import Catalog
 from twofold.source.connection import connect
 from twofold.source.messages import Relation, RelationColumn, Unchanged
 from twofold.source.session import SessionOptions
 from twofold.stack import PostgresServer
-
-FORCED_15 = "-c logical_decoding_work_mem=64kB"
-FORCED = f"{FORCED_15} -c debug_logical_replication_streaming=immediate"
-
-WAYS: dict[str, SessionOptions] = {
-    "text": PLAIN,
-    "binary": replace(PLAIN, binary=True),
-    "text_streamed": replace(PLAIN, streaming="on"),
-    "binary_parallel": SessionOptions(streaming="parallel"),
-}
 
 
 @pytest.fixture
@@ -68,8 +57,7 @@ def round_trip(postgres: PostgresServer, database: str, other_database: str, pre
 def decode_all(
     postgres: PostgresServer, database: str, slot: str, publication: str, options: SessionOptions
 ) -> Assembler:
-    forced = "" if options.streaming == "off" else FORCED_15 if postgres.version == 15 else FORCED
-    conninfo = psycopg.conninfo.make_conninfo(database, options=forced)
+    conninfo = psycopg.conninfo.make_conninfo(database, options=forced(postgres.version, options))
     assembler = Assembler()
     with (
         closing(psycopg.connect(database, autocommit=True)) as marker,
