@@ -54,7 +54,9 @@ def may_close(state: State) -> bool:
 def chunk(state: State, out: list[Action]) -> State:
     """A chunk's own commit, behind everything that was read: rows of no transaction move no position."""
     if state.unfinished or not state.caught_up:
-        raise RunEnded("a chunk of a backfill came while the main producer held half a transaction, or before the stream had caught up")
+        raise RunEnded(
+            "a chunk of a backfill came while the main producer held half a transaction, or before the stream had caught up"
+        )
     state = close(state, out)
     applied_lsn = state.in_flight[-1].applied_lsn if state.in_flight else state.applied_lsn
     sequence = state.sequence + 1

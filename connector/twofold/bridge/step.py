@@ -37,8 +37,6 @@ def _take(state: State, event: Event, out: list[Action]) -> State:
             return prepared.rollback(state, event, out)
         case events.MainCommitted() | events.PreparedCommitted() | events.PreparedOpened() | events.PreparedAborted():
             return _take_answer(state, event, out)
-        case events.ChunkDue():
-            return group.chunk(state, out)
         case _:
             return _take_due(state, event, out)
 
@@ -74,7 +72,7 @@ def _take_answer(state: State, event: Answer, out: list[Action]) -> State:
 
 def _take_due(
     state: State,
-    event: events.Drained | events.TurnFull | events.OpenDue | events.ParkDue | events.IdleDue,
+    event: events.Drained | events.TurnFull | events.OpenDue | events.ParkDue | events.ChunkDue | events.IdleDue,
     out: list[Action],
 ) -> State:
     match event:
@@ -88,3 +86,5 @@ def _take_due(
             return prepared.due(state, identity)
         case events.ParkDue(identity, why):
             return prepared.park(state, identity, why, out)
+        case events.ChunkDue():
+            return group.chunk(state, out)

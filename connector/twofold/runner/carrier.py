@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from twofold import gids
+from twofold.backfill.chunk import Chunk
+from twofold.backfill.gate import Gate
+from twofold.backfill.plan import Snapshot
 from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
 from twofold.positions import Lsn, PreparedIdentity
@@ -48,6 +51,7 @@ class Carrier:
         *,
         worker: Worker,
         publisher: Publisher,
+        gate: Gate,
         tables: Tables,
         origin: Origin,
         reported: Positions,
@@ -56,9 +60,11 @@ class Carrier:
     ) -> None:
         self._worker = worker
         self._publisher = publisher
+        self._gate = gate
         self._tables = tables
         self._origin = origin
         self._tend = tend
+        self._chunk: Chunk | None = None
         self._prepared: dict[PreparedIdentity, PreparedRows] = {}
         self._outcomes: list[PreparedOutcome] = []
         self._ledger: dict[str, Prepared] = {}
@@ -76,7 +82,23 @@ class Carrier:
         """Rows for the group."""
         self.group_records += batch.records
         self.group_bytes += batch.bytes
-        self._submit(lambda: self._publisher.produce(batch))
+        self._submit(lambda: self._gate.produce(batch))
+
+    def stage_chunk(self, chunk: Chunk) -> None:
+        """Of a backfill: what the CommitChunk that comes now is about."""
+        self._chunk = chunk
+
+    def forget(self, topic: str, snapshot: Snapshot) -> None:
+        """The gate need not remember what this snapshot sees of a table in backfill."""
+        self._submit(lambda: self._gate.forget(topic, snapshot))
+
+    def prepared_with(self, topic: str) -> list[PreparedIdentity]:
+        """Prepared transactions without an outcome that touch the table."""
+        return [identity for identity, prepared in self._prepared.items() if topic in prepared.topics]
+
+    def delivered(self) -> set[tuple[int, str]]:
+        """The prepared transactions without an outcome that the stream has brought. Any thread may ask."""
+        return {(identity.xid, identity.gid) for identity in tuple(self._prepared)}
 
     def produce_waited(self, waited: Waited) -> None:
         """The same from the spool, which they leave."""
@@ -87,7 +109,7 @@ class Carrier:
         def work() -> None:
             for batch in rows.batches():
                 batch.settle(settled)
-                self._publisher.produce(batch)
+                self._gate.produce(batch)
             rows.drop()
 
         self._submit(work)
@@ -107,6 +129,8 @@ class Carrier:
                 self._note(identity, state)
             case actions.CommitMain():
                 self._commit_main(action)
+            case actions.CommitChunk(sequence, applied_lsn):
+                self._commit_chunk(sequence, applied_lsn)
             case actions.OpenPrepared(identity, slot):
                 rows = self._prepared[identity].rows
                 self._submit(lambda: self._publisher.open(slot, rows.batches()), events.PreparedOpened(identity))
@@ -160,9 +184,23 @@ class Carrier:
         self._outcomes, self._ledger = [], {}
         self.group_records = self.group_bytes = self._committed_at_us = 0
         self._submit(
-            lambda: self._publisher.commit_main(commit, progress, ledger=ledger, pins=pins),
+            lambda: self._gate.commit(commit, progress, ledger=ledger, pins=pins),
             events.MainCommitted(action.applied_lsn),
         )
+
+    def _commit_chunk(self, sequence: int, applied_lsn: Lsn) -> None:
+        chunk, self._chunk = self._chunk, None
+        assert chunk is not None
+        commit = Commit(
+            sequence=sequence,
+            kind="backfill",
+            applied_lsn=applied_lsn,
+            committed_at=chunk.at_us,
+            transactions=0,
+            rows=0,
+        )
+        progress, pins = self._progress(applied_lsn, sequence), self._tables.take_pins()
+        self._submit(lambda: self._gate.publish(chunk, commit, progress, pins), events.MainCommitted(applied_lsn))
 
     def _commit_prepared(self, action: actions.CommitPrepared, at_us: int) -> None:
         prepared = self._prepared[action.identity]
@@ -180,7 +218,7 @@ class Carrier:
         if action.in_ledger:
             ledger[prepared.downstream_id] = self._entry(prepared, actions.LedgerState.COMMITTED, action.sequence)
         self._submit(
-            lambda: self._publisher.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins),
+            lambda: self._gate.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins),
             events.PreparedCommitted(action.identity, action.applied_lsn),
         )
 

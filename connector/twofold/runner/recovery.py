@@ -20,6 +20,9 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 from twofold import failpoints
+from twofold.backfill.gate import Gate
+from twofold.backfill.loads import Load, Loads
+from twofold.backfill.reader import Reader
 from twofold.bridge import Policy, State, initial
 from twofold.config import Config
 from twofold.errors import MissingGround, UsageError
@@ -28,6 +31,7 @@ from twofold.runner.carrier import Carrier, Origin, Positions
 from twofold.runner.checks import check
 from twofold.runner.collector import Collector
 from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.runner.loading import Loading
 from twofold.runner.run import Run
 from twofold.runner.tables import Tables
 from twofold.runner.timers import Timers
@@ -75,6 +79,7 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
         registry=registry,
         topics=topics,
         pins=recovered.pins,
+        load_first=config.source.backfill,
     )
     published = _tending(session, lambda: published_tables(config.conninfo, config.publication))
     _tending(session, lambda: tables.check(published))
@@ -91,20 +96,24 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
         state.sequence,
         len(recovered.unresolved),
     )
+    gate = Gate(fencing.publisher, pins=recovered.pins, in_backfill=tables.in_backfill, schema_of=registry.schema)
+    carrier = Carrier(
+        worker=worker,
+        publisher=fencing.publisher,
+        gate=gate,
+        tables=tables,
+        origin=origin,
+        reported=Positions(state.write, state.flush),
+        unresolved=recovered.unresolved.values(),
+        tend=session.tend,
+    )
     return Run(
         state=state,
         session=session,
         collector=Collector(tables=tables, spool=spool, skips=state.skips, has=state.has, parks=config.prepared.parks),
-        carrier=Carrier(
-            worker=worker,
-            publisher=fencing.publisher,
-            tables=tables,
-            origin=origin,
-            reported=Positions(state.write, state.flush),
-            unresolved=recovered.unresolved.values(),
-            tend=session.tend,
-        ),
+        carrier=carrier,
         worker=worker,
+        loading=Loading(_loads(config, carrier, opened), tables, carrier),
         timers=Timers(
             open_within_s=config.prepared.open_within,
             hold_s=config.prepared.hold,
@@ -114,6 +123,23 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
         limits=config.turn,
         stop=stop,
     )
+
+
+def _loads(config: Config, carrier: Carrier, opened: ExitStack) -> Loads:
+    def reader(load: Load) -> Reader:
+        return Reader(
+            config.conninfo,
+            config.publication,
+            topic=load.topic,
+            schema=load.schema,
+            table=load.table,
+            chunk_rows=config.backfill.chunk_rows,
+            chunk_bytes=config.backfill.chunk_bytes,
+        )
+
+    loads = Loads(config.backfill, make_reader=reader, delivered=carrier.delivered)
+    opened.callback(loads.close)
+    return loads
 
 
 def take_slot(config: Config, opened: ExitStack) -> ReplicationSession:

@@ -19,6 +19,7 @@ from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
 from twofold.runner.carrier import Carrier, Positions
 from twofold.runner.collector import Collector
+from twofold.runner.loading import Loading
 from twofold.runner.observer import Observer, Silent
 from twofold.runner.timers import Timers
 from twofold.runner.waiting import Collected
@@ -34,6 +35,8 @@ ANSWER_WAIT_S = 0.005
 """While Kafka is at work an answer is waited for this long before the socket is looked at again."""
 STOP_LOOK_S = 0.5
 """How soon an idle run notices that it shall stop."""
+LOAD_LOOK_S = 0.005
+"""How soon an idle run takes what the readers of a backfill have to offer."""
 STOP_WAIT_S = 10.0
 """How long a stopping run waits for what it has given out."""
 
@@ -49,6 +52,7 @@ class Run:
         collector: Collector,
         carrier: Carrier,
         worker: Worker,
+        loading: Loading,
         timers: Timers,
         limits: TurnConfig,
         stop: threading.Event,
@@ -58,6 +62,7 @@ class Run:
         self._collector = collector
         self._carrier = carrier
         self._worker = worker
+        self._loading = loading
         self._timers = timers
         self._limits = limits
         self._stop = stop
@@ -79,12 +84,21 @@ class Run:
                 self._session.tend()
                 self._take_all(self._worker.answers(ANSWER_WAIT_S))
                 continue
+            self._load()
             drained = self._read(now, drained=drained)
         self._finish()
 
+    def _load(self) -> None:
+        """A chunk of a backfill at most, between two looks at the socket: the stream goes first."""
+        self._take_all(self._loading.turn())
+        if chunk := self._loading.due(self.state):
+            self._carrier.stage_chunk(chunk)
+            self._take(events.ChunkDue())
+
     def _read(self, now: float, *, drained: bool) -> bool:
         """One look at the socket. True: nothing more waits there, and the bridge knows."""
-        wait_s = min(STOP_LOOK_S, self._timers.wait_s(now)) if drained and not self._worker.busy else 0
+        longest_s = LOAD_LOOK_S if self._loading.busy else STOP_LOOK_S
+        wait_s = min(longest_s, self._timers.wait_s(now)) if drained and not self._worker.busy else 0
         received = self._session.read(rows_max=READ_ROWS_MAX, bytes_max=READ_BYTES_MAX, wait_s=wait_s)
         if not received:
             if not drained:

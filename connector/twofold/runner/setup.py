@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 
 from twofold.config import Config
 from twofold.errors import Refused, UsageError
 from twofold.positions import Lsn, format_lsn
 from twofold.runner.checks import START_ANEW
 from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.runner.tables import Tables
 from twofold.sink.fence import Fencing, fence
 from twofold.sink.records import register_fixed
 from twofold.sink.registry import Registry
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
 from twofold.source import identity, setup
-from twofold_avro.records import Progress
+from twofold.source.catalog import Catalog
+from twofold.source.copying import has_rows
+from twofold.source.published import published_tables
+from twofold_avro.records import Pin, Progress
 
 Say = Callable[[str], None]
 
@@ -62,7 +66,7 @@ def initialise(config: Config, say: Say) -> None:
         if published and setup.create_publication(config.conninfo, config.publication, published):
             say(f"publication {config.publication} made")
         start = slot.confirmed_flush if slot else _make_slot(config, say)
-        first.write(start)
+        first.write(start, _pins(config, first.registry, database))
         say(f"ready: the stream starts at {format_lsn(start)}; start it with twofold run")
 
 
@@ -77,6 +81,29 @@ def _make_slot(config: Config, say: Say) -> Lsn:
     )
     say(f"slot {config.slot} made (two_phase {'on' if config.source.two_phase else 'off'})")
     return start
+
+
+def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
+    """Topics and schemas of the tables that are published now, and whether there is anything to load: what is committed from here on is streamed."""
+    with closing(Catalog(config.conninfo)) as catalog:
+        tables = Tables(
+            prefix=config.prefix,
+            database=database,
+            partitions=config.kafka.partitions,
+            tombstones=config.kafka.tombstones,
+            catalog=catalog,
+            registry=registry,
+            topics=Topics(kafka_settings(config), topic_policy(config)),
+            pins={},
+            load_first=config.source.backfill,
+        )
+        tables.announce(published_tables(config.conninfo, config.publication))
+    return {
+        topic: pin
+        if pin.backfill == "ready" or has_rows(config.conninfo, pin.schema, pin.table)
+        else replace(pin, backfill="ready")
+        for topic, pin in tables.take_pins().items()
+    }
 
 
 def _published(config: Config) -> setup.Published:
@@ -100,13 +127,14 @@ class _First:
 
     config: Config
     fencing: Fencing
+    registry: Registry
     progress: Progress | None
 
     def __init__(self, config: Config, opened: ExitStack) -> None:
         self.config = config
         names, settings = names_of(config), kafka_settings(config)
         Topics(settings, topic_policy(config)).ensure(bookkeeping(names, pinned=False))
-        registry = Registry(registry_settings(config))
+        registry = self.registry = Registry(registry_settings(config))
         opened.callback(registry.close)
         watch = Watch()
         opened.callback(watch.close)
@@ -116,7 +144,7 @@ class _First:
         opened.callback(self.fencing.publisher.close)
         self.progress = self.fencing.recovered.progress
 
-    def write(self, applied_lsn: int) -> None:
+    def write(self, applied_lsn: int, pins: dict[str, Pin] | None = None) -> None:
         server = identity.identify(self.config.conninfo)
         progress = Progress(
             applied_lsn=applied_lsn,
@@ -128,4 +156,4 @@ class _First:
             pool=self.config.prepared.pool,
             written_at=time.time_ns() // 1000,
         )
-        self.fencing.publisher.commit_main(None, progress)
+        self.fencing.publisher.commit_main(None, progress, pins=pins)

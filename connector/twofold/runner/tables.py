@@ -10,10 +10,12 @@ Used by the thread that reads. Asks the catalog, the registry and Kafka only whe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from twofold import __version__
+from twofold.backfill.chunk import Copying
 from twofold.errors import Refused, RunEnded
 from twofold.sink.batch import RowBatch, Settled
 from twofold.sink.registry import Registry, key_subject, value_subject
@@ -27,6 +29,7 @@ from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, ServerConstants, TransactionHeader
 
 CHANGED_SHAPE = "it changes a table's definition"
+IN_BACKFILL = "it touches a table in backfill"
 KEYLESS = "it touches a table without a message key"
 
 
@@ -57,6 +60,8 @@ class Table:
     plan: RowPlan
     provisional_id: int
     """Stands for its schemas' ids in rows that were encoded before it was committed."""
+    in_backfill: Collection[str]
+    """The topics of all tables that are."""
     ids: tuple[int, int] | None = None
     """Of key and envelope, once committed."""
 
@@ -69,6 +74,8 @@ class Table:
         """Why a prepared transaction that touches it must not be opened."""
         if not self.committed:
             return CHANGED_SHAPE
+        if self.topic in self.in_backfill:
+            return IN_BACKFILL
         return KEYLESS if self.shape.keyless else None
 
 
@@ -94,7 +101,9 @@ class Tables:
         registry: Registry,
         topics: Topics,
         pins: dict[str, Pin],
+        load_first: bool,
     ) -> None:
+        """`load_first`: the rows that a new table has are to be loaded."""
         self._prefix = prefix
         self._partitions = partitions
         self._tombstones = tombstones
@@ -111,6 +120,8 @@ class Tables:
         self._provisional_id = FIRST_PROVISIONAL_ID
         self.messages_topic = f"{prefix}.messages"
         self._unwritten_pins: dict[str, Pin] = {}
+        self._load_first = load_first
+        self.in_backfill = {topic: None for topic, pin in pins.items() if pin.backfill != "ready"}
 
     def check(self, published: Iterable[m.Relation]) -> None:
         """Every topic that is pinned must still be there as it was. Of a table that is published no more it may be gone: should rows come after all, it starts anew."""
@@ -225,7 +236,7 @@ class Tables:
         partitions = 1 if shape.keyless else pin.partitions if pin else self._partitions
         self._provisional_id += 1
         plan = self._plan(shape, partitions, self._provisional_id, self._provisional_id)
-        table = Table(shape, topic, partitions, plan, self._provisional_id)
+        table = Table(shape, topic, partitions, plan, self._provisional_id, self.in_backfill)
         if pin and pin.value_schema_id == self._registry.known_id(value_subject(topic), self._envelope(shape)):
             self._commit(table, value_id=pin.value_schema_id)
         return table
@@ -251,11 +262,35 @@ class Tables:
         ids = table.ids = key_id or 0, value_id
         table.plan = self._plan(shape, partitions, *ids)
         self._committed[topic] = table
-        new = pin or Pin(shape.schema, shape.table, partitions, key_text)
+        new = pin or self._new_pin(shape, topic, partitions, key_text)
         new = replace(new, key_schema_id=key_id, value_schema_id=value_id)
         if new != pin:
             self._pins[topic] = self._unwritten_pins[topic] = new
         return ids
+
+    def _new_pin(self, shape: TableShape, topic: str, partitions: int, key_schema: str | None) -> Pin:
+        if self._load_first:
+            self.in_backfill[topic] = None
+        state: Literal["waiting", "ready"] = "waiting" if self._load_first else "ready"
+        return Pin(shape.schema, shape.table, partitions, key_schema, backfill=state)
+
+    def copying(self, relation: m.Relation) -> Copying:
+        """The table as a snapshot shows it, committed, with a plan for another thread. What the stream has said of it stays: the snapshot may be ahead."""
+        table = self.describe(relation).table
+        ids = table.ids or self._commit(table)
+        return Copying(table.shape, table.partitions, self._plan(table.shape, table.partitions, *ids), table)
+
+    def is_current(self, copying: Copying) -> bool:
+        """Has nothing else been said of the table since?"""
+        return self._committed.get(copying.version.topic) is copying.version  # type: ignore[attr-defined]
+
+    def pin(self, topic: str) -> Pin:
+        return self._pins[topic]
+
+    def loaded(self, topic: str) -> None:
+        """Its backfill is over, and Kafka knows."""
+        self.in_backfill.pop(topic, None)
+        self._pins[topic] = replace(self._pins[topic], backfill="ready", bound=None)
 
     def _register_envelope(self, shape: TableShape, topic: str) -> int:
         """Compared with every version, for rows of each may lie in the topic: a column that was dropped may come back as something else."""

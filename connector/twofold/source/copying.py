@@ -15,7 +15,8 @@ from psycopg import sql
 
 from twofold.errors import MissingGround, RunEnded
 from twofold.positions import Lsn, parse_lsn
-from twofold.source.connection import connect
+from twofold.source.connection import Plain, connect
+from twofold.source.locks import Holder, needs_slot, wait_for_all, writers
 from twofold.source.published import Described, describe
 from twofold.source.trouble import words_of
 from twofold_avro.shapes import TableShape
@@ -106,6 +107,23 @@ class Copier:
                 if data and data != _END:
                     yield data
 
+    def snapshot(self) -> str:
+        """What a snapshot of now would see."""
+        row = self._connection.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        return str(row[0])
+
+    def writers(self) -> tuple[Holder, ...]:
+        """Who holds a lock under which rows of the table are written."""
+        return writers(self._connection, self._schema, self._table)
+
+    def wait_for_all(self) -> bool:
+        """Where locks do not tell (`locks.needs_slot`), wait for every transaction that runs; else False."""
+        if not needs_slot(self._connection):
+            return False
+        wait_for_all(self._connection, f"twofold_barrier_{self._connection.info.backend_pid}")
+        return True
+
     def end_of_log(self) -> Lsn:
         """Behind every commit that a snapshot taken before sees."""
         row = self._connection.execute(
@@ -119,11 +137,27 @@ class Copier:
     def _error(self, error: psycopg.Error) -> Exception:
         name = f"{self._schema}.{self._table}"
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            user = self._connection.info.user
-            return MissingGround(
-                f'table {name} cannot be read for its backfill: {words_of(error)}; remedy: GRANT SELECT ON {name} TO "{user}" (and USAGE on its schema)'
-            )
+            return _forbidden(name, self._connection, error)
         return RunEnded(f"the backfill of {name}: {words_of(error)}")
+
+
+def has_rows(conninfo: str, schema: str, table: str) -> bool:
+    """Whether a new snapshot shows any."""
+    with connect(conninfo) as connection:
+        try:
+            connection.execute("SET row_security = off")
+            partitioned = connection.execute(_IS_PARTITIONED, (schema, table)).fetchone()
+            which = sql.SQL("" if partitioned and partitioned[0] else "ONLY "), sql.Identifier(schema, table)
+            row = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {}{})").format(*which)).fetchone()
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise _forbidden(f"{schema}.{table}", connection, error) from error
+    return row is not None and bool(row[0])
+
+
+def _forbidden(name: str, connection: Plain, error: psycopg.Error) -> MissingGround:
+    return MissingGround(
+        f'table {name} cannot be read for its backfill: {words_of(error)}; remedy: GRANT SELECT ON {name} TO "{connection.info.user}" (and USAGE on its schema)'
+    )
 
 
 def _query(

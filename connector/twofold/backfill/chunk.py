@@ -1,0 +1,89 @@
+"""What passes between the readers of a backfill, the thread that runs the turn and the worker. Values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from twofold.backfill.place import Place
+from twofold.backfill.plan import Snapshot
+from twofold.positions import Lsn
+from twofold.sink.batch import Record
+from twofold.source.messages import Relation
+from twofold_avro.shapes import TableShape
+from twofold_avro.transcode import RowPlan
+
+KEY_HEAD = 5
+"""A message key begins with its schema's id; without it, it is the same whatever the registry calls its schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """One version of a table, committed, with a plan that is the reader's own."""
+
+    shape: TableShape
+    partitions: int
+    plan: RowPlan
+    version: object
+    """Which version it is, for the one that made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A reader has found a table of this description, and needs to know how its rows are encoded."""
+
+    relation: Relation
+    answer: Future[Copying] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a chunk."""
+
+    place: Place
+    state: str
+    """The pin's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows that one snapshot showed, to be published when the stream has passed `end_lsn`."""
+
+    topic: str
+    copying: Copying | None
+    """None: the publication does not have the table any more."""
+    lists: Sequence[Sequence[Record]]
+    """Encoded, one list a partition."""
+    snapshot: Snapshot
+    end_lsn: Lsn
+    last: bytes | None
+    """The key of the last row in the order of the key; None if there was none, or if keys were read again."""
+    among: frozenset[bytes]
+    """The keys that were asked for, if keys were read again."""
+    scanned: bool
+    """There is nothing behind the last row."""
+    at_us: int
+    rows: int
+    size: int
+    answer: Future[Verdict | None] = field(default_factory=Future)
+    """None: it was not published, read it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A snapshot that all later ones of the table's load will see as much as."""
+
+    topic: str
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A table's load is over."""
+
+    topic: str
+
+
+Offer = Ask | Chunk | Seen | Done
+"""What a reader puts before the thread that runs the turn."""

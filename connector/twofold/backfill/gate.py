@@ -1,0 +1,185 @@
+"""The gate: all rows pass it on their way to the main producer, and so it knows what has been published of the tables in backfill, in the order of the topics. It runs on the worker's thread alone.
+
+What it knows (`plan.Memory`) is lost on kill -9 and with every run; a session's first snapshot of a table therefore comes behind a barrier. What must not be lost (`place.Place`) is in the table's pin,
+committed with the rows that it speaks of.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Literal
+
+import fastavro
+
+from twofold.backfill.chunk import KEY_HEAD, Chunk, Verdict
+from twofold.backfill.place import Place
+from twofold.backfill.plan import Drop, Memory, Snapshot
+from twofold.sink.batch import Record, RowBatch
+from twofold.sink.publisher import Publisher
+from twofold_avro import wire
+from twofold_avro.records import Commit, Pin, Prepared, Progress, without_logical_types
+
+PinState = Literal["ready", "waiting", "running", "paused"]
+
+
+@dataclass(slots=True)
+class _Load:
+    """A table in backfill, as the gate knows it."""
+
+    state: PinState
+    place: Place
+    memory: Memory = field(default_factory=Memory)
+
+
+class Gate:
+    """One a run."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        *,
+        pins: Mapping[str, Pin],
+        in_backfill: Collection[str],
+        schema_of: Callable[[int], str],
+    ) -> None:
+        """`in_backfill`: the topics of tables that are, kept up to date by the thread that runs the turn, which adds one before its first row comes."""
+        self._publisher = publisher
+        self._pins = dict(pins)
+        self._in_backfill = in_backfill
+        self._loads: dict[str, _Load] = {}
+        self._unwritten: set[str] = set()
+        self._look = _Look(schema_of)
+
+    def produce(self, batch: RowBatch) -> None:
+        """Rows of committed transactions."""
+        if self._in_backfill:
+            self._note(batch)
+        self._publisher.produce(batch)
+
+    def _written(self, pins: Mapping[str, Pin]) -> dict[str, Pin]:
+        """The pins that a commit carries, with what the gate knows of each."""
+        all_pins = {**{topic: self._pins[topic] for topic in self._unwritten}, **pins}
+        written = {topic: self._pinned(topic, pin) for topic, pin in all_pins.items()}
+        self._pins |= written
+        self._unwritten.clear()
+        return written
+
+    def _backfilling(self) -> tuple[str, ...]:
+        """The topics that a commit record of this moment must name."""
+        return tuple(sorted(topic for topic in self._in_backfill if self._load(topic).state != "ready"))
+
+    def commit(
+        self,
+        commit: Commit | None,
+        progress: Progress,
+        *,
+        ledger: Mapping[str, Prepared] | None = None,
+        pins: Mapping[str, Pin],
+    ) -> None:
+        """Commit what the main producer holds; the pins say how far each backfill is."""
+        if commit is not None:
+            commit = replace(commit, backfilling=self._backfilling())
+        self._publisher.commit_main(commit, progress, ledger=ledger, pins=self._written(pins))
+
+    def commit_prepared(
+        self, slot: int, commit: Commit, progress: Progress, *, ledger: Mapping[str, Prepared], pins: Mapping[str, Pin]
+    ) -> None:
+        """Commit what a producer of the pool holds: nothing of tables in backfill, since such prepared transactions are parked."""
+        commit = replace(commit, backfilling=self._backfilling())
+        self._publisher.commit_prepared(slot, commit, progress, ledger=ledger, pins=self._written(pins))
+
+    def publish(self, chunk: Chunk, commit: Commit, progress: Progress, pins: Mapping[str, Pin]) -> None:
+        """What is to be said of a chunk, with its place, in a Kafka transaction of its own."""
+        load = self._load(chunk.topic)
+        drop = load.memory.judge(chunk.snapshot)
+        load.memory.forget(chunk.snapshot)
+        batch = RowBatch()
+        if chunk.copying is not None and not drop.everything:
+            kept = batch.lists(chunk.topic, chunk.copying.partitions)
+            for mine, read in zip(kept, chunk.lists, strict=True):
+                mine += [record for record in read if _key(record) not in drop.keys]
+        load.place = _next(load.place, chunk, drop).counted(batch.records, chunk.size)
+        load.state = "ready" if load.place.complete else "running"
+        self._publisher.produce(batch)
+        self._unwritten.add(chunk.topic)
+        self.commit(commit, progress, pins=pins)
+        chunk.answer.set_result(Verdict(load.place, load.state))
+
+    def forget(self, topic: str, snapshot: Snapshot) -> None:
+        """All snapshots of this table's load that are still to come see as much as this one."""
+        self._load(topic).memory.forget(snapshot)
+
+    def _load(self, topic: str) -> _Load:
+        load = self._loads.get(topic)
+        if load is None:
+            pin = self._pins.get(topic)
+            state = pin.backfill if pin and pin.backfill != "ready" else "waiting"
+            load = self._loads[topic] = _Load(state, Place.from_bytes(pin.bound if pin else None))
+        return load
+
+    def _pinned(self, topic: str, pin: Pin) -> Pin:
+        """The pin with what the gate knows of it."""
+        if topic not in self._in_backfill and topic not in self._loads:
+            return pin
+        load = self._load(topic)
+        bound = None if load.state == "ready" else load.place.to_bytes()
+        return replace(pin, backfill=load.state, bound=bound)
+
+    def _note(self, batch: RowBatch) -> None:
+        for topic, _, records in batch.partitions():
+            if topic in self._in_backfill and (load := self._load(topic)).state != "ready":
+                self._note_table(topic, load, records)
+
+    def _note_table(self, topic: str, load: _Load, records: Iterable[Record]) -> None:
+        for record in records:
+            if record["value"] is None:
+                continue  # the tombstone behind a delete
+            xid, op, partial = self._look.at(record["value"])
+            if op == "t":
+                load.memory.truncated(xid)
+                continue
+            load.memory.changed(xid, _key(record), partial=partial)
+            if partial and op == "c":
+                # A row that has changed its key: its value lies under the old one, which may be a row that was never published.
+                load.place = replace(load.place, again=load.place.again | {_key(record)})
+                self._unwritten.add(topic)
+
+
+def _key(record: Record) -> bytes:
+    key: bytes = record["key"]
+    return key[KEY_HEAD:]
+
+
+def _next(place: Place, chunk: Chunk, drop: Drop) -> Place:
+    again = place.again - chunk.among
+    if drop.again:
+        again |= drop.again & {_key(record) for records in chunk.lists for record in records}
+    return replace(place, after=chunk.last or place.after, again=again, scanned=place.scanned or chunk.scanned)
+
+
+class _Look:
+    """What the gate must know of a row, read from its envelope; nothing else of it is decoded."""
+
+    def __init__(self, schema_of: Callable[[int], str]) -> None:
+        self._schemas = cache(lambda schema_id: _partly(json.loads(schema_of(schema_id))))
+
+    def at(self, value: bytes) -> tuple[int, str, bool]:
+        """Its transaction, its op, and whether an unchanged value was left out."""
+        schema_id, body = wire.unframe(value)
+        found = fastavro.schemaless_reader(io.BytesIO(body), *self._schemas(schema_id))
+        assert isinstance(found, dict)
+        return found["source"]["txId"], found["op"], bool(found["unchanged"])
+
+
+def _partly(envelope: Any) -> tuple[Any, Any]:
+    """The schema, and one that reads of it only what is looked at."""
+    whole = without_logical_types(envelope)
+    fields = {field["name"]: field for field in whole["fields"]}
+    source = fields["source"]["type"]
+    some_source = {**source, "fields": [field for field in source["fields"] if field["name"] == "txId"]}
+    some = [{"name": "source", "type": some_source}, fields["op"], fields["unchanged"]]
+    return fastavro.parse_schema(whole), fastavro.parse_schema({**whole, "fields": some})

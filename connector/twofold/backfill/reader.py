@@ -1,0 +1,107 @@
+"""Reads one table for its backfill: a snapshot, the rows of a stretch of the key, encoded as they come, and the position that the stream must pass before they may be published."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from twofold.backfill.chunk import KEY_HEAD, Ask, Chunk, Copying, Seen
+from twofold.backfill.place import Place, key_texts
+from twofold.backfill.plan import Snapshot
+from twofold.source import locks
+from twofold.source.copying import Copier, View
+from twofold.source.messages import Relation
+from twofold_avro.transcode import TransactionHeader
+
+AGAIN_MAX = 200
+"""How many keys are read again at a time."""
+
+
+class Reader:
+    """Of one table; used by one thread, but for `cancel`."""
+
+    def __init__(
+        self, conninfo: str, publication: str, *, topic: str, schema: str, table: str, chunk_rows: int, chunk_bytes: int
+    ) -> None:
+        self._copier = Copier(conninfo, publication, schema, table)
+        self._topic = topic
+        self._schema, self._table = schema, table
+        self._chunk_rows = chunk_rows
+        self._chunk_bytes = chunk_bytes
+        self._known: tuple[Relation, Copying] | None = None
+
+    def cancel(self) -> None:
+        self._copier.cancel()
+
+    def close(self) -> None:
+        self._copier.close()
+
+    def writers(self) -> tuple[locks.Holder, ...]:
+        """Who may be writing to the table now."""
+        return self._copier.writers()
+
+    def wait_for_all(self) -> bool:
+        """On a server where locks do not tell: wait for every transaction that runs. False: locks tell."""
+        return self._copier.wait_for_all()
+
+    def seen(self) -> Seen:
+        """What a snapshot of now sees."""
+        return Seen(self._topic, Snapshot.parse(self._copier.snapshot()))
+
+    def read(self, place: Place, *, ask: Callable[[Ask], Copying]) -> Chunk:
+        """What comes next: keys that are to be read again first, else the next stretch."""
+        among = frozenset(sorted(place.again)[:AGAIN_MAX])
+        with self._copier.view() as view:
+            if view.described is None:
+                return self._gone(place, view)
+            if self._known is None or self._known[0] != view.described.relation:
+                self._known = view.described.relation, ask(Ask(view.described.relation))
+            copying = self._known[1]
+            lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
+            header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
+            rows = size = 0
+            full = False
+            row = b""
+            for row in self._rows(view, copying, place, among):
+                copying.plan.append_copy(row, 0, view.lsn, header, ts_ms, lists)
+                rows += 1
+                size += len(row)
+                if size >= self._chunk_bytes:
+                    full = True
+                    break
+            last = _key_of(copying, row, header) if rows and not among else None
+        return Chunk(
+            topic=self._topic,
+            copying=copying,
+            lists=lists,
+            snapshot=Snapshot.parse(view.snapshot),
+            end_lsn=self._copier.end_of_log(),
+            last=last,
+            among=among,
+            scanned=not among and not full and rows < self._chunk_rows,
+            at_us=view.at_us,
+            rows=rows,
+            size=size,
+        )
+
+    def _rows(self, view: View, copying: Copying, place: Place, among: frozenset[bytes]) -> Iterator[bytes]:
+        assert view.described is not None
+        shape = copying.shape
+        if among:
+            return self._copier.rows(view.described, shape, among=[key_texts(shape, key) for key in sorted(among)])
+        after = None if place.after is None else key_texts(shape, place.after)
+        return self._copier.rows(view.described, shape, after=after, limit=self._chunk_rows)
+
+    def _gone(self, place: Place, view: View) -> Chunk:
+        snapshot = Snapshot.parse(view.snapshot)
+        return Chunk(
+            self._topic, None, [], snapshot, view.lsn, None, place.again, scanned=True, at_us=view.at_us, rows=0, size=0
+        )
+
+
+def _key_of(copying: Copying, row: bytes, header: TransactionHeader) -> bytes | None:
+    """The row's message key without its schema's id."""
+    lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
+    copying.plan.append_copy(row, 0, 0, header, 0, lists)
+    key = next(records[0]["key"] for records in lists if records)
+    return None if key is None else key[KEY_HEAD:]

@@ -1,0 +1,75 @@
+"""The rows that were there before `init`, for people and for consumers: loaded once, in chunks, while the stream goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from connector_ledger import SCHEMA
+from connector_topics import Seen
+from fix_connector import Installation, Maker, wait_until
+from twofold.config import load
+from twofold.runner.report import look
+from twofold.runner.setup import initialise
+
+
+def folded(rows: list[Seen]) -> dict[Any, Any]:
+    """What a consumer has that folds by key, in the order of each partition."""
+    found: dict[Any, Any] = {}
+    for seen in rows:
+        if seen.value is None:
+            continue
+        if seen.value["op"] == "t":
+            found = {key: row for key, row in found.items() if row[0] != seen.partition}
+            continue
+        key = tuple(sorted(seen.key.items()))
+        if seen.value["op"] == "d":
+            found.pop(key, None)
+        else:
+            row = dict(seen.value["after"])
+            for name in seen.value["unchanged"]:
+                row[name] = found[key][1][name]
+            found[key] = seen.partition, row
+    return {key: row for key, (_, row) in found.items()}
+
+
+def ready(here: Installation, within_s: float = 60) -> None:
+    wait_until(lambda: not look(load(here.file)).backfilling, within_s, "all tables are ready")
+
+
+@pytest.fixture
+def before_init(connector: Maker) -> Installation:
+    """A database with its tables, not yet initialised; two chunks of a hundred."""
+    here = connector(init=False, backfill={"chunk_rows": 100})
+    here.sql(SCHEMA)
+    return here
+
+
+def test_rows_of_before_are_loaded_once_in_chunks(before_init: Installation) -> None:
+    here = before_init
+    here.sql("INSERT INTO account SELECT n, 1, 'before' FROM generate_series(1, 250) n", "TRUNCATE ledger")
+    initialise(load(here.file), print)
+    assert look(load(here.file)).backfilling == (here.table("account"),)
+    assert look(load(here.file)).two_phase == "pending"
+    with here.carrying():
+        ready(here)
+        assert look(load(here.file)).two_phase == "enabled"
+        here.sql("UPDATE account SET version = 2 WHERE id = 7")
+        here.caught_up()
+    rows = here.read("account")
+    loaded = [s for s in rows if s.value["op"] == "r"]
+    assert sorted(s.value["after"]["id"] for s in loaded) == list(range(1, 251))
+    assert {(s.value["source"]["snapshot"], s.value["source"]["txId"]) for s in loaded} == {("true", None)}
+    commits = here.records("commits")
+    chunks = [c for c in commits if c["kind"] == "backfill"]
+    assert [c["rows"] for c in chunks] == [100, 100, 50]
+    assert [c["backfilling"] for c in chunks] == [[here.table("account")], [here.table("account")], []]
+    assert [c["sequence"] for c in commits] == list(range(1, len(commits) + 1))
+    assert folded(rows)[("id", 7),]["version"] == 2
+
+
+def test_empty_tables_are_ready_at_once(connector: Maker) -> None:
+    here = connector()
+    assert look(load(here.file)).backfilling == ()
+    assert look(load(here.file)).two_phase == "enabled"
