@@ -68,3 +68,11 @@ model: ready ## Explore the protocol: every scenario in full, every mutant. Minu
 .PHONY: fuzz
 fuzz: ready ## Fuzz the decoder of pgoutput for SECONDS (30).
 	$(UV) run --locked --group fuzz python tests/fuzz/fuzz_decoder.py $(or $(SECONDS),30) 2>/dev/null
+
+.PHONY: bench
+bench: ready ## Twofold beside pg_recvlogical and Debezium: backlogs drained. QUICK=1 is a tenth; ARGS='--cases ad' chooses.
+	@PYTHONPATH=benchmarks $(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)
+
+.PHONY: bench-latency
+bench-latency: ready ## From COMMIT and COMMIT PREPARED to what a consumer sees, beside Debezium.
+	@PYTHONPATH=benchmarks $(BIN)/python -m bench.latency $(ARGS)

@@ -21,6 +21,7 @@ from bench.cases import END_TABLE
 from bench.ground import PARTITIONS, Committed, Ground, wait_until
 
 _STOP_S = 60
+_START_S = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class Run:
                 "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [self.slot]
             ).fetchone()
             return row[0] if row else None
+
+    def wait_for_walsender(self) -> None:
+        wait_until(f"slot {self.slot} is served", lambda: self.walsender() is not None, _START_S)
 
 
 class System(Protocol):

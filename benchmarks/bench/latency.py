@@ -1,0 +1,140 @@
+"""From COMMIT, and from COMMIT PREPARED, to what a read_committed consumer sees: Twofold and Debezium side by side, the same transactions.
+
+    python -m bench.latency [--count 1000] [--rates 50,1000] [--in-doubt 0.1] [--systems twofold,debezium-json]
+
+Both connectors follow one table through slots of their own, at the same time; a consumer for each notes when a row's key arrives. The latency counts from the
+moment the outcome was *sent*: it holds PostgreSQL's own flush, which is the same for both. Debezium is tuned for latency here: it asks its queue every 5 ms
+and its producer does not linger. Prepared transactions stay in doubt long enough to be open in Kafka before their outcome.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+
+import psycopg
+from confluent_kafka import TopicPartition
+
+from bench import report, writers
+from bench.ground import Committed, Ground, wait_until
+from bench.systems import Debezium, Run, Twofold
+
+_LIVELY = {"poll.interval.ms": "5", "producer.override.linger.ms": "0"}
+_ARRIVES_S = 120
+
+
+class Watcher:
+    """Notes when each key becomes visible in a run's table topic."""
+
+    def __init__(self, bootstrap: str, run: Run, key_of: Callable[[bytes], int]) -> None:
+        self._consumer = Committed(bootstrap)
+        self._key_of = key_of
+        self.seen: dict[int, float] = {}
+        self.repeated = 0
+        (topic,) = run.topics
+        self._partitions: list[TopicPartition] = self._consumer.partitions(topic)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=f"watch {topic}")
+
+    def start(self) -> None:
+        self._consumer.consumer.assign(self._partitions)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def wait_for(self, done: Iterable[writers.Committed]) -> None:
+        wait_until("all rows are visible", lambda: all(one.key in self.seen for one in done), _ARRIVES_S)
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            message = self._consumer.consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                raw = message.key()
+                assert isinstance(raw, bytes), "every row has a key"
+                key = self._key_of(raw)
+                self.repeated += key in self.seen
+                self.seen.setdefault(key, time.monotonic())
+
+
+def json_key(raw: bytes) -> int:
+    return int(json.loads(raw)["id"])
+
+
+def avro_key(raw: bytes) -> int:
+    """A record of one long behind the frame: zigzag, seven bits a byte."""
+    value = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(raw[5:]))
+    return (value >> 1) ^ -(value & 1)
+
+
+def percentiles(latencies: list[float]) -> dict[str, float]:
+    latencies.sort()
+    places = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {
+        name: round(latencies[min(int(len(latencies) * p), len(latencies) - 1)] * 1000, 1) for name, p in places.items()
+    }
+
+
+def main() -> None:
+    wanted = arguments()
+    with ExitStack() as opened:
+        ground = opened.enter_context(Ground(wanted.postgres))
+        dsn = ground.database("latency")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("CREATE TABLE live (id bigint PRIMARY KEY, note text, at timestamptz)")
+            connection.execute("CREATE PUBLICATION bench FOR TABLE live")
+        watchers = {}
+        for system, key_of in ((Twofold(ground), avro_key), (Debezium(ground, "json", _LIVELY), json_key)):
+            if system.name in wanted.systems:
+                run = Run(f"live_{system.name.replace('-', '_')}", dsn, ("live",), "bench")
+                ground.make_topics(run.topics)
+                system.reserve(run)
+                system.start(run, "")
+                opened.callback(system.stop, run)
+                run.wait_for_walsender()
+                watchers[system.name] = Watcher(ground.bootstrap, run, key_of)
+                watchers[system.name].start()
+                opened.callback(watchers[system.name].stop)
+        print(report.write("latency", {"latency_ms": measure(dsn, watchers, wanted)}))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench.latency")
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--rates", default=[50.0, 1000.0], type=lambda text: [float(rate) for rate in text.split(",")])
+    parser.add_argument("--in-doubt", type=float, default=0.1)
+    parser.add_argument("--systems", default=("twofold", "debezium-json"), type=lambda text: tuple(text.split(",")))
+    parser.add_argument("--postgres", help="major version; this machine's own if not given")
+    return parser.parse_args()
+
+
+def measure(dsn: str, watchers: dict[str, Watcher], wanted: argparse.Namespace) -> list[dict[str, object]]:
+    """The first load of each kind warms and is not told."""
+    results: list[dict[str, object]] = []
+    first = 1
+    for rate in wanted.rates:
+        for kind, in_doubt_s in (("plain", 0.0), ("prepared", wanted.in_doubt)):
+            for warm in (True, False):
+                count = max(wanted.count // 5, 1) if warm else wanted.count
+                done = writers.Load(dsn, first, count, rate, in_doubt_s=in_doubt_s).run()
+                first += count
+                for watcher in watchers.values():
+                    watcher.wait_for(done)
+                if warm:
+                    continue
+                for name, watcher in watchers.items():
+                    figures = percentiles([watcher.seen[c.key] - c.asked for c in done])
+                    result = {"kind": kind, "rate": rate, "count": count, "system": name, **figures}
+                    print("  ".join(f"{key} {value}" for key, value in result.items()), flush=True)
+                    results.append({**result, "repeated": watcher.repeated})
+    return results
+
+
+if __name__ == "__main__":
+    main()
