@@ -26,6 +26,7 @@ class ParsedGid:
 
 _XA = re.compile(r"(-?\d{1,10})_([A-Za-z0-9+/]*={0,2})_([A-Za-z0-9+/]*={0,2})", re.ASCII)
 _CITUS = re.compile(r"citus_(\d+)_(\d+)_(\d+)_(\d+)", re.ASCII)
+_HEX = "\\x"
 _SUBSCRIBER = re.compile(r"pg_gid_(\d+)_(\d+)", re.ASCII)
 
 
@@ -44,7 +45,7 @@ def parse(gid: str) -> ParsedGid:
 
 
 def _base64(text: str) -> str | None:
-    """The decoded bytes as text if they are that, else in hex; None if it is not base64."""
+    """The decoded bytes as text if they are that, else as PostgreSQL writes bytes, \\x00ff; None if it is not base64. Never the same for two."""
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error:
@@ -52,5 +53,5 @@ def _base64(text: str) -> str | None:
     try:
         decoded = data.decode()
     except UnicodeDecodeError:
-        return data.hex()
-    return decoded if decoded.isprintable() else data.hex()
+        return _HEX + data.hex()
+    return decoded if decoded.isprintable() and not decoded.startswith(_HEX) else _HEX + data.hex()

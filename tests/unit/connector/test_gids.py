@@ -1,0 +1,80 @@
+"""The forms of global transaction identifiers, as those who make them do: psycopg's own Xid, pgjdbc's recipe, Citus' and PostgreSQL's."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from psycopg._tpc import Xid
+
+from twofold.gids import ParsedGid, parse
+
+
+def pgjdbc(format_id: int, global_id: bytes, branch: bytes) -> str:
+    """RecoveredXid.xidToString."""
+    encoded = (base64.b64encode(part).decode() for part in (global_id, branch))
+    return f"{format_id}_{'_'.join(encoded)}"
+
+
+@pytest.mark.parametrize(
+    ("gid", "expected"),
+    [
+        (pgjdbc(4660, b"order 7", b"ledger"), ParsedGid("4660:order 7", "ledger")),
+        (pgjdbc(-1, b"order 7", b"stock"), ParsedGid("-1:order 7", "stock")),
+        (pgjdbc(1, b"\x00\xff", b"\x01"), ParsedGid(r"1:\x00ff", r"\x01")),
+        (pgjdbc(131077, bytes(range(64)), b"b" * 64), ParsedGid(rf"131077:\x{bytes(range(64)).hex()}", "b" * 64)),
+        (pgjdbc(1, b"no branch", b""), ParsedGid("1:no branch", "")),
+        (str(Xid.from_parts(42, "global", "branch")), ParsedGid("42:global", "branch")),
+        (str(Xid.from_parts(0, "größe", "é")), ParsedGid("0:größe", "é")),
+        ("citus_0_1234_7_2", ParsedGid("citus:0:1234:7", "2")),
+        ("citus_12_1_18446744073709551615_0", ParsedGid("citus:12:1:18446744073709551615", "0")),
+        ("pg_gid_16394_741", ParsedGid("pg_gid:741", "16394")),
+    ],
+)
+def test_known_forms(gid: str, expected: ParsedGid) -> None:
+    assert parse(gid) == expected
+
+
+@pytest.mark.parametrize(
+    "gid",
+    [
+        "",
+        "test_prepared1",
+        "1_2",
+        "1_a_b",  # not base64: too short
+        "1_YQ==_Yg==_Yw==",
+        "x_YQ==_Yg==",
+        "12345678901_YQ==_Yg==",
+        "1_YQ==_Yg==\n",
+        "\u0661_YQ==_Yg==",  # a digit, but not of ASCII
+        "citus_0_1234_7",
+        "citus_0_1234_7_2_1",
+        "pg_gid_16394",
+        "pg_gid_-1_741",
+        str(Xid.from_string("opaque to psycopg too")),
+    ],
+)
+def test_what_is_in_no_known_form_stays_opaque(gid: str) -> None:
+    assert parse(gid) == ParsedGid()
+
+
+@given(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=64), st.binary(max_size=64), st.binary(max_size=64))
+def test_branches_of_one_global_transaction_meet(format_id: int, global_id: bytes, one: bytes, other: bytes) -> None:
+    first, second = parse(pgjdbc(format_id, global_id, one)), parse(pgjdbc(format_id, global_id, other))
+    assert first.global_id == second.global_id is not None
+    assert (first.branch == second.branch) == (one == other)
+
+
+@given(st.binary(max_size=64), st.binary(max_size=64))
+@example(b"\x00\xff", b"00ff")
+@example(b"\x00\xff", rb"\x00ff")
+def test_different_global_transactions_do_not_meet(one: bytes, other: bytes) -> None:
+    first, second = parse(pgjdbc(1, one, b"b")), parse(pgjdbc(1, other, b"b"))
+    assert (first.global_id == second.global_id) == (one == other)
+
+
+@given(st.text(max_size=199))
+def test_it_never_fails(gid: str) -> None:
+    parse(gid)
