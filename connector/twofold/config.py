@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import ipaddress
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +20,7 @@ from pydantic import (
     SecretStr,
     StringConstraints,
     ValidationError,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -30,6 +32,8 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,40}$")]
 TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 
 DEFAULT_FILE = Path("twofold.toml")
+MASK = "**********"
+_SECRET_OPTION = re.compile(r"password|secret|\.key\.pem|sasl\.oauthbearer\.(config|assertion)|sasl\.jaas")
 
 
 def is_loopback(host: str) -> bool:
@@ -69,7 +73,8 @@ class SourceConfig(_Part):
     )
     messages: bool = Field(True, description="Carry logical messages (pg_logical_emit_message).")
     backfill: bool = Field(
-        True, description="Load the rows that a table has when it is first published, and when it joins the publication."
+        True,
+        description="Load the rows that a table has when it is first published, and when it joins the publication.",
     )
     slot_wait: float = Field(
         60, gt=0, description="How long `init` waits for running transactions when it makes the slot."
@@ -101,9 +106,15 @@ class KafkaConfig(_Part):
     options: dict[str, str | int | float | bool] = Field(
         default_factory=dict,
         description="Passed to librdkafka as they are: security.protocol, sasl.*, ssl.*, linger.ms, compression.type... Those that would break a promise are refused.",
+        repr=False,
     )
     options_file: Path | None = Field(None, description="TOML file with more of the same, for secrets.")
     tombstones: bool = Field(True, description="Follow a delete by a record with the key and a null value.")
+
+    @field_serializer("options")
+    def _masked(self, options: dict[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
+        """For `config show`: librdkafka's secrets are among the rest."""
+        return {name: MASK if _SECRET_OPTION.search(name) else value for name, value in options.items()}
 
 
 class RegistryConfig(_Part):

@@ -18,7 +18,7 @@ from twofold.runner.ground import kafka_settings, names_of
 from twofold.sink.client import sorted_errors
 from twofold.sink.names import Names
 
-CALL_S = 10
+CALL_S_MAX = 10.0
 SHOWN_MAX = 20
 
 
@@ -59,12 +59,13 @@ def examine(config: Config) -> Iterator[Finding]:
 
 
 def _look(config: Config) -> Cluster:
+    call_s = min(config.kafka.call_timeout, CALL_S_MAX)
     with sorted_errors("looking at the cluster"):
         admin = AdminClient(kafka_settings(config).admin())
-        metadata = admin.list_topics(timeout=CALL_S)
+        metadata = admin.list_topics(timeout=call_s)
         found = {name: topic for name, topic in metadata.topics.items() if name.startswith(f"{config.prefix}.")}
         broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
-        configs = _configs(admin, [broker, *(ConfigResource(ResourceType.TOPIC, name) for name in found)])
+        configs = _configs(admin, call_s, [broker, *(ConfigResource(ResourceType.TOPIC, name) for name in found)])
     topics = {
         name: Topic(
             name,
@@ -79,12 +80,12 @@ def _look(config: Config) -> Cluster:
     return Cluster(config, names_of(config), len(metadata.brokers), configs[broker.name], topics)
 
 
-def _configs(admin: AdminClient, resources: list[Any]) -> dict[str, dict[str, str]]:
+def _configs(admin: AdminClient, call_s: float, resources: list[Any]) -> dict[str, dict[str, str]]:
     # One request for a broker and one for topics: a request goes to the node that it is about.
     futures: dict[Any, Any] = {}
     for kind in (ResourceType.BROKER, ResourceType.TOPIC):
         if asked := [resource for resource in resources if resource.restype == kind]:
-            futures |= admin.describe_configs(asked, request_timeout=CALL_S)
+            futures |= admin.describe_configs(asked, request_timeout=call_s)
     return {
         resource.name: {key: entry.value for key, entry in future.result().items()}
         for resource, future in futures.items()

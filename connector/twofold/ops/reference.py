@@ -1,0 +1,94 @@
+"""docs/configuration.md, made from the models that read the configuration: `python -m twofold.ops.reference > docs/configuration.md`. A test says when it is out of date."""
+
+from __future__ import annotations
+
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from twofold.config import Config
+
+_NAMES = {str: "text", int: "integer", float: "number", bool: "boolean", Path: "path", SecretStr: "text, *secret*"}
+_HEAD = """\
+# Configuration
+
+One TOML file: `twofold -c bank.toml ...`, or `TWOFOLD_CONFIG`, or `twofold.toml` in the working directory. [twofold.toml](twofold.toml) is a commented example. Environment variables go over
+the file: the setting's path in capitals, joined by two underscores, with `TWOFOLD_` before it (`TWOFOLD_SOURCE__DSN`, `TWOFOLD_PREPARED__HOLD`); lists and tables as JSON
+(`TWOFOLD_SOURCE__TABLES='["public.*"]'`). Without any file the environment alone will do. Times are seconds, sizes are bytes.
+
+`twofold config check` reads it, names every mistake at once and contacts no server; `twofold config show` prints what holds, with defaults and with secrets masked. A setting that does not exist is a mistake.
+
+**Secrets.** Settings marked *secret* are never printed, logged or part of an error. Better than in the file they are kept in a file of their own (`source.password_file`, `kafka.options_file`) or in an
+environment variable. None is ever an argument of a command, so the process list shows none.
+
+**librdkafka and libpq.** Everything that libpq knows may stand in `source.dsn`, everything that librdkafka knows in `kafka.options`, but for what would break a promise: `acks`, `enable.idempotence`,
+`transactional.id`, `isolation.level`, timeouts of transactions and messages, and a few more are refused by name, with the reason.
+
+This page is generated: edit the descriptions in `connector/twofold/config.py`.
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    return "\n".join([_HEAD, *_sections(Config, ""), ""])
+
+
+def _sections(model: type[BaseModel], path: str) -> Iterator[str]:
+    plain = {name: field for name, field in model.model_fields.items() if _part(field) is None}
+    yield f"## {f'`[{path}]`' if path else 'Top level'}\n"
+    if path and model.__doc__:
+        yield f"{model.__doc__.strip()}\n"
+    yield "| setting | type | default | what it is for |\n|---|---|---|---|"
+    for name, field in plain.items():
+        what = (field.description or "").replace("|", "\\|")
+        yield f"| `{f'{path}.' if path else ''}{name}` | {_type(field.annotation)} | {_default(field)} | {what} |"
+    yield ""
+    for name, field in model.model_fields.items():
+        if part := _part(field):
+            yield from _sections(part, f"{path}.{name}" if path else name)
+    for name, field in plain.items():
+        for inner in get_args(field.annotation):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from _sections(inner, f"[{path}.{name}]")
+
+
+def _part(field: FieldInfo) -> type[BaseModel] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _type(kind: Any) -> str:
+    inner = [each for each in get_args(kind) if each is not type(None)]
+    match get_origin(kind):
+        case typing.Annotated:
+            return _type(inner[0])
+        case typing.Literal:
+            return " or ".join(f"`{each}`" for each in inner)
+        case typing.Union | types.UnionType:
+            return " or ".join(_type(each) for each in inner)
+        case origin if origin is tuple:
+            return f"list of {_type(inner[0])}"
+        case _:
+            return _NAMES.get(kind, "table")
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "**required**"
+    if value is None:
+        return "none"
+    if isinstance(value, tuple | dict):
+        return "empty"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,417 @@
+"""Broken set-ups on real servers: doctor names what was broken, before anything else that is new, and what it says mends it."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import psycopg
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from psycopg.conninfo import make_conninfo
+
+from fix_connector import Installation, Maker, wait_until
+from fix_stack import VERSION
+from twofold.config import load
+from twofold.ops.doctor import Finding, Weight, examine
+from twofold.stack import PostgresServer, temporary_folder
+
+
+@dataclass
+class Ground:
+    """An installation, and what a mend may need beside it."""
+
+    bank: Installation
+    bootstrap: str
+    server: PostgresServer | None = None
+    held: ExitStack = field(default_factory=ExitStack)
+    changed: set[str] = field(default_factory=set)
+    """Settings that ALTER SYSTEM has set."""
+
+    def look(self) -> tuple[Finding, ...]:
+        return examine(load(self.bank.file))
+
+    def alter(self, topic: str, setting: str) -> None:
+        name, _, value = setting.partition("=")
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        target = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.incremental_alter_configs([target])[target].result(10)
+
+    def mend(self, statement: str) -> None:
+        """Do what it says, as a person would."""
+        bank = self.bank
+        if statement.startswith("--"):
+            if statement.endswith("restart PostgreSQL"):
+                self.restart()
+        elif statement.startswith("twofold "):
+            arguments = [*statement.split()[1:], *(["--yes"] if "reset" in statement else [])]
+            done = subprocess.run(bank.command(*arguments), capture_output=True, text=True, check=False, timeout=60)
+            assert done.returncode == 0, done.stderr
+        elif statement.startswith("kafka-configs "):
+            words = shlex.split(statement)
+            self.alter(words[words.index("--entity-name") + 1], words[words.index("--add-config") + 1])
+        elif statement.startswith("curl "):
+            put(statement)
+        elif setting := re.match(r"(\w+)\.(\w+) = ", statement):
+            part, name = setting.groups()
+            bank.configure({part: {name: tomllib.loads(statement)[part][name]}})
+        else:
+            bank.sql(statement)
+            if changed := re.match(r"ALTER SYSTEM SET (\w+)", statement):
+                self.changed.add(changed[1])
+
+    def restart(self) -> None:
+        """What ALTER SYSTEM has set does not override the command line: it goes from there."""
+        assert self.server is not None
+        self.held.close()
+        for name in self.changed:
+            self.server._settings.pop(name, None)
+        self.server.restart()
+
+
+def put(statement: str) -> None:
+    words = shlex.split(statement)
+    header, _, value = words[words.index("-H") + 1].partition(": ")
+    data = words[words.index("-d") + 1].encode()
+    with urlopen(Request(words[-1], data, {header: value}, method="PUT"), timeout=10) as answer:
+        assert answer.status < 300
+
+
+@dataclass(frozen=True)
+class Case:
+    check: str
+    weight: Weight
+    spoil: Callable[[Ground], Any]
+    mends: bool = True
+    afterwards: Callable[[Ground], Any] = lambda ground: None
+
+
+def sql(*statements: str) -> Callable[[Ground], None]:
+    def spoil(ground: Ground) -> None:
+        ground.bank.sql(*(statement.replace("BANK", ground.bank.prefix) for statement in statements))
+
+    return spoil
+
+
+def settings(**parts: dict[str, Any]) -> Callable[[Ground], None]:
+    return lambda ground: ground.bank.configure(parts)
+
+
+def as_role(options: str) -> Callable[[Ground], None]:
+    """The connector gets a role of its own."""
+
+    def spoil(ground: Ground) -> None:
+        role = f"{ground.bank.prefix}_role"
+        ground.bank.sql(f"CREATE ROLE {role} LOGIN {options}", f"GRANT USAGE ON SCHEMA public TO {role}")
+        ground.bank.configure({"source": {"dsn": make_conninfo(ground.bank.conninfo, user=role)}})
+
+    return spoil
+
+
+def without_role(ground: Ground) -> None:
+    role = f"{ground.bank.prefix}_role"
+    ground.bank.configure({"source": {"dsn": ground.bank.conninfo}})
+    ground.bank.sql(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def steps(*each: Callable[[Ground], Any]) -> Callable[[Ground], None]:
+    def spoil(ground: Ground) -> None:
+        for step in each:
+            step(ground)
+
+    return spoil
+
+
+def topic(name: str, setting: str) -> Callable[[Ground], None]:
+    return lambda ground: ground.alter(f"{ground.bank.prefix}.{name}", setting)
+
+
+def registry(what: str, value: dict[str, str]) -> Callable[[Ground], None]:
+    def spoil(ground: Ground) -> None:
+        url = load(ground.bank.file).registry.url
+        put(
+            f"curl -X PUT -H 'Content-Type: application/vnd.schemaregistry.v1+json' -d '{json.dumps(value)}' {url}/{what}"
+        )
+
+    return spoil
+
+
+def few_files(ground: Ground) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (800, hard))
+    ground.held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def a_file_for_a_folder(ground: Ground) -> None:
+    file = ground.bank.folder / "a_file"
+    file.write_text("")
+    ground.bank.configure({"spool": {"folder": str(file / "spool")}})
+
+
+MUST, SHOULD, NOTE = Weight.MUST, Weight.SHOULD, Weight.NOTE
+
+
+def prepare(ground: Ground) -> None:
+    ground.bank.prepare(ground.bank.prefix, "INSERT INTO account VALUES (77, 0, 'x')")
+    ground.bank.configure({"prepared": {"doubt_warning": 0.001}})
+
+
+INITIALISED = {
+    "a table without a key": Case(
+        "no_key",
+        SHOULD,
+        sql("CREATE TABLE keyless (a int)", 'ALTER PUBLICATION "BANK" ADD TABLE keyless'),
+        afterwards=sql("DROP TABLE keyless"),
+    ),
+    "no replica identity": Case("identity_nothing", SHOULD, sql("ALTER TABLE account REPLICA IDENTITY NOTHING")),
+    "large values": Case(
+        "toast",
+        NOTE,
+        sql("CREATE TABLE wide (a int PRIMARY KEY, b jsonb)", 'ALTER PUBLICATION "BANK" ADD TABLE wide'),
+        afterwards=sql("DROP TABLE wide"),
+    ),
+    "a role that may not read": Case("may_not_read", SHOULD, as_role("REPLICATION"), afterwards=without_role),
+    "a role that may not replicate": Case(
+        "role", MUST, as_role("NOREPLICATION IN ROLE pg_read_all_data"), afterwards=without_role
+    ),
+    "a role that does not exist": Case(
+        "unusable",
+        MUST,
+        lambda g: g.bank.configure({"source": {"dsn": make_conninfo(g.bank.conninfo, user=f"{g.bank.prefix}_role")}}),
+        afterwards=without_role,
+    ),
+    "a publication of inserts alone": Case(
+        "publication_kinds", SHOULD, sql("ALTER PUBLICATION \"BANK\" SET (publish = 'insert')")
+    ),
+    "a transaction long in doubt": Case(
+        "in_doubt", SHOULD, prepare, afterwards=settings(prepared={"doubt_warning": 600})
+    ),
+    "another two_phase than the slot's": Case("slot_two_phase", MUST, settings(source={"two_phase": False})),
+    "another program's slot": Case(
+        "slot_foreign",
+        MUST,
+        steps(
+            sql("SELECT pg_create_physical_replication_slot('BANK_other')"),
+            lambda g: g.bank.configure({"source": {"slot": f"{g.bank.prefix}_other"}}),
+        ),
+        afterwards=steps(
+            sql("SELECT pg_drop_replication_slot('BANK_other')"),
+            lambda g: g.bank.configure({"source": {"slot": g.bank.prefix}}),
+        ),
+    ),
+    "a longer transaction than Kafka allows": Case(
+        "transaction_timeout",
+        MUST,
+        settings(kafka={"transaction_timeout": 7200}),
+        afterwards=settings(kafka={"transaction_timeout": 60}),
+    ),
+    "the progress is deleted by age": Case("cleanup_policy", MUST, topic("progress", "cleanup.policy=delete")),
+    "a table's topic is compacted": Case("cleanup_policy", MUST, topic("public.account", "cleanup.policy=compact")),
+    "more replicas in sync than there are": Case("in_sync", MUST, topic("commits", "min.insync.replicas=2")),
+    "more replicas asked for than there are": Case("replicas", MUST, settings(kafka={"replication": 2})),
+    "unclean elections": Case(
+        "unclean_election", SHOULD, topic("public.account", "unclean.leader.election.enable=true")
+    ),
+    "commit records that go before the rows": Case("retention", MUST, topic("commits", "retention.ms=3600000")),
+    "commit records up to a size": Case("retention_bytes", MUST, topic("commits", "retention.bytes=1000000")),
+    "Kafka away": Case(
+        "unusable",
+        MUST,
+        settings(kafka={"bootstrap": "127.0.0.1:1"}),
+        mends=False,
+        afterwards=lambda g: g.bank.configure({"kafka": {"bootstrap": g.bootstrap}}),
+    ),
+    "PostgreSQL away": Case(
+        "unusable",
+        MUST,
+        settings(source={"dsn": "host=127.0.0.1 port=1 user=postgres"}),
+        mends=False,
+        afterwards=lambda g: g.bank.configure({"source": {"dsn": g.bank.conninfo}}),
+    ),
+    "a database that does not exist": Case(
+        "unusable",
+        MUST,
+        lambda g: g.bank.configure({"source": {"dsn": make_conninfo(g.bank.conninfo, dbname="nowhere")}}),
+        mends=False,
+        afterwards=lambda g: g.bank.configure({"source": {"dsn": g.bank.conninfo}}),
+    ),
+    "the registry away": Case("unusable", MUST, settings(registry={"url": "http://127.0.0.1:1"}), mends=False),
+    "a strict registry": Case(
+        "compatibility",
+        SHOULD,
+        registry("config", {"compatibility": "FULL"}),
+    ),
+    "a lax registry": Case("compatibility", NOTE, registry("config", {"compatibility": "NONE"})),
+    "a spool in memory": Case("spool_tmpfs", SHOULD, settings(spool={"folder": "/dev/shm/twofold"})),
+    "more spool than disk": Case("spool_disk", NOTE, settings(spool={"disk": 1 << 50})),
+    "a spool below a file": Case("spool_folder", MUST, a_file_for_a_folder, mends=False),
+    "few open files": Case("open_files", SHOULD, few_files, mends=False),
+}
+
+
+@pytest.fixture(scope="module")
+def ground(module_connector: Maker, kafka: Any) -> Ground:
+    bank = module_connector(registry={"timeout": 3}, kafka={"call_timeout": 5}, spool={"disk": 1 << 20})
+    with bank.carrying():  # makes the tables' topics
+        bank.caught_up()
+    return Ground(bank, kafka.bootstrap)
+
+
+def new(ground: Ground, before: tuple[Finding, ...]) -> list[Finding]:
+    known = {(finding.check, re.sub(r"\d+", "", finding.what)) for finding in before}
+    return [f for f in ground.look() if (f.check, re.sub(r"\d+", "", f.what)) not in known]
+
+
+def tried(ground: Ground, case: Case) -> None:
+    configured, before = ground.bank.file.read_text(), ground.look()
+    try:
+        case.spoil(ground)
+        if case.check == "in_doubt":
+            wait_until(lambda: any(f.check == "in_doubt" for f in ground.look()))
+        found = new(ground, before)
+        assert [(f.check, f.weight) for f in found][:1] == [(case.check, case.weight)], found
+        assert all(f.why and f.mend for f in found)
+        if case.mends:
+            statements = dict.fromkeys(statement for f in found if f.check == case.check for statement in f.mend)
+            for statement in statements:
+                if not statement.startswith("ROLLBACK"):  # of two outcomes one is chosen
+                    ground.mend(statement)
+            wait_until(lambda: case.check not in {f.check for f in new(ground, before)}, 10, str(statements))
+    finally:
+        ground.held.close()
+        case.afterwards(ground)
+        parts = tomllib.loads(configured)
+        ground.bank.configure({part: values for part, values in parts.items() if isinstance(values, dict)})
+
+
+@pytest.mark.parametrize("name", INITIALISED)
+def test_a_broken_installation(ground: Ground, name: str) -> None:
+    tried(ground, INITIALISED[name])
+
+
+def restarted(ground: Ground, **options: str) -> None:
+    assert ground.server is not None
+    ground.server._settings.update(options)
+    ground.server.restart()
+
+
+def altered(ground: Ground, name: str, value: str) -> None:
+    ground.bank.sql(f"ALTER SYSTEM SET {name} = '{value}'", "SELECT pg_reload_conf()")
+    wait_until(
+        lambda: ground.bank.ask(
+            f"SELECT NOT pending_restart AND reset_val <> boot_val FROM pg_settings WHERE name = '{name}'"
+        )
+    )
+
+
+def one_sender(ground: Ground) -> None:
+    ground.held.enter_context(psycopg.connect(ground.bank.conninfo, replication="database", autocommit=True))
+
+
+SERVER = {
+    "wal_level": Case("wal_level", MUST, lambda g: restarted(g, wal_level="replica")),
+    "no prepared transactions": Case(
+        "max_prepared_transactions", NOTE, lambda g: restarted(g, max_prepared_transactions="0")
+    ),
+    "no slot left": Case(
+        "max_replication_slots",
+        MUST,
+        steps(
+            lambda g: restarted(g, max_replication_slots="1"),
+            sql("SELECT pg_create_physical_replication_slot('other')"),
+        ),
+        afterwards=sql("SELECT pg_drop_replication_slot('other')"),
+    ),
+    "no sender left": Case("max_wal_senders", MUST, steps(lambda g: restarted(g, max_wal_senders="1"), one_sender)),
+    "a short keepalive": Case("wal_sender_timeout", SHOULD, lambda g: altered(g, "wal_sender_timeout", "2s")),
+    "no keepalive": Case("wal_sender_timeout", SHOULD, lambda g: altered(g, "wal_sender_timeout", "0")),
+    "a limit on WAL": Case("max_slot_wal_keep_size", SHOULD, lambda g: altered(g, "max_slot_wal_keep_size", "1GB")),
+    "a commit waits for a connector without a slot": Case(
+        "synchronous_deadlock", MUST, lambda g: altered(g, "synchronous_standby_names", g.bank.prefix)
+    ),
+    "synchronous and not named": Case(
+        "synchronous",
+        SHOULD,
+        settings(prepared={"synchronous": True}),
+        mends=False,
+        afterwards=settings(prepared={"synchronous": False}),
+    ),
+    "init would wait": Case(
+        "init_waits",
+        SHOULD,
+        lambda g: g.bank.prepare("x", "SELECT pg_current_xact_id()"),
+        mends=False,
+        afterwards=sql("ROLLBACK PREPARED 'x'"),
+    ),
+    "an empty publication": Case(
+        "publication_empty",
+        SHOULD,
+        sql('CREATE PUBLICATION "BANK"'),
+        mends=False,
+        afterwards=sql('DROP PUBLICATION "BANK"'),
+    ),
+    "too few brokers": Case(
+        "replication", MUST, settings(kafka={"replication": 3}), afterwards=settings(kafka={"replication": 1})
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def own(module_connector: Maker, kafka: Any) -> Iterator[Ground]:
+    """A server that may be spoilt, and a connector that was not initialised."""
+    folder: Path = temporary_folder()
+    server = PostgresServer(folder / "postgres", version=VERSION)
+    server.start()
+    try:
+        bank = module_connector(conninfo=server.dsn(), init=False, name="doctored")
+        yield Ground(bank, kafka.bootstrap, server)
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("name", SERVER)
+def test_a_broken_server(own: Ground, name: str) -> None:
+    tried(own, SERVER[name])
+
+
+def test_before_init_it_names_init(connector: Maker) -> None:
+    bank = connector(init=False)
+    bank.sql("CREATE TABLE account (id int PRIMARY KEY)")
+    ground = Ground(bank, "")
+    found = {finding.check: finding.mend for finding in ground.look()}
+    assert {name: found.get(name) for name in ("slot", "publication", "topics")} == dict.fromkeys(
+        ("slot", "publication", "topics"), ("twofold init",)
+    )
+    bank.configure({"source": {"tables": ["public.account"]}})
+    ground.mend("twofold init")
+    assert not {finding.check for finding in ground.look()} & {"slot", "publication", "topics"}
+
+
+def test_the_command_reports_and_its_status_says_whether_it_would_run(ground: Ground) -> None:
+    def command() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ground.bank.command("doctor", "--json"), capture_output=True, text=True, check=False, timeout=60
+        )
+
+    assert command().returncode == 0
+    ground.bank.configure({"source": {"two_phase": False}})
+    done = command()
+    ground.bank.configure({"source": {"two_phase": True}})
+    assert (done.returncode, json.loads(done.stdout)[0]["check"]) == (3, "slot_two_phase")

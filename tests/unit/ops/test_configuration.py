@@ -1,0 +1,75 @@
+"""The configuration's reference, its example, and its secrets."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from twofold.cli import twofold
+from twofold.config import Config, load
+from twofold.errors import UsageError
+from twofold.ops.reference import reference
+
+DOCS = Path(__file__).parents[3] / "docs"
+SECRETS = {
+    "TWOFOLD_SOURCE__DSN": "host=db dbname=bank password=hunter2-dsn",
+    "TWOFOLD_KAFKA__OPTIONS": '{"sasl.username": "visible", "sasl.password": "hunter2-kafka", "ssl.key.password": "hunter2-ssl", "ssl.key.pem": "hunter2-pem", "sasl.oauthbearer.client.secret": "hunter2-oauth"}',
+    "TWOFOLD_REGISTRY__PASSWORD": "hunter2-registry",
+    "TWOFOLD_REGISTRY__TOKEN": "hunter2-token",
+    "TWOFOLD_STATUS__TOKEN": "hunter2-status",
+}
+
+
+def test_the_reference_is_up_to_date() -> None:
+    assert (DOCS / "configuration.md").read_text() == reference(), (
+        "run: python -m twofold.ops.reference > docs/configuration.md"
+    )
+
+
+def test_the_example_is_usable_and_says_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load(DOCS / "twofold.toml")
+    plain = Config(
+        name=config.name, source=config.source, kafka=config.kafka, registry=config.registry, prepared=config.prepared
+    )
+    assert (config.spool, config.status) == (plain.spool, plain.status)
+    required = {"dsn": "", "bootstrap": "", "url": ""}
+    for part in ("source", "kafka", "prepared"):
+        model = type(getattr(config, part))
+        given = tomllib.loads((DOCS / "twofold.toml").read_text())[part]
+        for name, value in given.items():
+            field = model.model_fields[name]
+            if name not in {*required, "password_file", "options_file", "options", "tables", "rules"}:
+                assert value == field.get_default(), f"{part}.{name} is not the default"
+
+
+def test_config_show_masks_every_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    shown = CliRunner().invoke(twofold, ["-c", str(DOCS / "twofold.toml"), "config", "show"])
+    assert shown.exit_code == 0
+    assert "visible" in shown.output
+    assert "hunter2" not in shown.output
+    assert "hunter2" not in repr(load(DOCS / "twofold.toml"))
+
+
+def test_a_mistake_is_told_without_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TWOFOLD_PREPARED__HOLD", "100")
+    monkeypatch.setenv("TWOFOLD_STATUS__LISTEN", "nonsense")
+    with pytest.raises(UsageError) as raised:
+        load(DOCS / "twofold.toml")
+    assert "status.listen" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:8787", "db.example.org:8787", "[::]:8787"])
+def test_beyond_loopback_the_page_needs_a_token(listen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOFOLD_STATUS__LISTEN", listen)
+    with pytest.raises(UsageError, match=r"set status\.token"):
+        load(DOCS / "twofold.toml")
+    monkeypatch.setenv("TWOFOLD_STATUS__TOKEN", "a token")
+    assert load(DOCS / "twofold.toml").status.port == 8787
