@@ -36,8 +36,9 @@ def _words(status: Status) -> str:
     def lsn(position: int | None) -> str:
         return "-" if position is None else format_lsn(position)
 
+    waits = [f"waits for   {holder}" for holder in status.waits_for]
     if not status.initialised:
-        return f"connector {status.name} is not initialised: run twofold init"
+        return "\n".join([f"connector {status.name} is not initialised: run twofold init", *waits])
     lines = [
         f"connector   {status.name}, "
         + (f"running (walsender {status.held_by_pid})" if status.held_by_pid else "not running: nobody holds the slot"),
@@ -46,11 +47,19 @@ def _words(status: Status) -> str:
         f"in Kafka    {lsn(status.applied_lsn)}, commit record {status.sequence}, {status.behind_bytes} bytes of WAL behind",
         f"confirmed   {lsn(status.confirmed_lsn)}, slot {status.slot}, WAL {status.wal_status}",
     ]
+    lines += waits
     if status.backfilling:
         lines.append(f"backfill    {', '.join(status.backfilling)}")
     lines.append(f"in doubt    {len(status.in_doubt)}")
-    lines += [
-        f"  {each.gid}  xid {each.xid}, {each.age_s:.0f} s, {each.in_kafka}, owner {each.owner}"
-        for each in status.in_doubt
-    ]
+    for each in status.in_doubt:
+        lines.append(f"  {each.gid}  xid {each.xid}, {each.age_s:.0f} s, {each.in_kafka}, owner {each.owner}")
+        if each.too_long:
+            lines.append(
+                f"    TOO LONG (prepared.doubt_warning): database {each.database}, {_known(each.wal_bytes)} bytes of WAL since, {_known(each.rows)} rows"
+                f" in {', '.join(each.topics) or 'no topic'}; to end it: {' or '.join(each.statements)}"
+            )
     return "\n".join(lines)
+
+
+def _known(number: int | None) -> str:
+    return "?" if number is None else str(number)

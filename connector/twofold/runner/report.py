@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from twofold.config import Config
+from twofold.errors import Unreachable
 from twofold.positions import Lsn
+from twofold.runner.doubt import statements
 from twofold.runner.ground import kafka_settings, names_of, registry_settings
 from twofold.sink.progress import ProgressReader, Recovered
 from twofold.sink.registry import Registry
@@ -25,12 +27,19 @@ class InDoubt:
     xid: int
     gid: str
     owner: str
+    database: str
     age_s: float
+    too_long: bool
+    """Older than prepared.doubt_warning."""
+    wal_bytes: int | None
+    """WAL since its prepare: at least so much stays on the server for it."""
     in_kafka: Literal["open", "parked", "not yet read"]
     rows: int | None
     topics: tuple[str, ...]
     global_id: str | None
     branch: str | None
+    statements: tuple[str, str]
+    """The two that end it; a person's to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +60,18 @@ class Status:
     wal_status: str | None
     in_doubt: tuple[InDoubt, ...]
     backfilling: tuple[str, ...]
+    waits_for: tuple[str, ...]
+    """Whom the connector's sessions in PostgreSQL wait for, each with the lock that it holds."""
 
 
 def look(config: Config) -> Status:
     """One look at both sides."""
-    slot = identity.slot_state(config.conninfo, config.slot)
+    try:
+        slot = identity.slot_state(config.conninfo, config.slot)
+    except Unreachable as error:
+        if keepers := identity.who_keeps_out(config.conninfo):
+            raise Unreachable(f"{error}; no session can begin: {'; '.join(map(str, keepers))}") from error
+        raise
     server = identity.identify(config.conninfo)
     recovered = read_progress(config)
     progress = recovered.progress
@@ -75,6 +91,7 @@ def look(config: Config) -> Status:
         wal_status=slot.wal_status if slot else None,
         in_doubt=in_doubt(config, recovered.unresolved.values()),
         backfilling=backfilling,
+        waits_for=tuple(map(str, identity.waits(config.conninfo, slot=config.slot, application_name=config.name))),
     )
 
 
@@ -86,6 +103,7 @@ def read_progress(config: Config) -> Recovered:
 
 def in_doubt(config: Config, ledger: Iterable[Prepared]) -> tuple[InDoubt, ...]:
     """Oldest first."""
+    source_lsn = identity.identify(config.conninfo).xlogpos
     entries: dict[tuple[int, str], Prepared] = {(e.xid, e.gid): e for e in ledger}
     found = []
     for prepared in identity.prepared_transactions(config.conninfo, all_databases=False):
@@ -95,12 +113,16 @@ def in_doubt(config: Config, ledger: Iterable[Prepared]) -> tuple[InDoubt, ...]:
                 xid=prepared.xid,
                 gid=prepared.gid,
                 owner=prepared.owner,
+                database=prepared.database,
                 age_s=prepared.age.total_seconds(),
+                too_long=prepared.age.total_seconds() > config.prepared.doubt_warning,
+                wal_bytes=max(0, source_lsn - entry.prepare_lsn) if entry else None,
                 in_kafka="not yet read" if entry is None else "open" if entry.state == "open" else "parked",
                 rows=entry.rows if entry else None,
                 topics=entry.topics if entry else (),
                 global_id=entry.global_id if entry else None,
                 branch=entry.branch if entry else None,
+                statements=statements(prepared.gid),
             )
         )
     return tuple(found)

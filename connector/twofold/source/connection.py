@@ -95,4 +95,5 @@ def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
     for noun, remedy in _NO_SUCH:
         if f"{noun} " in words and "does not exist" in words:
             return MissingGround(f"PostgreSQL at {address(conninfo)}: {words}; remedy: {remedy.format(user=user)}")
-    return Unreachable(f"PostgreSQL at {address(conninfo)} does not answer: {words}")
+    hint = "; if it runs, `twofold status` says who keeps new sessions out" if "timeout expired" in words else ""
+    return Unreachable(f"PostgreSQL at {address(conninfo)} does not answer: {words}{hint}")

@@ -201,3 +201,33 @@ def blockers(connection: Plain, pids: Sequence[int]) -> tuple[Blocker, ...]:
     """Whom the processes wait for now, by pg_locks; prepared transactions included, which pg_blocking_pids calls 0."""
     cursor = connection.cursor(row_factory=class_row(Blocker))
     return tuple(cursor.execute(_BLOCKERS, (list(pids),)).fetchall())
+
+
+_OWN_SESSIONS = """
+SELECT pid FROM pg_catalog.pg_stat_activity
+ WHERE application_name = %(name)s OR datname = current_database() AND application_name LIKE 'twofold%%'
+ UNION
+SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = %(slot)s AND active_pid IS NOT NULL
+"""
+_KEPT_OUT = """
+SELECT pid FROM pg_catalog.pg_locks WHERE NOT granted AND pid IS NOT NULL AND locktype = 'relation' AND relation < 16384
+"""
+_LOOK_CONNECT_S = 3
+
+
+def waits(conninfo: str, *, slot: str, application_name: str) -> tuple[Blocker, ...]:
+    """Whom the connector waits for now: the session that streams or makes the slot, and those that read beside it."""
+    with connect(conninfo) as connection:
+        rows = connection.execute(_OWN_SESSIONS, {"name": application_name, "slot": slot}).fetchall()
+        return blockers(connection, [pid for (pid,) in rows])
+
+
+def who_keeps_out(conninfo: str) -> tuple[Blocker, ...]:
+    """Who holds a catalog that every new session of this database must read. Asks in another database; nothing, if that cannot be reached either."""
+    other = "template1" if psycopg.conninfo.conninfo_to_dict(conninfo).get("dbname") == "postgres" else "postgres"
+    try:
+        connection = connect(psycopg.conninfo.make_conninfo(conninfo, dbname=other, connect_timeout=_LOOK_CONNECT_S))
+    except (Unreachable, MissingGround):
+        return ()  # the error that led here stands without an explanation
+    with connection:
+        return blockers(connection, [pid for (pid,) in connection.execute(_KEPT_OUT).fetchall()])

@@ -1,4 +1,7 @@
-"""PostgreSQL 15, 16, 17 and 18 for this room: `postgres` runs a test on each, `old_postgres` is this machine's 15.18 or older 15."""
+"""PostgreSQL 15, 16, 17 and 18 for this room.
+
+`postgres` runs a test on 15 and 18, and with `-m slow` on 16 and 17; a test that must always run on each says so with `@on_each_version`. `old_postgres` is this machine's 15.18 or older 15.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 from integration.source.stream import Writer, make_slot
 from twofold.stack import PostgresServer
 
-VERSIONS = ("15", "16", "17", "18")
+VERSIONS = ("15", pytest.param("16", marks=pytest.mark.slow), pytest.param("17", marks=pytest.mark.slow), "18")
 SETTINGS = {"fsync": "off"}
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
+import pytest
 from psycopg import sql
 
 from twofold.positions import NO_LSN, Lsn
@@ -19,6 +20,7 @@ from twofold.source.messages import LogicalMessage, Message, Relation, StreamSta
 from twofold.source.session import Keepalive, ReplicationSession, SessionOptions
 
 DEADLINE_S = 30
+on_each_version = pytest.mark.parametrize("postgres", ["15", "16", "17", "18"], indirect=True)
 _marks = itertools.count(1)
 M = TypeVar("M")
 Writer: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from integration.source.stream import PLAIN, Writer, kinds, make_slot, prepare, streaming, the
+from integration.source.stream import PLAIN, Writer, kinds, make_slot, on_each_version, prepare, streaming, the
 from twofold.errors import Refused
 from twofold.positions import PreparedIdentity
 from twofold.source import setup
@@ -28,6 +28,8 @@ from twofold.source.messages import (
     Text,
 )
 from twofold.stack import PostgresServer
+
+SINCE_16 = [*(pytest.param(version, marks=pytest.mark.slow) for version in ("16", "17")), "18"]
 
 
 @pytest.fixture
@@ -56,6 +58,7 @@ def test_before_15_19_an_outcome_comes_without_its_prepare(
         assert kinds(stream.until_mark(old_writer)) == [kind]
 
 
+@on_each_version
 @pytest.mark.parametrize(("outcome", "kind"), [("COMMIT", CommitPrepared), ("ROLLBACK", RollbackPrepared)])
 def test_since_then_prepare_and_outcome_agree(
     database: str, prefix: str, writer: Writer, outcome: str, kind: type
@@ -70,6 +73,7 @@ def test_since_then_prepare_and_outcome_agree(
     assert (prepared, ended) in [([], []), ([BeginPrepare, Prepare], [kind])]
 
 
+@on_each_version
 def test_a_prepare_without_published_changes_is_sent_empty(database: str, prefix: str, writer: Writer) -> None:
     with streaming(database, prefix) as stream:
         prepare(writer, "g", "CREATE TABLE made_here (id int)")
@@ -130,7 +134,7 @@ def test_rolled_back_ddl_is_followed_by_the_old_shape(database: str, prefix: str
     assert [c.name for c in the(Relation, after).columns] == ["id", "v"]
 
 
-@pytest.mark.parametrize("postgres", ["16", "17", "18"], indirect=True)
+@pytest.mark.parametrize("postgres", SINCE_16, indirect=True)
 def test_origin_none_leaves_out_what_came_from_elsewhere(
     database: str, prefix: str, writer: Writer, connections: Callable[[], Writer]
 ) -> None:
@@ -183,7 +187,7 @@ def test_identity_is_what_outcomes_are_matched_by(
     assert [m.identity for m in got if isinstance(m, CommitPrepared)] == [PreparedIdentity(xids[g], g) for g in "cab"]
 
 
-@pytest.mark.parametrize("postgres", ["16", "17", "18"], indirect=True)
+@pytest.mark.parametrize("postgres", SINCE_16, indirect=True)
 def test_a_streamed_message_does_not_say_which_savepoint_it_is_of(database: str, prefix: str, writer: Writer) -> None:
     """It carries the transaction's xid, where rows carry the subtransaction's: rolled back to a savepoint it stays."""
     forced = psycopg.conninfo.make_conninfo(database, options="-c debug_logical_replication_streaming=immediate")

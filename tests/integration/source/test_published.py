@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -10,7 +9,6 @@ import pytest
 
 from twofold.errors import MissingGround
 from twofold.source.published import published_tables
-from twofold.stack import PostgresServer
 
 TABLES = """
 CREATE SCHEMA s;
@@ -69,14 +67,11 @@ def test_columns_and_identity(database: str, connection: psycopg.Connection[Any]
         published_tables(database, "nobody")
 
 
-@pytest.mark.parametrize("version", ["15", "18"])
-def test_it_does_not_wait_for_a_table_that_is_locked(own_postgres: Callable[..., PostgresServer], version: str) -> None:
-    dsn = own_postgres(version=version).dsn()
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR ALL TABLES")
-        connection.execute("BEGIN; ALTER TABLE t ADD COLUMN a int; PREPARE TRANSACTION 'locked'")
-        try:
-            (relation,) = published_tables(f"{dsn} options='-c lock_timeout=2s'", "p")
-        finally:
-            connection.execute("ROLLBACK PREPARED 'locked'")
-    assert [column.name for column in relation.columns] == ["id"]
+def test_it_does_not_wait_for_a_table_that_is_locked(database: str, connection: psycopg.Connection[Any]) -> None:
+    connection.execute("CREATE PUBLICATION p FOR TABLE plain")
+    connection.execute("BEGIN; ALTER TABLE plain ADD COLUMN more int; PREPARE TRANSACTION 'locked'")
+    try:
+        (relation,) = published_tables(f"{database} options='-c lock_timeout=2s'", "p")
+    finally:
+        connection.execute("ROLLBACK PREPARED 'locked'")
+    assert [column.name for column in relation.columns] == ["id", "a"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from integration.source.stream import PLAIN, Writer, kinds, make_slot, prepare, streaming, the
+from integration.source.stream import PLAIN, Writer, kinds, make_slot, on_each_version, prepare, streaming, the
 from twofold.positions import Lsn, PreparedIdentity
 from twofold.source import setup
 from twofold.source.identity import Blocker, slot_state
@@ -69,6 +69,7 @@ def where_the_outcome_ends(got: list[Message]) -> Lsn:
     return next(m for m in got if isinstance(m, CommitPrepared | RollbackPrepared)).end_lsn
 
 
+@on_each_version
 @pytest.mark.parametrize(
     ("outcome", "place", "comes"),
     [
@@ -93,6 +94,7 @@ def test_what_comes_again(
     assert kinds(again(database, prefix, writer, place(got))) == comes
 
 
+@on_each_version
 def test_a_rollback_known_before_decoding_leaves_the_rows_out(database: str, prefix: str, writer: Writer) -> None:
     """Rolled back before it was decoded: what arrives is still framed, and its end says that it never was."""
     prepare(writer, "g", "INSERT INTO t VALUES (1)")
@@ -164,6 +166,7 @@ def make_slot_around_a_prepare(
     return third, PreparedIdentity(row[0], "during")
 
 
+@on_each_version
 def test_prepared_while_the_slot_was_made_arrives_whole_at_its_commit(
     database: str, prefix: str, connections: Callable[[], Writer]
 ) -> None:
@@ -191,6 +194,7 @@ def test_prepared_while_the_slot_was_made_and_rolled_back_is_only_its_end(
     assert the(RollbackPrepared, got).identity == identity
 
 
+@on_each_version
 def test_without_two_phase_it_comes_whole_at_its_commit(
     database: str, prefix: str, connections: Callable[[], Writer]
 ) -> None:

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from integration.source.assemble import Assembler, Change, Mirror
 from integration.source.history import Work
-from integration.source.stream import WAYS, forced, streaming
+from integration.source.stream import WAYS, forced, on_each_version, streaming
 from twofold.source import setup
 from twofold.source.catalog import Catalog
 from twofold.source.connection import connect
@@ -176,11 +176,13 @@ def outline(change: Change) -> tuple[object, ...]:
     return change.what, change.relation, change.content, rows
 
 
+@on_each_version
 @pytest.mark.parametrize("seed", [1])
 def test_round_trip(postgres: PostgresServer, database: str, other_database: str, prefix: str, seed: int) -> None:
     round_trip(postgres, database, other_database, prefix, seed * 100 + postgres.version, 60)
 
 
+@on_each_version
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(2, 12))

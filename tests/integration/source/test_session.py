@@ -191,16 +191,15 @@ def test_reset_takes_away_what_init_made_and_nothing_else(database: str, prefix:
     assert setup.describe_loss(database, prefix) is None
 
 
-def test_identity_and_history(own_postgres: Callable[..., PostgresServer]) -> None:
-    server = own_postgres(settings={"fsync": "off"})
-    who = identity.identify(server.dsn())
-    with closing(psycopg.connect(server.dsn())) as connection:
+def test_identity_and_history(postgres: PostgresServer) -> None:
+    who = identity.identify(postgres.dsn())
+    with closing(psycopg.connect(postgres.dsn())) as connection:
         row = connection.execute("SELECT system_identifier::text FROM pg_control_system()").fetchone()
     assert row == (who.system_identifier,)
     assert (who.timeline, who.database) == (1, "postgres")
-    assert identity.timeline_history(server.dsn(), 1) == ()
+    assert identity.timeline_history(postgres.dsn(), 1) == ()
     with pytest.raises(MissingGround, match="history of timeline 7"):
-        identity.timeline_history(server.dsn(), 7)
+        identity.timeline_history(postgres.dsn(), 7)
 
 
 def test_closing_twice_or_before_opening_is_harmless(database: str, prefix: str, writer: Writer) -> None:

@@ -1,0 +1,70 @@
+"""A prepared transaction that holds a catalog table exclusively: who must read it waits, can be told for whom, and goes on when it is released."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import psycopg
+import pytest
+
+from integration.source.stream import Writer, kinds, streaming
+from twofold.errors import Unreachable
+from twofold.source import identity
+from twofold.source.messages import Begin, BeginPrepare, Commit, Insert, Prepare, RollbackPrepared
+
+
+@contextmanager
+def locked(writer: Writer, catalog: str) -> Iterator[None]:
+    writer.execute("BEGIN")
+    writer.execute(f"LOCK TABLE pg_catalog.{catalog} IN ACCESS EXCLUSIVE MODE")
+    writer.execute("INSERT INTO t VALUES (1)")
+    writer.execute("PREPARE TRANSACTION 'shuts'")
+    try:
+        yield
+    finally:
+        writer.execute("ROLLBACK PREPARED 'shuts'")
+
+
+def test_the_streams_start_waits_and_says_for_whom(database: str, prefix: str, writer: Writer) -> None:
+    writer.execute("INSERT INTO t VALUES (0)")
+    with ExitStack() as ending:
+        with locked(writer, "pg_publication_rel"):
+            stream = ending.enter_context(streaming(database, prefix))
+            assert stream.read(1.0) == [], "the walsender reads what is published at the first row"
+            (holder,) = identity.waits(database, slot=prefix, application_name="another name")
+            assert holder.gid == "shuts"
+            assert "AccessExclusiveLock on table pg_publication_rel" in str(holder)
+        got = stream.until_mark(writer)
+    assert kinds(got)[:3] == [Begin, Insert, Commit]
+    assert [k for k in kinds(got)[3:] if k is not Insert] == [BeginPrepare, Prepare, RollbackPrepared]
+    assert identity.waits(database, slot=prefix, application_name=prefix) == ()
+
+
+def test_a_stream_that_has_begun_goes_on(database: str, prefix: str, writer: Writer) -> None:
+    with streaming(database, prefix) as stream:
+        writer.execute("INSERT INTO t VALUES (0)")
+        stream.until_mark(writer)
+        with locked(writer, "pg_publication_rel"):
+            writer.execute("INSERT INTO t VALUES (2)")
+            assert kinds(stream.until_mark(writer)) == [BeginPrepare, Insert, Prepare, Begin, Insert, Commit]
+
+
+def test_no_session_can_begin_and_another_database_tells_why(database: str, prefix: str, writer: Writer) -> None:
+    impatient = psycopg.conninfo.make_conninfo(database, connect_timeout=2)
+    with locked(writer, "pg_class"):
+        with (
+            pytest.raises(Unreachable, match="`twofold status` says who keeps new sessions out"),
+            streaming(impatient, prefix),
+        ):
+            pass
+        (holder,) = identity.who_keeps_out(impatient)
+        assert holder.gid == "shuts"
+        assert "AccessExclusiveLock on table pg_class" in str(holder)
+    with streaming(database, prefix) as stream:
+        assert [k for k in kinds(stream.until_mark(writer)) if k is not Insert] == [
+            BeginPrepare,
+            Prepare,
+            RollbackPrepared,
+        ]
+    assert identity.who_keeps_out(database) == ()
