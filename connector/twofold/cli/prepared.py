@@ -37,11 +37,11 @@ def list_(config_file: Path | None, *, as_json: bool) -> None:
     if not found:
         click.echo("nothing is in doubt")
     for each in found:
-        gid = each.gid.replace("'", "''")
-        late = "  IN DOUBT TOO LONG (prepared.doubt_warning)" if each.age_s > config.prepared.doubt_warning else ""
+        late = "  IN DOUBT TOO LONG (prepared.doubt_warning)" if each.too_long else ""
+        statements = "\n  ".join(each.statements)
         branch = f"  global transaction {each.global_id}, branch {each.branch}\n" if each.global_id else ""
         click.echo(
             f"{each.gid}  xid {each.xid}, owner {each.owner}, {each.age_s:.0f} s old, {each.in_kafka}"
             f"{'' if each.rows is None else f', {each.rows} rows in ' + ', '.join(each.topics)}{late}\n{branch}"
-            f"  COMMIT PREPARED '{gid}';\n  ROLLBACK PREPARED '{gid}';"
+            f"  {statements}"
         )

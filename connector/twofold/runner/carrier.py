@@ -100,6 +100,11 @@ class Carrier:
         """The prepared transactions without an outcome that the stream has brought. Any thread may ask."""
         return {(identity.xid, identity.gid) for identity in tuple(self._prepared)}
 
+    @property
+    def prepared(self) -> Iterable[PreparedRows]:
+        """Those that are kept."""
+        return self._prepared.values()
+
     def produce_waited(self, waited: Waited) -> None:
         """The same from the spool, which they leave."""
         rows, settled = waited.rows, self._tables.settle(waited.provisional)

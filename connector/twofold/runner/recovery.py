@@ -30,6 +30,7 @@ from twofold.positions import Lsn, PreparedIdentity, format_lsn
 from twofold.runner.carrier import Carrier, Origin, Positions
 from twofold.runner.checks import check
 from twofold.runner.collector import Collector
+from twofold.runner.doubt import Doubts
 from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.loading import Loading
 from twofold.runner.run import Run
@@ -120,6 +121,7 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
             idle_s=config.turn.idle_progress,
             now=time.monotonic(),
         ),
+        doubts=Doubts(server.database, config.prepared.doubt_warning),
         limits=config.turn,
         stop=stop,
     )

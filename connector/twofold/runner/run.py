@@ -19,6 +19,7 @@ from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
 from twofold.runner.carrier import Carrier, Positions
 from twofold.runner.collector import Collector
+from twofold.runner.doubt import Doubts
 from twofold.runner.loading import Loading
 from twofold.runner.observer import Observer, Silent
 from twofold.runner.timers import Timers
@@ -54,6 +55,7 @@ class Run:
         worker: Worker,
         loading: Loading,
         timers: Timers,
+        doubts: Doubts,
         limits: TurnConfig,
         stop: threading.Event,
     ) -> None:
@@ -64,6 +66,7 @@ class Run:
         self._worker = worker
         self._loading = loading
         self._timers = timers
+        self._doubts = doubts
         self._limits = limits
         self._stop = stop
         self._observer: Observer = Silent()
@@ -80,6 +83,7 @@ class Run:
             self._take_all(self._worker.answers(ANSWER_WAIT_S if drained and self._worker.busy else 0))
             self._take_all(self._timers.due(now))
             self._report()
+            self._doubts.look(self._carrier.prepared, self.state.read_lsn, time.time())
             if self.state.must_wait:
                 self._session.tend()
                 self._take_all(self._worker.answers(ANSWER_WAIT_S))

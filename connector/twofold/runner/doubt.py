@@ -1,0 +1,54 @@
+"""In doubt too long: says of a prepared transaction that is older than `prepared.doubt_warning` who it is, what it holds up, and what a person could do. Nothing is ever done about it here.
+
+Once when it becomes so, then again each time its age has doubled; after a restart anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from twofold.positions import Lsn, PreparedIdentity
+from twofold.runner.waiting import PreparedRows
+
+_log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+
+
+class Doubts:
+    """One a run; used by the thread that reads, and asks nobody."""
+
+    def __init__(self, database: str, threshold_s: float) -> None:
+        self._database = database
+        self._threshold_s = threshold_s
+        self._look_at_s = 0.0
+        self._said_at_age_s: dict[PreparedIdentity, float] = {}
+
+    def look(self, prepared: Iterable[PreparedRows], read_lsn: Lsn, now_s: float) -> None:
+        """`now_s`: the time of day. Called every turn, looks once a second."""
+        if now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + LOOK_S
+        said, self._said_at_age_s = self._said_at_age_s, {}
+        for each in prepared:
+            age_s = now_s - each.prepared_at_us / 1e6
+            said_at_s = said.get(each.identity, 0.0)
+            if age_s >= max(self._threshold_s, 2 * said_at_s):
+                _log.warning("%s", self._words(each, age_s, read_lsn))
+                said_at_s = age_s
+            self._said_at_age_s[each.identity] = said_at_s
+
+    def _words(self, prepared: PreparedRows, age_s: float, read_lsn: Lsn) -> str:
+        commit, rollback = statements(prepared.identity.gid)
+        return (
+            f"in doubt too long: {prepared.identity.gid} (xid {prepared.identity.xid}, database {self._database}) is prepared for {age_s:.0f} s (prepared.doubt_warning:"
+            f" {self._threshold_s:g} s), holds {max(0, read_lsn - prepared.prepare_lsn)} bytes of WAL, {prepared.rows.records} rows in {', '.join(prepared.topics) or 'no topic'};"
+            f" twofold status names its owner, who ends it: {commit} or {rollback}"
+        )
+
+
+def statements(gid: str) -> tuple[str, str]:
+    """What a person could run, in that transaction's database. Never run by us."""
+    quoted = gid.replace("'", "''")
+    return f"COMMIT PREPARED '{quoted}';", f"ROLLBACK PREPARED '{quoted}';"
