@@ -55,8 +55,8 @@ def postgres(version: str | None) -> Iterator[str]:
         DockerContainer(POSTGRES.format(version=version or "18"))
         .with_env("POSTGRES_HOST_AUTH_METHOD", "trust")
         .with_command(["postgres", *settings])
-        .with_bind_ports(5432, port)
     )
+    _bind(container, 5432, port)
     dsn = f"host={LOOPBACK} port={port} user=postgres dbname=postgres"
 
     with container:
@@ -87,7 +87,8 @@ def kafka() -> Iterator[str]:
         "KAFKA_SHARE_COORDINATOR_STATE_TOPIC_MIN_ISR": "1",
         "KAFKA_TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS": "1000",
     }
-    container = DockerContainer(KAFKA).with_bind_ports(9092, port).with_envs(**environment)
+    container = DockerContainer(KAFKA).with_envs(**environment)
+    _bind(container, 9092, port)
     bootstrap = f"{LOOPBACK}:{port}"
 
     def answers() -> None:
@@ -102,12 +103,18 @@ def kafka() -> Iterator[str]:
 def registry() -> Iterator[str]:
     """The URL for a client of Confluent's registry."""
     port = choose_port(None, "the registry")
-    container = DockerContainer(REGISTRY).with_bind_ports(8080, port)
+    container = DockerContainer(REGISTRY)
+    _bind(container, 8080, port)
     url = RegistryServer.address(port)
 
     with container:
         _wait(container, lambda: RegistryServer.prove_ready(url), OSError)
         yield url
+
+
+def _bind(container: DockerContainer, inside: int, port: int) -> None:
+    """On loopback alone: with_bind_ports would open the port on all addresses of this machine."""
+    container.ports[str(inside)] = (LOOPBACK, port)
 
 
 def _wait(container: DockerContainer, answers: Callable[[], None], not_yet: type[Exception]) -> None:
