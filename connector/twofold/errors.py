@@ -9,6 +9,8 @@
       RunEnded              -        something failed in mid-run; the run drops its memory and recovers by the one path
       MalformedMessage      exit 7   a server sent bytes that cannot be what they claim: report it with the offset
 
+Beside them: 1, an unforeseen error (a bug: report it with its traceback); 8, a call into librdkafka did not come back (`sink.watch` ends the process; start it again); 130, Ctrl-C.
+
 KafkaError of confluent_kafka is not an Exception: the sink catches it by name and raises one of these.
 """
 

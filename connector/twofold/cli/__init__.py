@@ -32,6 +32,7 @@ Exit statuses:
   1  unforeseen error           5  refused: going on could lose or repeat data
   2  wrong usage, configuration 6  fenced: another instance took over
   3  something is missing       7  a server sent malformed bytes
+                                8  Kafka's client hung: start it again
 """
 
 
