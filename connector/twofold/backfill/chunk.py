@@ -11,6 +11,7 @@ from twofold.backfill.plan import Snapshot
 from twofold.positions import Lsn
 from twofold.sink.batch import Record
 from twofold.source.messages import Relation
+from twofold.spool import Waiting
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan
 
@@ -66,6 +67,8 @@ class Chunk:
     at_us: int
     rows: int
     size: int
+    whole: Waiting | None = None
+    """Of a table without a message key all rows, as batches in the spool."""
     answer: Future[Verdict | None] = field(default_factory=Future)
     """None: it was not published, read it again."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from twofold.backfill.place import Place
 from twofold.backfill.plan import Drop, Memory, Snapshot
 from twofold.sink.batch import Record, RowBatch
 from twofold.sink.publisher import Publisher
+from twofold.spool import Spool, Waiting
 from twofold_avro import wire
 from twofold_avro.records import Commit, Pin, Prepared, Progress, without_logical_types
 
@@ -32,7 +33,10 @@ class _Load:
 
     state: PinState
     place: Place
+    keyless: bool
     memory: Memory = field(default_factory=Memory)
+    held: Waiting | None = None
+    """Of a table without a message key the rows of all transactions that were published: they come behind its one chunk."""
 
 
 class Gate:
@@ -43,16 +47,18 @@ class Gate:
         publisher: Publisher,
         *,
         pins: Mapping[str, Pin],
-        in_backfill: Collection[str],
+        in_backfill: Mapping[str, bool],
         schema_of: Callable[[int], str],
+        spool: Spool,
     ) -> None:
-        """`in_backfill`: the topics of tables that are, kept up to date by the thread that runs the turn, which adds one before its first row comes."""
+        """`in_backfill`: the topics of tables that are, and whether the table is without a message key; the thread that runs the turn adds one before its first row comes."""
         self._publisher = publisher
         self._pins = dict(pins)
         self._in_backfill = in_backfill
         self._loads: dict[str, _Load] = {}
         self._unwritten: set[str] = set()
         self._look = _Look(schema_of)
+        self._spool = spool
 
     def produce(self, batch: RowBatch) -> None:
         """Rows of committed transactions."""
@@ -98,16 +104,32 @@ class Gate:
         drop = load.memory.judge(chunk.snapshot)
         load.memory.forget(chunk.snapshot)
         batch = RowBatch()
-        if chunk.copying is not None and not drop.everything:
+        if chunk.copying is not None and chunk.whole is None and not drop.everything:
             kept = batch.lists(chunk.topic, chunk.copying.partitions)
             for mine, read in zip(kept, chunk.lists, strict=True):
                 mine += [record for record in read if _key(record) not in drop.keys]
+        if chunk.whole is not None:
+            self._publish_whole(chunk.whole, chunk.snapshot, load)
         load.place = _next(load.place, chunk, drop).counted(batch.records, chunk.size)
         load.state = "ready" if load.place.complete else "running"
         self._publisher.produce(batch)
         self._unwritten.add(chunk.topic)
         self.commit(commit, progress, pins=pins)
         chunk.answer.set_result(Verdict(load.place, load.state))
+
+    def _publish_whole(self, whole: Waiting, snapshot: Snapshot, load: _Load) -> None:
+        """All rows that the snapshot showed, then what it did not see."""
+        for piece in whole.chunks():
+            self._publisher.produce(RowBatch.from_bytes(piece))
+        if load.held is None:
+            return
+        for piece in load.held.chunks():
+            rows = RowBatch()
+            for topic, _, records in RowBatch.from_bytes(piece).partitions():
+                rows.lists(topic, 1)[0].extend(r for r in records if not snapshot.sees(self._look.at(r["value"])[0]))
+            self._publisher.produce(rows)
+        load.held.drop()
+        load.held = None
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
         """All snapshots of this table's load that are still to come see as much as this one."""
@@ -118,7 +140,8 @@ class Gate:
         if load is None:
             pin = self._pins.get(topic)
             state = pin.backfill if pin and pin.backfill != "ready" else "waiting"
-            load = self._loads[topic] = _Load(state, Place.from_bytes(pin.bound if pin else None))
+            place = Place.from_bytes(pin.bound if pin else None)
+            load = self._loads[topic] = _Load(state, place, keyless=self._in_backfill.get(topic, False))
         return load
 
     def _pinned(self, topic: str, pin: Pin) -> Pin:
@@ -130,6 +153,12 @@ class Gate:
         return replace(pin, backfill=load.state, bound=bound)
 
     def _note(self, batch: RowBatch) -> None:
+        for topic in batch.topics:
+            if topic not in self._in_backfill or (load := self._load(topic)).state == "ready":
+                continue
+            if load.keyless and (rows := batch.take(topic)):
+                load.held = load.held or self._spool.new()
+                load.held.append(rows.to_bytes())
         for topic, _, records in batch.partitions():
             if topic in self._in_backfill and (load := self._load(topic)).state != "ready":
                 self._note_table(topic, load, records)

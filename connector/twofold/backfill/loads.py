@@ -194,6 +194,8 @@ class Loads:
         """True: it was the last one."""
         chunk = reader.read(load.place, ask=lambda ask: self._answer(load, ask.answer, ask))
         verdict = self._answer(load, chunk.answer, chunk)
+        if chunk.whole is not None:
+            chunk.whole.drop()
         if verdict is None:
             return False
         load.place = verdict.place

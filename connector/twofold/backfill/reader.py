@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from twofold.backfill.chunk import KEY_HEAD, Ask, Chunk, Copying, Seen
 from twofold.backfill.place import Place, key_texts
 from twofold.backfill.plan import Snapshot
+from twofold.sink.batch import RowBatch
 from twofold.source import locks
 from twofold.source.copying import Copier, View
 from twofold.source.messages import Relation
+from twofold.spool import Spool
 from twofold_avro.transcode import TransactionHeader
 
+PIECE_BYTES = 1 << 20
 AGAIN_MAX = 200
 """How many keys are read again at a time."""
 
@@ -21,13 +24,23 @@ class Reader:
     """Of one table; used by one thread, but for `cancel`."""
 
     def __init__(
-        self, conninfo: str, publication: str, *, topic: str, schema: str, table: str, chunk_rows: int, chunk_bytes: int
+        self,
+        conninfo: str,
+        publication: str,
+        *,
+        topic: str,
+        schema: str,
+        table: str,
+        chunk_rows: int,
+        chunk_bytes: int,
+        spool: Spool,
     ) -> None:
         self._copier = Copier(conninfo, publication, schema, table)
         self._topic = topic
         self._schema, self._table = schema, table
         self._chunk_rows = chunk_rows
         self._chunk_bytes = chunk_bytes
+        self._spool = spool
         self._known: tuple[Relation, Copying] | None = None
 
     def cancel(self) -> None:
@@ -57,6 +70,8 @@ class Reader:
             if self._known is None or self._known[0] != view.described.relation:
                 self._known = view.described.relation, ask(Ask(view.described.relation))
             copying = self._known[1]
+            if copying.shape.keyless:
+                return self._whole(view, copying)
             lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
             header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
             rows = size = 0
@@ -91,6 +106,36 @@ class Reader:
             return self._copier.rows(view.described, shape, among=[key_texts(shape, key) for key in sorted(among)])
         after = None if place.after is None else key_texts(shape, place.after)
         return self._copier.rows(view.described, shape, after=after, limit=self._chunk_rows)
+
+    def _whole(self, view: View, copying: Copying) -> Chunk:
+        """All rows at once: without a key nothing tells which of them the stream has too."""
+        assert view.described is not None
+        header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
+        whole, batch = self._spool.new(), RowBatch()
+        rows = size = 0
+        for row in self._copier.rows(view.described, copying.shape):
+            copying.plan.append_copy(row, 0, view.lsn, header, ts_ms, batch.lists(self._topic, 1))
+            rows += 1
+            size += len(row)
+            batch.bytes += len(row)
+            if batch.bytes >= PIECE_BYTES:
+                whole.append(batch.to_bytes())
+                batch = RowBatch()
+        whole.append(batch.to_bytes())
+        return Chunk(
+            topic=self._topic,
+            copying=copying,
+            lists=[],
+            snapshot=Snapshot.parse(view.snapshot),
+            end_lsn=self._copier.end_of_log(),
+            last=None,
+            among=frozenset(),
+            scanned=True,
+            at_us=view.at_us,
+            rows=rows,
+            size=size,
+            whole=whole,
+        )
 
     def _gone(self, place: Place, view: View) -> Chunk:
         snapshot = Snapshot.parse(view.snapshot)

@@ -21,7 +21,7 @@ from twofold.ops.marks import NO_MARKS, Marks, MarkState
 from twofold.positions import NO_LSN, Lsn
 
 Phase = Literal["starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped"]
-Kind = Literal["main", "prepared", "progress"]
+Kind = Literal["main", "prepared", "progress", "backfill"]
 
 JOURNAL_MAX = 60
 LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -217,6 +217,8 @@ class Chronicle:
             case actions.CommitMain(_, _, transactions, rows):
                 self._flights.append(_Flight("main" if rows else "progress", transactions, rows, self._oldest_us))
                 self._oldest_us = 0
+            case actions.CommitChunk():
+                self._flights.append(_Flight("backfill", 0, 0, 0))
             case actions.CommitPrepared(identity):
                 mark = self._marks.live.get(identity)
                 self._flights.append(_Flight("prepared", 1, mark.rows if mark else 0, at_us))

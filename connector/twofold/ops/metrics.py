@@ -72,7 +72,7 @@ class Metrics:
             "twofold_transactions", "Source transactions committed in Kafka.", totals.transactions
         )
         commits = CounterMetricFamily("twofold_commits", "Kafka transactions committed.", labels=["kind"])
-        for kind in ("main", "prepared", "progress"):
+        for kind in ("main", "prepared", "progress", "backfill"):
             commits.add_metric([kind], totals.commits[kind])
         yield commits
         outcomes = CounterMetricFamily(

@@ -5,7 +5,7 @@
 4. Check that slot, server, progress and commit records tell one story (`runner.checks`).
 5. Stream.
 
-What a step opened is closed again when a later one fails.
+What a step opened is closed again when a later one fails. A stop in the middle of it ends it at once (`Stopped`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TypeVar
 
 from twofold import failpoints
@@ -27,6 +28,7 @@ from twofold.bridge import Policy, State, initial
 from twofold.config import Config
 from twofold.errors import MissingGround, UsageError
 from twofold.positions import Lsn, PreparedIdentity, format_lsn
+from twofold.runner.aside import Aside
 from twofold.runner.carrier import Carrier, Origin, Positions
 from twofold.runner.checks import check
 from twofold.runner.collector import Collector
@@ -50,22 +52,22 @@ from twofold.spool import Spool
 from twofold_avro.records import Progress
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
-TEND_INTERVAL_S = 0.2
 CLOSE_WAIT_S = 5.0
 
 
-def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
-    """All five steps but the last; `opened` closes what they opened."""
-    session = take_slot(config, opened)
+def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patience: int = 1) -> Run:
+    """All five steps but the last; `opened` closes what they opened. Kafka transactions may take `patience` times as long as configured."""
+    aside = Aside(stop, opened)
+    session = aside(lambda: take_slot(config, opened))
+    aside.tend = session.tend
     failpoints.hit("after_start_replication")
     registry = Registry(registry_settings(config))
     opened.callback(registry.close)
     topics = Topics(kafka_settings(config), topic_policy(config))
-    fencing = _tending(session, lambda: _fence(config, registry, topics, opened))
+    fencing = aside(lambda: _fence(config, registry, topics, opened, patience))
     recovered = fencing.recovered
-    slot, server, history = _tending(session, lambda: look_at_source(config))
+    slot, server, history = aside(lambda: look_at_source(config))
     progress = check(recovered, slot, server, history, prefix=config.prefix, two_phase=config.source.two_phase)
     failpoints.hit("after_checks")
 
@@ -82,9 +84,9 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
         pins=recovered.pins,
         load_first=config.source.backfill,
     )
-    published = _tending(session, lambda: published_tables(config.conninfo, config.publication))
-    _tending(session, lambda: tables.check(published))
-    _tending(session, lambda: tables.announce(published))
+    published = aside(lambda: published_tables(config.conninfo, config.publication))
+    aside(lambda: tables.check(published))
+    aside(lambda: tables.announce(published))
     state = _state(config, fencing, progress, slot, server)
     spool = Spool(config.spool.folder / config.name, memory_max=config.spool.memory, disk_max=config.spool.disk)
     opened.callback(spool.close)
@@ -97,7 +99,9 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
         state.sequence,
         len(recovered.unresolved),
     )
-    gate = Gate(fencing.publisher, pins=recovered.pins, in_backfill=tables.in_backfill, schema_of=registry.schema)
+    gate = Gate(
+        fencing.publisher, pins=recovered.pins, in_backfill=tables.in_backfill, schema_of=registry.schema, spool=spool
+    )
     carrier = Carrier(
         worker=worker,
         publisher=fencing.publisher,
@@ -114,7 +118,7 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
         collector=Collector(tables=tables, spool=spool, skips=state.skips, has=state.has, parks=config.prepared.parks),
         carrier=carrier,
         worker=worker,
-        loading=Loading(_loads(config, carrier, opened), tables, carrier),
+        loading=Loading(_loads(config, carrier, spool, opened), tables, carrier),
         timers=Timers(
             open_within_s=config.prepared.open_within,
             hold_s=config.prepared.hold,
@@ -127,7 +131,7 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack) -> Run:
     )
 
 
-def _loads(config: Config, carrier: Carrier, opened: ExitStack) -> Loads:
+def _loads(config: Config, carrier: Carrier, spool: Spool, opened: ExitStack) -> Loads:
     def reader(load: Load) -> Reader:
         return Reader(
             config.conninfo,
@@ -137,6 +141,7 @@ def _loads(config: Config, carrier: Carrier, opened: ExitStack) -> Loads:
             table=load.table,
             chunk_rows=config.backfill.chunk_rows,
             chunk_bytes=config.backfill.chunk_bytes,
+            spool=spool,
         )
 
     loads = Loads(config.backfill, make_reader=reader, delivered=carrier.delivered)
@@ -165,7 +170,7 @@ def take_slot(config: Config, opened: ExitStack) -> ReplicationSession:
     return session
 
 
-def _fence(config: Config, registry: Registry, topics: Topics, opened: ExitStack) -> Fencing:
+def _fence(config: Config, registry: Registry, topics: Topics, opened: ExitStack, patience: int) -> Fencing:
     settings, names = kafka_settings(config), names_of(config)
     bound_s = topics.transaction_max_timeout_ms() / 1000
     if config.kafka.transaction_timeout > bound_s:
@@ -173,6 +178,8 @@ def _fence(config: Config, registry: Registry, topics: Topics, opened: ExitStack
             f"kafka.transaction_timeout ({config.kafka.transaction_timeout:g} s) is above the brokers' transaction.max.timeout.ms ({bound_s:g} s): lower it and"
             " prepared.hold, or raise the brokers' limit"
         )
+    longest_ms = int(min(bound_s, config.kafka.transaction_timeout * patience) * 1000)
+    settings = replace(settings, transaction_timeout_ms=longest_ms)
     topics.ensure(bookkeeping(names, pinned=True))
     watch = Watch()
     opened.callback(watch.close)
@@ -210,14 +217,3 @@ def _state(
         in_doubt=unresolved,
         policy=policy,
     )
-
-
-def _tending(session: ReplicationSession, work: Callable[[], _T]) -> _T:
-    """Do it on another thread, so that PostgreSQL hears from us meanwhile."""
-    with ThreadPoolExecutor(1, "recovery") as executor:
-        future = executor.submit(work)
-        while True:
-            try:
-                return future.result(TEND_INTERVAL_S)
-            except NotYet:
-                session.tend()

@@ -121,7 +121,7 @@ class Tables:
         self.messages_topic = f"{prefix}.messages"
         self._unwritten_pins: dict[str, Pin] = {}
         self._load_first = load_first
-        self.in_backfill = {topic: None for topic, pin in pins.items() if pin.backfill != "ready"}
+        self.in_backfill = {topic: pin.key_schema is None for topic, pin in pins.items() if pin.backfill != "ready"}
 
     def check(self, published: Iterable[m.Relation]) -> None:
         """Every topic that is pinned must still be there as it was. Of a table that is published no more it may be gone: should rows come after all, it starts anew."""
@@ -270,7 +270,7 @@ class Tables:
 
     def _new_pin(self, shape: TableShape, topic: str, partitions: int, key_schema: str | None) -> Pin:
         if self._load_first:
-            self.in_backfill[topic] = None
+            self.in_backfill[topic] = shape.keyless
         state: Literal["waiting", "ready"] = "waiting" if self._load_first else "ready"
         return Pin(shape.schema, shape.table, partitions, key_schema, backfill=state)
 

@@ -65,6 +65,15 @@ class RowBatch:
                 if records:
                     yield topic, partition, records
 
+    def take(self, topic: str) -> RowBatch | None:
+        """The topic's records, which are no longer part of this batch; None if there are none."""
+        lists = self._topics.pop(topic, None)
+        if not lists or not any(lists):
+            return None
+        taken = RowBatch()
+        taken._topics[topic] = lists
+        return taken
+
     def clear(self) -> None:
         """Empty it; the lists that `lists` gave out before are no longer part of it."""
         self._topics.clear()

@@ -15,14 +15,17 @@ from twofold.source.trouble import words_of
 FIXED = {15: 13, 16: 9, 17: 5}
 """From this minor version on a change of a publication reaches transactions that were in progress; later majors were made with it."""
 
+# A prepared transaction keeps the name of the virtual transaction that it was; its own xid, which it holds a lock on, tells which one it is.
 _HOLDERS = """
-SELECT DISTINCT l.virtualtransaction AS virtual, l.pid,
+SELECT DISTINCT ON (l.virtualtransaction, l.pid) l.virtualtransaction AS virtual, l.pid,
        p.transaction::text::bigint AS xid, p.gid,
        coalesce(p.owner, a.usename)::text AS owner,
        extract(epoch FROM clock_timestamp() - coalesce(p.prepared, a.xact_start))::float8 AS age_s
   FROM pg_catalog.pg_locks l
   LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-  LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction
+  LEFT JOIN pg_catalog.pg_locks own
+         ON l.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid' AND own.granted AND own.virtualtransaction = l.virtualtransaction
+  LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = own.transactionid
  WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
    AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
    AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
@@ -33,6 +36,7 @@ SELECT DISTINCT l.virtualtransaction AS virtual, l.pid,
        SELECT t.relid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace,
               LATERAL pg_catalog.pg_partition_tree(c.oid) t
         WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND c.relkind = 'p')
+ ORDER BY l.virtualtransaction, l.pid, p.gid
 """
 
 
