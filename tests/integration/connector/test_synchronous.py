@@ -1,0 +1,201 @@
+"""Synchronous PREPARE: when PREPARE TRANSACTION returns, Kafka has the rows. docs/two-phase.md tells how it is set up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
+from pathlib import Path
+from statistics import median, quantiles
+
+import psycopg
+import pytest
+
+from connector_topics import UNCOMMITTED, gid_of
+from fix_connector import Installation, Maker, wait_until
+from fix_stack import VERSION, fresh_database, fresh_prefix
+from twofold.stack import KafkaCluster, PostgresServer
+
+
+class Synchronous:
+    """An installation whose connector is the server's one synchronous standby. Only coordinators wait for it."""
+
+    def __init__(self, here: Installation) -> None:
+        self.here = here
+        self._threads = ThreadPoolExecutor(40)
+
+    def appoint(self) -> None:
+        """The connector's slot is there: now it may be named."""
+        self.here.sql(f"ALTER SYSTEM SET synchronous_standby_names = '{self.here.prefix}'", "SELECT pg_reload_conf()")
+        wait_until(lambda: self.here.ask("SHOW synchronous_standby_names") == self.here.prefix)
+
+    def coordinator(self, gid: str, *statements: str, pids: list[int] | None = None) -> float:
+        """Prepares, and gives the time that PREPARE TRANSACTION took."""
+        with psycopg.connect(self.here.conninfo, autocommit=True) as session:
+            session.execute("SET synchronous_commit = remote_write")
+            if pids is not None:
+                pids.append(session.info.backend_pid)
+            for statement in ("BEGIN", *statements):
+                session.execute(statement.encode())
+            begun = time.monotonic()
+            session.execute(f"PREPARE TRANSACTION '{gid}'".encode())
+            return time.monotonic() - begun
+
+    def in_background(self, gid: str, *statements: str, pids: list[int] | None = None) -> Future[float]:
+        return self._threads.submit(self.coordinator, gid, *statements, pids=pids)
+
+    def waits(self, prepare: Future[float], gid: str) -> None:
+        """It is prepared in PostgreSQL, and PREPARE does not return."""
+        wait_until(
+            lambda: self.here.ask(
+                f"SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%{gid}%'"
+            )
+        )
+        with suppress(NotYet):
+            raise AssertionError(f"PREPARE returned after {prepare.result(2):.1f} s")
+
+    def rows_there(self, gid: str) -> list[int]:
+        return [s.value["after"]["id"] for s in self.here.read("account", UNCOMMITTED) if gid_of(s) == gid]
+
+
+@pytest.fixture(scope="module")
+def server(stack_folder: Path) -> Iterator[PostgresServer]:
+    made = PostgresServer(
+        stack_folder / "synchronous", settings={"synchronous_commit": "local", "fsync": "off"}, version=VERSION
+    )
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def here(connector: Maker, server: PostgresServer) -> Iterator[Installation]:
+    with fresh_database(server, f"db_{fresh_prefix()}") as conninfo:
+        yield connector(conninfo=conninfo, prepared={"synchronous": True})
+
+
+@pytest.fixture
+def sync(here: Installation) -> Iterator[Synchronous]:
+    yield Synchronous(here)
+    here.sql("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+
+
+def insert(key: int) -> str:
+    return f"INSERT INTO account VALUES ({key}, 1, 'x')"
+
+
+def test_prepare_returns_when_the_rows_can_be_read(sync: Synchronous) -> None:
+    here = sync.here
+    run = here.start()
+    sync.appoint()
+    flushed = "SELECT sync_state = 'sync' AND flush_lsn > '0/0' FROM pg_stat_replication"
+    assert wait_until(lambda: here.ask(flushed))
+
+    for n in range(1, 11):
+        sync.coordinator(f"g{n}", insert(n))
+        assert sync.rows_there(f"g{n}") == [n]
+    assert here.read("account") == []
+
+    # Nothing that is published: released by what the connector says of the stream's end.
+    with psycopg.connect(here.conninfo, autocommit=True) as session:
+        session.execute("SET synchronous_commit = remote_write")
+        begun = time.monotonic()
+        session.execute("INSERT INTO unpublished (filler) VALUES ('x')")
+        session.execute("CREATE TABLE not_published (id int)")
+        print(f"two transactions with nothing published: {time.monotonic() - begun:.3f} s")
+    sync.coordinator("empty", "INSERT INTO unpublished (filler) VALUES ('x')")
+
+    here.sql(
+        "ROLLBACK PREPARED 'empty'", *(f"{'COMMIT' if n % 2 else 'ROLLBACK'} PREPARED 'g{n}'" for n in range(1, 11))
+    )
+    topics = here.check()
+    assert {s.value["after"]["id"] for s in topics.rows if s.value["after"]["id"]} == {1, 3, 5, 7, 9}
+    run.stop()
+
+
+def test_one_that_is_parked_by_a_rule_is_acknowledged_at_once(sync: Synchronous) -> None:
+    here = sync.here
+    here.configure({"prepared": {"rules": [{"gid": "later*", "action": "park"}]}})
+    here.start()
+    sync.appoint()
+    sync.coordinator("later 1", insert(1))
+    assert sync.rows_there("later 1") == []
+    here.sql("COMMIT PREPARED 'later 1'")
+    here.check()
+
+
+def test_without_the_broker_prepare_does_not_return_and_a_rollback_leaves_nothing(
+    connector: Maker, server: PostgresServer, own_kafka: Callable[[], KafkaCluster], sync: Synchronous
+) -> None:
+    kafka = own_kafka()
+    here = connector(
+        conninfo=sync.here.conninfo,
+        kafka_server=kafka,
+        prepared={"synchronous": True},
+        kafka={"call_timeout": 5.0},
+        init=False,
+    )
+    here.init()
+    sync.here = here
+    here.start()
+    sync.appoint()
+    sync.coordinator("before", insert(1))
+    kafka.kill()
+    pids: list[int] = []
+    prepare = sync.in_background("never", insert(2), pids=pids)
+    sync.waits(prepare, "never")
+
+    # The coordinator's own deadline has come: it ends its session, and takes the transaction back.
+    here.ask(f"SELECT pg_terminate_backend({pids[0]})")
+    with pytest.raises(psycopg.OperationalError):
+        prepare.result(20)
+    here.sql("ROLLBACK PREPARED 'never'")
+    kafka.start()
+    here.sql("COMMIT PREPARED 'before'")
+    topics = here.check()
+    assert {s.value["after"]["id"] for s in topics.rows} == {0, 1}
+
+
+def test_the_connector_is_killed_before_it_has_acknowledged(sync: Synchronous) -> None:
+    here = sync.here
+    dying = here.start("after_open")
+    sync.appoint()
+    prepare = sync.in_background("g", insert(1))
+    assert dying.ended() == -9
+    sync.waits(prepare, "g")
+    here.start()
+    prepare.result(30)
+    assert sync.rows_there("g")
+    here.sql("COMMIT PREPARED 'g'")
+    here.check()
+
+
+def test_twenty_side_by_side(sync: Synchronous) -> None:
+    """More than are open at once now and then; what it costs them."""
+    here = sync.here
+    here.start()
+
+    def client(number: int) -> list[float]:
+        took = []
+        for n in range(10):
+            gid = f"c{number} {n}"
+            took.append(sync.coordinator(gid, insert(1000 * number + n)))
+            here.sql(f"COMMIT PREPARED '{gid}'")
+        return took
+
+    for how in ("asynchronous", "synchronous"):
+        if how == "synchronous":
+            sync.appoint()
+        with ThreadPoolExecutor(20) as clients:
+            first = 1 if how == "asynchronous" else 101
+            took = sorted(s for each in clients.map(client, range(first, first + 20)) for s in each)
+        middle, most = quantiles(took, n=20)[9], quantiles(took, n=20)[18]
+        print(
+            f"PREPARE, {how}, 20 clients: median {middle * 1000:.0f} ms, 95 % {most * 1000:.0f} ms, longest {took[-1] * 1000:.0f} ms"
+        )
+    one = [sync.coordinator(f"one {n}", insert(-1 - n)) for n in range(10)]
+    print(f"PREPARE, synchronous, one client: median {median(one) * 1000:.0f} ms")
+    here.sql(*(f"COMMIT PREPARED 'one {n}'" for n in range(10)))
+    here.check()
