@@ -75,7 +75,14 @@ class KafkaNode:
         jars = ":".join(map(str, ground.fetched(ground.locked("kafka"))))
         command = [str(java.for_kafka().program), *_JVM, f"-Dlog4j2.configurationFile={log4j}", "-cp", jars]
         if not (data / "meta.properties").exists():
-            formatting = [*command, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)]
+            formatting = [
+                *command,
+                "kafka.tools.StorageTool",
+                "format",
+                f"--cluster-id={cluster_id}",
+                "-c",
+                str(properties),
+            ]
             ground.run("Kafka's storage cannot be formatted", formatting, log=self.log)
         choose_port(self.port, "Kafka")
         choose_port(self.controller_port, "Kafka's controller")
