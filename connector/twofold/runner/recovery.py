@@ -13,12 +13,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TypeVar
 
 from twofold import failpoints
 from twofold.backfill.gate import Gate

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 
 from twofold.config import Config
 from twofold.errors import Fenced, RunEnded, Unreachable
+from twofold.runner.aside import Stopped
 from twofold.runner.observer import Observer, Silent
 from twofold.runner.recovery import recover
 from twofold.runner.streamed import StreamUnclear
@@ -43,6 +44,8 @@ def supervise(config: Config, stop: threading.Event, observer: Observer | None =
                 standing_by = None
                 observer.recovered(run.state)
                 run.go(observer)
+        except Stopped:
+            _log.info("stopped in the middle of recovery")
         except SlotBusy as busy:
             if standing_by != str(busy):
                 _log.info("standing by: %s", busy)

@@ -1,0 +1,101 @@
+"""Transactions that stay in doubt for long, and hundreds of them: nobody else waits for more than the time for which one may hold readers up."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from statistics import quantiles
+
+import psycopg
+import pytest
+
+from connector_topics import Tail, gid_of
+from fix_connector import START_S, Installation, Maker, Running
+from twofold.stack import PostgresServer
+
+SLACK_S = 8
+"""What a machine that is busy with other tests may add."""
+
+
+class Others:
+    """Plain transactions beside those in doubt, and how long each took to be visible to a read_committed reader."""
+
+    def __init__(self, here: Installation) -> None:
+        self._here = here
+        self._visible: Tail = here.tail("transfer")
+        self._given = 0
+        self.took: list[float] = []
+
+    def one(self, within_s: float) -> None:
+        self._given += 1
+        name = f"other {self._given}"
+        began = time.monotonic()
+        self._here.sql(f"INSERT INTO transfer VALUES ('{name}', 0, 1)")
+        assert self._visible.wait_for(lambda s: s.value["after"]["id"] == name, within_s)
+        self.took.append(time.monotonic() - began)
+
+    def say(self, when: str) -> None:
+        cut = quantiles(self.took, n=20)
+        print(
+            f"{when}: {len(self.took)} transactions of others, visible after {cut[9]:.2f} s (median), {cut[18]:.2f} s (95 %), {max(self.took):.2f} s (longest)"
+        )
+
+
+def restarted(here: Installation, run: Running) -> Running:
+    run.kill9()
+    return here.start()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("minutes", "kills"),
+    [(1 / 3, 2), pytest.param(10, 0, marks=pytest.mark.slow), pytest.param(10, 2, marks=pytest.mark.slow)],
+)
+def test_one_in_doubt_for_long(minutes: float, kills: int, connector: Maker) -> None:
+    here = connector(prepared={"hold": 5.0})
+    run = here.start()
+    others = Others(here)
+    here.prepare("doubt", "INSERT INTO transfer SELECT 'doubt ' || n, n, 1 FROM generate_series(1, 50) n")
+    began = time.monotonic()
+    killed = 0
+    while (age_s := time.monotonic() - began) < minutes * 60:
+        if killed < kills and age_s > minutes * 60 * (killed + 1) / (kills + 1):
+            run, killed = restarted(here, run), killed + 1
+        others.one(5 + SLACK_S)
+    others.say(f"one in doubt for {minutes:g} minutes, hold 5 s, killed {killed} times")
+    assert not [s for s in here.read("transfer") if gid_of(s) == "doubt"]
+    here.sql("COMMIT PREPARED 'doubt'")
+    topics = here.check()
+    assert len([s for s in topics.rows if gid_of(s) == "doubt"]) == 50
+    assert killed == kills
+
+
+def test_five_hundred_in_doubt_and_a_pool_of_eight(
+    connector: Maker, own_postgres: Callable[..., PostgresServer]
+) -> None:
+    server = own_postgres(settings={"max_prepared_transactions": "600", "fsync": "off"})
+    here = connector(conninfo=server.dsn(), prepared={"hold": 2.0, "pool": 8})
+    run = here.start()
+    others = Others(here)
+    gids = [f"g{n}" for n in range(1, 501)]
+    with psycopg.connect(here.conninfo, autocommit=True) as session:
+        for n, gid in enumerate(gids, 1):
+            session.execute("BEGIN")
+            session.execute("INSERT INTO account VALUES (%s, 1, 'in doubt')", (n,))
+            session.execute("INSERT INTO transfer VALUES (%s, %s, 1)", (gid, n))
+            session.execute(f"PREPARE TRANSACTION '{gid}'".encode())
+    for _ in range(2):
+        for _ in range(5):
+            others.one(2 + SLACK_S)
+        run = restarted(here, run)
+        others.one(START_S)
+    others.say("500 in doubt, pool 8, hold 2 s, killed twice")
+    random.Random(6).shuffle(gids)
+    committed = {gid for n, gid in enumerate(gids) if n % 3}
+    with psycopg.connect(here.conninfo, autocommit=True) as session:
+        for gid in gids:
+            session.execute(f"{'COMMIT' if gid in committed else 'ROLLBACK'} PREPARED '{gid}'".encode())
+    topics = here.check()
+    assert {gid_of(s) for s in topics.rows} - {None} == committed
+    run.stop()

@@ -1,0 +1,117 @@
+"""A standby is promoted with the failover slot that it has kept: the connector goes on from there, or refuses where the new primary lacks what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from connector_topics import gid_of
+from connector_workload import Workload
+from fix_connector import Installation, Maker, wait_until
+from standby import SLOT, ask, promote, standby_of
+from twofold.errors import Refused
+from twofold.stack import PostgresServer
+
+pytestmark = pytest.mark.slow
+
+
+class Pair:
+    """A primary with a connector, and its standby."""
+
+    def __init__(self, primary: PostgresServer, standby: PostgresServer, here: Installation) -> None:
+        self.primary = primary
+        self.standby = standby
+        self.here = here
+
+    def wait_for_slot(self) -> None:
+        """Until the standby has the connector's slot, to keep."""
+        synced = f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{self.here.prefix}'"
+        wait_until(lambda: ask(self.standby, synced), 90, "the standby has the slot")
+
+    def wait_for_replay(self) -> None:
+        """Until the standby has replayed all that the primary has."""
+        written = ask(self.primary, "SELECT pg_current_wal_lsn()")
+        wait_until(lambda: ask(self.standby, f"SELECT pg_last_wal_replay_lsn() >= '{written}'"), 60, "it has replayed")
+
+    def fail_over(self) -> None:
+        """The primary is dead; the standby takes its place, also in the configuration."""
+        self.primary.kill()
+        promote(self.standby)
+        self.here.conninfo = self.standby.dsn()
+        self.here.configure({"source": {"dsn": self.standby.dsn()}})
+
+
+@pytest.fixture
+def make_pair(connector: Maker, own_postgres: Callable[..., PostgresServer], open_folder: Path):  # type: ignore[no-untyped-def]
+    with ExitStack() as ending:
+
+        def make(version: str, **settings: str) -> Pair:
+            primary = own_postgres(version=version, settings=settings)
+            standby = standby_of(primary, open_folder / "standby")
+            ending.callback(standby.stop)
+            return Pair(primary, standby, connector(conninfo=primary.dsn(), source={"failover": True}))
+
+        yield make
+
+
+MakePair = Callable[..., Pair]
+
+
+@pytest.mark.parametrize("version", ["17", "18"])
+def test_goes_on_with_prepared_transactions_open_across_the_promotion(version: str, make_pair: MakePair) -> None:
+    """The primary sends the connector nothing that the standby lacks (synchronized_standby_slots)."""
+    pair = make_pair(version, synchronized_standby_slots=SLOT)
+    here = pair.here
+    work = Workload(here, seed=12)
+    work.running = run = here.start()
+    work.run()
+    here.caught_up()
+    pair.wait_for_slot()
+    work.run()
+    open_ones = [work.prepare(open_it=True) for _ in range(3)]
+    parked = work.prepare(keyless=True)
+    work.plain()
+    here.caught_up()
+    pair.wait_for_replay()
+    run.kill9()
+    pair.fail_over()
+    work.connect()
+    work.running = run = here.start()
+    assert "; 0 in doubt" not in run.said()
+    for gid in (open_ones[0], parked, open_ones[2]):
+        work.commit(gid)
+    work.rollback(open_ones[1])
+    work.run()
+    work.settle()
+    topics = here.check()
+    assert {gid_of(s) for s in topics.rows} & {*open_ones, parked} == {open_ones[0], parked, open_ones[2]}
+    assert topics.progress[-1].value["timeline"] == 2
+    run.kill9()
+    work.running = here.start()
+    work.run()
+    work.settle()
+    here.check()
+
+
+def test_refuses_a_promoted_standby_that_lacks_published_transactions(make_pair: MakePair) -> None:
+    pair = make_pair("18")
+    here = pair.here
+    run = here.start()
+    here.sql("INSERT INTO account VALUES (1, 1, 'both have it')")
+    here.caught_up()
+    pair.wait_for_slot()
+    pair.wait_for_replay()
+    pair.standby.stop()
+    here.sql("INSERT INTO account VALUES (2, 1, 'the standby never had it')")
+    here.caught_up()
+    run.kill9()
+    pair.primary.kill()
+    pair.standby.start()
+    pair.fail_over()
+    error = here.refusal()
+    assert type(error) is Refused
+    assert "the server is on timeline 2; timeline 1, on which changes up to" in str(error)
+    assert "left it at" in str(error)
