@@ -27,7 +27,7 @@ from twofold.errors import TwofoldError
 from twofold.runner.setup import initialise
 from twofold.runner.supervisor import supervise
 
-START_S = 60
+START_S = 150
 """How long a recovery may take on a machine that has other things to do."""
 
 

@@ -114,7 +114,7 @@ def registry() -> Iterator[str]:
 
 def _bind(container: DockerContainer, inside: int, port: int) -> None:
     """On loopback alone: with_bind_ports would open the port on all addresses of this machine."""
-    container.ports[str(inside)] = (LOOPBACK, port)
+    container.ports[str(inside)] = (LOOPBACK, port)  # type: ignore[assignment]  # Docker takes an address with it
 
 
 def _wait(container: DockerContainer, answers: Callable[[], None], not_yet: type[Exception]) -> None:

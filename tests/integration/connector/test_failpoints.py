@@ -1,45 +1,63 @@
-"""kill -9 at every place where it can matter, under a workload that has everything; after the restart the topics are compared with the ledger."""
+"""kill -9 at every place where it can matter, under a workload that has everything; after the restart the topics are compared with the ledger.
+
+The fast form chains the places of a kind: each life begins in what the killed one before has left, and the comparison at the end sees what any of them has lost or doubled. The slow form
+compares after each place. docs/crash-matrix.md is made of both.
+"""
 
 from __future__ import annotations
 
 import signal
+import subprocess
+from contextlib import suppress
 
 import pytest
 
 from connector_workload import Workload
-from fix_connector import Installation, Maker
+from fix_connector import Installation, Maker, Running
+from fix_crashes import Died
 from twofold import failpoints
 
-PLACES = [
-    "after_read:2",
-    "after_decode:5",
-    "after_staging:2",
-    "after_begin:4",
-    "after_produce:3",
-    "after_flush:2",
-    "before_commit_record:3",
-    "after_commit_record:4",
-    "before_commit:2",
-    "after_commit:2",
-    "before_feedback:2",
-    "after_feedback:3",
-    "before_open",
-    "after_open",
-    "before_abort",
-    "after_abort",
-    "after_start_replication",
-    "fence_main",
-    "fence_prepared:2",
-    "after_takeover",
-    "after_progress_read",
-    "after_checks",
-]
+CHAINS = {
+    "reading": {
+        "after_read:2": "what was read is sent again",
+        "after_decode:5": "what was decoded is sent again; its Kafka transaction is aborted by the fence",
+        "after_staging:2": "the spool is thrown away; PostgreSQL sends the prepared rows again, since flush was held before the prepare",
+        "before_feedback:2": "PostgreSQL sends again what Kafka has: skipped, it starts before applied_lsn",
+        "after_feedback:3": "nothing is sent again but what has no outcome in Kafka",
+    },
+    "publishing": {
+        "after_begin:4": "an empty Kafka transaction is aborted by the fence",
+        "after_produce:3": "rows without a commit are aborted by the fence, and sent again",
+        "after_flush:2": "acknowledged rows without a commit are aborted by the fence, and sent again",
+        "before_commit_record:3": "rows without commit record are aborted by the fence, and sent again",
+        "after_commit_record:4": "rows, commit record and progress are aborted together",
+    },
+    "committing": {
+        "before_commit:2": "aborted as a whole, and sent again",
+        "after_commit:2": "the progress, read behind the fence, says that it is there: skipped when it is sent again",
+    },
+    "prepared": {
+        "before_open": "staged rows are sent again, and opened or parked",
+        "after_open": "the open Kafka transaction is aborted by the fence; the rows are sent again and opened anew",
+        "before_abort": "aborted by the fence",
+        "after_abort": "its ROLLBACK PREPARED comes again: an outcome like any other; parked ones are staged again",
+    },
+    "recovery": {
+        "after_start_replication": "the slot is free as soon as the connection is gone; recovery starts over",
+        "fence_main": "half a fence harms nobody: the next recovery fences all",
+        "fence_prepared:2": "the same, in the middle of the pool",
+        "after_takeover": "the next takeover record takes its place",
+        "after_progress_read": "nothing was written since: recovery starts over",
+        "after_checks": "nothing was written since: recovery starts over",
+    },
+}
+FOLLOWS = {place: follows for chain in CHAINS.values() for place, follows in chain.items()}
 AT_OTHER_HITS = ["after_begin", "before_commit:5", "after_commit", "after_commit:6", "before_open:3", "after_open:3"]
 """The same places for other transactions."""
 
 
 def test_every_place_is_tried() -> None:
-    assert {place.partition(":")[0] for place in PLACES} == failpoints.NAMES
+    assert {place.partition(":")[0] for place in FOLLOWS} == failpoints.NAMES
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +70,45 @@ def work(here: Installation) -> Workload:
     return Workload(here, seed=6)
 
 
-@pytest.mark.parametrize("place", [*PLACES, *(pytest.param(p, marks=pytest.mark.slow) for p in AT_OTHER_HITS)])
-def test_killed_at(place: str, here: Installation, work: Workload) -> None:
-    """One history for all places: each is compared from its beginning."""
-    dying = here.start(place, ready=False)
+def die(dying: Running, work: Workload) -> None:
+    """Work until it is dead."""
+    work.running = dying
+    for _ in range(5):
+        if not dying.dead:
+            work.run()
+        with suppress(subprocess.TimeoutExpired):
+            assert dying.ended(within_s=5) == -signal.SIGKILL, dying.said()
+            return
+    raise AssertionError(f"it lives on: {dying.said()}")
+
+
+def compare(here: Installation, work: Workload) -> None:
+    """Let it recover and go on, then compare all that there was, from the beginning."""
+    work.running = here.start()
+    work.run()
+    work.settle()
+    here.check()
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+def test_killed_again_and_again(kind: str, here: Installation, work: Workload, died: Died) -> None:
     try:
-        work.running = dying
-        work.run()
-        assert dying.ended() == -signal.SIGKILL
-        work.running = here.start()
-        work.run()
-        work.settle()
-        here.check()
+        for place in CHAINS[kind]:
+            die(here.start(place, ready=False), work)
+        compare(here, work)
     finally:
         here.forget_runs()
+    for place, follows in CHAINS[kind].items():
+        died(place, "twofold run", follows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [*FOLLOWS, *AT_OTHER_HITS])
+def test_killed_once(place: str, here: Installation, work: Workload, died: Died) -> None:
+    try:
+        die(here.start(place, ready=False), work)
+        compare(here, work)
+    finally:
+        here.forget_runs()
+    name = place.partition(":")[0]
+    died(place, "twofold run", next(f for p, f in FOLLOWS.items() if p.partition(":")[0] == name))
