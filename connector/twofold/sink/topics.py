@@ -113,7 +113,10 @@ class Topics:
         missing = [w for w in asked.values() if w.name not in found]
         if missing:
             self._create(missing)
-            found |= self._await_made([w.name for w in missing])
+            made = self._await_made([w.name for w in missing])
+            for name, topic in made.items():
+                _check(asked[name], topic, self._policy)  # somebody else may have made it a moment ago
+            found |= made
         _check_retention(asked, found)
         return {name: topic.partitions for name, topic in found.items()}
 
