@@ -22,7 +22,7 @@ from twofold.sink.records import register_fixed
 from twofold.sink.registry import Registry
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
-from twofold.source import identity, setup
+from twofold.source import ground, identity, setup
 from twofold.source.catalog import Catalog
 from twofold.source.copying import has_rows
 from twofold.source.published import published_tables
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 def initialise(config: Config, say: Say) -> None:
     """Make what is missing; say what was made."""
-    published = _published(config) if config.source.tables else None
+    published = wanted_publication(config)
     slot = identity.slot_state(config.conninfo, config.slot)
     database = identity.identify(config.conninfo).database
     if slot is not None and slot.database != database:
@@ -43,6 +43,9 @@ def initialise(config: Config, say: Say) -> None:
     if slot is not None and slot.active_pid is not None:
         say(f"initialised already: slot {config.slot} is in use by process {slot.active_pid}, the connector is running")
         return
+    if slot is None:
+        for advice in ground.require(config.conninfo, slot=config.slot, two_phase=config.source.two_phase):
+            say(f"note: {advice}")
     with ExitStack() as opened:
         first = _First(config, opened)
         if first.progress and first.progress.applied_lsn and slot:
@@ -106,7 +109,10 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
     }
 
 
-def _published(config: Config) -> setup.Published:
+def wanted_publication(config: Config) -> setup.Published | None:
+    """What source.tables says; None if it says nothing, and the publication must be there already."""
+    if not config.source.tables:
+        return None
     tables, schemas = [], []
     for entry in config.source.tables:
         schema, dot, table = entry.partition(".")

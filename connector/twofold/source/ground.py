@@ -1,4 +1,4 @@
-"""Whether a source is fit for Twofold, and what mends it if not. Reads only; `doctor` shows all, `init` and `run` stop at what must be mended."""
+"""Whether a source is fit for Twofold, and what mends it if not. Reads only. `init` stops at what must be mended before it makes a slot; it and `run` pass the advice on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Finding:
         return f"{self.what}; remedy: {self.remedy}"
 
 
-def require(conninfo: str, *, slot: str, publications: Sequence[str], two_phase: bool) -> tuple[Finding, ...]:
+def require(conninfo: str, *, slot: str, publications: Sequence[str] = (), two_phase: bool) -> tuple[Finding, ...]:
     """Raise MissingGround with all that must be mended; else return the advice."""
     findings = examine(conninfo, slot=slot, publications=publications, two_phase=two_phase)
     if must := [finding for finding in findings if finding.must]:
@@ -88,21 +88,17 @@ def _server(connection: Plain, *, slot_exists: bool, two_phase: bool) -> list[Fi
                 must=False,
             )
         )
-    return findings + _minor(version)
+    return [*findings, *known_bugs(version)]
 
 
-def _minor(version: int) -> list[Finding]:
+def known_bugs(version: int) -> tuple[Finding, ...]:
+    """What is known of this minor version, given as server_version_num."""
     major, minor = divmod(version, 10000)
     floor = FLOORS.get(major, 0)
     if minor >= floor:
-        return []
-    return [
-        Finding(
-            f"PostgreSQL {major}.{minor} has known bugs in two-phase decoding (outcomes without their prepare, or the reverse)",
-            f"upgrade to {major}.{floor} or later",
-            must=False,
-        )
-    ]
+        return ()
+    what = f"PostgreSQL {major}.{minor} has known bugs in two-phase decoding (outcomes without their prepare, or the reverse)"
+    return (Finding(what, f"upgrade to {major}.{floor} or later", must=False),)
 
 
 def _publications(connection: Plain, wanted: Sequence[str]) -> list[Finding]:
