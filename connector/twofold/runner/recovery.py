@@ -10,6 +10,7 @@ What a step opened is closed again when a later one fails. A stop in the middle 
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -40,7 +41,7 @@ from twofold.sink.records import register_fixed
 from twofold.sink.registry import Registry
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
-from twofold.source import identity
+from twofold.source import ground, identity
 from twofold.source.catalog import Catalog
 from twofold.source.published import published_tables
 from twofold.source.session import ReplicationSession, SessionOptions
@@ -64,6 +65,7 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patienc
     fencing = aside(lambda: _fence(config, registry, topics, opened, patience))
     recovered = fencing.recovered
     slot, server, history = aside(lambda: look_at_source(config))
+    _note_known_bugs(server.version_num)
     progress = check(recovered, slot, server, history, prefix=config.prefix, two_phase=config.source.two_phase)
     failpoints.hit("after_checks")
 
@@ -182,6 +184,13 @@ def _fence(config: Config, registry: Registry, topics: Topics, opened: ExitStack
     fencing = fence(settings, names, registry, register_fixed(registry, names), pool=config.prepared.pool, watch=watch)
     opened.callback(fencing.publisher.close)
     return fencing
+
+
+@functools.cache
+def _note_known_bugs(version: int) -> None:
+    """Once in the process's life, and again if the server is another one."""
+    for finding in ground.known_bugs(version):
+        _log.warning("%s", finding)
 
 
 def look_at_source(
