@@ -247,7 +247,9 @@ class Writer:
         yield tx
         assert producer.flush(30) == 0
 
-    def finish(self, tx: Open, *, kind: str = "batch") -> records.Commit:
+    def finish(
+        self, tx: Open, *, kind: str = "batch", prepared: tuple[records.PreparedOutcome, ...] = ()
+    ) -> records.Commit:
         """The commit record and the commit."""
         self.sequence += 1
         commit = records.Commit(
@@ -257,6 +259,7 @@ class Writer:
             committed_at=time.time_ns() // 1000,
             transactions=tx.transactions,
             rows=tx.rows,
+            prepared=prepared,
             ranges=tuple(records.Range(t, p, s.first, s.last, s.count) for (t, p), s in sorted(tx.stretches.items())),
             backfilling=self.backfilling,
         )

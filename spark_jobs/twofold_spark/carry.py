@@ -18,7 +18,9 @@ from pyspark.sql import functions as f
 
 from twofold_spark.errors import Refused
 
-OP, UNCHANGED, COPIES = "_op", "_unchanged", "_copies"
+OP, UNCHANGED, COPIES, KEY = "_op", "_unchanged", "_copies", "_key"
+KEY_TEXT = "_key_"
+"""Before a key column's name: the text that the message key has of it."""
 _SENT, _MOVED, _TABLE, _LOST = "sent", "moved", "table", "lost"
 
 
@@ -31,7 +33,7 @@ def carried(
     """
     columns = sorted(row[0] for row in records.select(f.explode("unchanged")).distinct().collect())
     history = _history(records, key, columns).persist()
-    last = history.groupBy("_key").agg(
+    last = history.groupBy(KEY).agg(
         f.max(f.struct("_offset", *(c for c in history.columns if c != "_offset"))).alias("l")
     )
     rows = last.select("l.*").where(f.col(OP).isNotNull())
@@ -46,6 +48,7 @@ def carried(
         *(values.get(name, f.col("image")[name]).alias(name) for name in names),
         f.col(OP),
         f.filter(kept, lambda name: name.isNotNull()).alias(UNCHANGED),
+        KEY,
     )
     return folded, history
 
@@ -55,7 +58,7 @@ def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> Da
     place = (f.col("transaction.id").alias("tx"), f.col("source.lsn").alias("lsn"))
     image = f.when(f.col("op") == "d", f.col("before")).otherwise(f.col("after"))
     events = records.withColumn("image", image).select(
-        f.col("key").alias("_key"),
+        f.col("key").alias(KEY),
         f.col("offset").alias("_offset"),
         f.col("op").alias(OP),
         f.struct(*place, *(f.col("image")[k].alias(k) for k in key)).alias("_this"),
@@ -63,7 +66,7 @@ def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> Da
         "image",
         "unchanged",
     )
-    so_far = Window.partitionBy("_key").orderBy("_offset").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    so_far = Window.partitionBy(KEY).orderBy("_offset").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     place_type = events.schema["_past"].dataType
     for column in columns:
         sent = f.struct(
@@ -139,6 +142,15 @@ def _looked_up(
     value_type = rows.select(f"{state}.value").schema[0].dataType
     found: Column = f.lit(None).cast(value_type)
     if table is not None and column in table.columns:
+        speechless = f.lit(False)
+        for k in key:
+            speechless |= f.col(f"{state}.past.{k}").isNull()
+        if not rows.where(wanted & speechless).isEmpty():
+            raise Refused(
+                f"a row whose key had a special value got another key, and {column} was not sent again",
+                at_stake="that column's value",
+                repair="reload the table: `twofold backfill --reload`",
+            )
         old = [f.col(f"{state}.past.{k}") == f.col(f"_old_{k}") for k in key]
         values = table.select(*(f.col(k).alias(f"_old_{k}") for k in key), f.col(column).alias("_value"))
         rows = rows.join(values, [wanted, *old], "left")

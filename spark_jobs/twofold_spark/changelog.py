@@ -27,6 +27,12 @@ from twofold_spark.session import CATALOG
 from twofold_spark.sinks import iceberg
 
 OFFSETS = "twofold.offsets"
+_CHANGE: decode.Parts = {
+    **decode.CHANGE,
+    "special": frozenset(),
+    "source": frozenset({"lsn", "gid", "ts_us"}),
+    "transaction": frozenset({"id", "total_order"}),
+}
 _UNREADABLE = "twofold: unreadable"
 
 
@@ -166,7 +172,7 @@ def _changes(records: DataFrame, subject: Subject, *, skip: bool) -> DataFrame:
     op: Column = f.coalesce(f.col("e.op"), unreadable)
     return (
         records.where(f.col("value").isNotNull())
-        .withColumn("e", decode.envelope(f.col("value"), subject))
+        .withColumn("e", decode.envelope(f.col("value"), subject, _CHANGE))
         .where(f.lit(not skip) | f.col("e.op").isNotNull())
         .select(
             op.alias("op"),

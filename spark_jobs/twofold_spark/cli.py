@@ -13,9 +13,11 @@ A job ends on SIGTERM or Ctrl-C after the batch that it is in, with exit status 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -26,9 +28,11 @@ from twofold_spark.kafka import Kafka
 from twofold_spark.mirror import Mirror
 from twofold_spark.registry import Registry
 from twofold_spark.running import Job, Trigger, say
-from twofold_spark.sinks.iceberg import IcebergSink, check_prefix
+from twofold_spark.sinks.choice import SinkChoice
 from twofold_spark.source import Source, jdbc_url
 from twofold_spark.verify import Verify
+
+T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,9 +60,11 @@ def _mirror(options: argparse.Namespace) -> None:
         Kafka(options.bootstrap, dict(options.kafka)),
         Registry(options.registry),
         options.prefix,
-        lambda its: IcebergSink(its, options.prefix, options.catalog),
+        lambda its: options.sink.sink(its, options.prefix, catalog=options.catalog),
         bite_rows=options.batch_rows,
         unreadable=options.unreadable,
+        maintain_every=options.maintain_every,
+        keep_cuts=dt.timedelta(hours=options.keep_cuts),
         report=lambda applied: say(str(applied)),
     )
     job = Job("mirror", mirror)
@@ -86,13 +92,22 @@ def _changelog(options: argparse.Namespace) -> None:
 def _verify(options: argparse.Namespace) -> int:
     url = jdbc_url(options.source)
     spark = _session(options)
-    check_prefix(spark, options.catalog, options.prefix)
+    reader = options.sink.reader(spark, catalog=options.catalog)
+    reader.check_prefix(options.prefix)
     source = Source(spark, url)
     try:
-        compared = Verify(spark, source, catalog=options.catalog, patience=options.patience, say=print).run()
+        verify = Verify(
+            spark,
+            source,
+            reader=reader,
+            publication=options.publication or options.prefix,
+            patience=options.patience,
+            say=print,
+        )
+        differing = any(result.buckets for result in verify.run())
+        return Different.exit_status if verify.missing() or differing else 0
     finally:
         source.close()
-    return Different.exit_status if any(result.buckets for result in compared) else 0
 
 
 def _session(options: argparse.Namespace) -> SparkSession:
@@ -115,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument("--bootstrap", required=True, help="Kafka's address")
     job.add_argument("--registry", required=True, help="the schema registry's address")
     job.add_argument("--checkpoint", type=Path, help="the stream's checkpoint (default: in the warehouse)")
-    job.add_argument("--trigger", type=_trigger, default=Trigger.parse("continuous"), help=Trigger.HELP)
+    job.add_argument("--trigger", type=_checked(Trigger.parse), default=Trigger.parse("continuous"), help=Trigger.HELP)
     job.add_argument("--batch-rows", type=int, default=500_000, help="rows that are applied at once, about")
     job.add_argument(
         "--unreadable", choices=("stop", "skip"), default="stop", help="after a record went to the quarantine table"
@@ -123,19 +138,31 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument(
         "--kafka", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a setting of Kafka's client"
     )
-    commands.add_parser("mirror", parents=[machine, job], help="current-state tables, one consistent cut after another")
+    kept = argparse.ArgumentParser(add_help=False)
+    kept.add_argument("--sink", type=_checked(SinkChoice.parse), default=SinkChoice("iceberg"), help=SinkChoice.HELP)
+    mirror = commands.add_parser(
+        "mirror", parents=[machine, job, kept], help="current-state tables, one consistent cut after another"
+    )
+    mirror.add_argument("--maintain-every", type=int, default=1000, help="cuts from one compaction to the next")
+    mirror.add_argument("--keep-cuts", type=float, default=24, metavar="HOURS", help="how far back readers may ask")
     commands.add_parser("changelog", parents=[machine, job], help="every change, appended to a table per source table")
-    verify = commands.add_parser("verify", parents=[machine], help="compare source and mirror")
+    verify = commands.add_parser("verify", parents=[machine, kept], help="compare source and mirror")
     verify.add_argument("--source", required=True, help="the source: jdbc:postgresql://host:port/database?user=...")
+    verify.add_argument("--publication", help="the connector's, if it has not the prefix's name")
     verify.add_argument("--patience", type=float, default=60, help="seconds that the mirror may take to catch up")
     return parser
 
 
-def _trigger(text: str) -> Trigger:
-    try:
-        return Trigger.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """What argparse calls: a ValueError's own message reaches the user."""
+
+    def checked(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return checked
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -5,6 +5,8 @@
     cut = read_cut(spark, sequence=4711)        # or as of a commit record, or lsn=...
     cut["public.accounts"].join(cut["public.entries"], ...)
 
+A mirror in PostgreSQL (`reader=JdbcReader(...)`) has one cut, which is the present.
+
 A table read by its name alone is as of its own last merge, which may be between two cuts: of the reads of "latest" in a
 test with crashes a third saw tables that did not fit together, of the cuts none.
 """
@@ -18,22 +20,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from twofold_spark.errors import MissingGround
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks import Cut
-from twofold_spark.sinks.iceberg import last_cut, quoted
+from twofold_spark.sinks import Cut, Reader
+from twofold_spark.sinks.iceberg import IcebergReader
 
 
 class Tables(Mapping[str, DataFrame]):
     """The tables of a cut by `schema.name`; a DataFrame is made when it is asked for."""
 
-    def __init__(self, spark: SparkSession, catalog: str, cut: Cut) -> None:
+    def __init__(self, reader: Reader, cut: Cut) -> None:
         self.cut = cut
-        self._catalog = catalog
-        self._spark = spark
+        self._reader = reader
 
     def __getitem__(self, name: str) -> DataFrame:
-        version = self.cut.versions[name]
-        schema, _, table = name.partition(".")
-        return self._spark.sql(f"SELECT * FROM {self._catalog}.{quoted(schema, table)} VERSION AS OF {int(version)}")
+        return self._reader.table(name, self.cut.versions[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.cut.versions)
@@ -49,8 +48,10 @@ def read_cut(
     sequence: int | None = None,
     lsn: int | None = None,
     catalog: str = CATALOG,
+    reader: Reader | None = None,
 ) -> Tables:
-    """The last cut at or before what is given; refuses where there is none."""
+    """The last cut at or before what is given; refuses where there is none. Of the Iceberg catalog, or of a reader."""
+    reader = reader or IcebergReader(spark, catalog)
     where = "whole"
     if at is not None:
         where += f" AND committed_at <= timestamp_micros({round(at.timestamp() * 1_000_000)}L)"
@@ -58,7 +59,7 @@ def read_cut(
         where += f" AND sequence <= {sequence}L"
     if lsn is not None:
         where += f" AND applied_lsn <= {lsn}L"
-    cut = last_cut(spark, catalog, where)
+    cut = reader.last_cut(where)
     if cut is None:
         raise MissingGround(f"no cut is published where {where}: has `mirror` run on this warehouse?")
-    return Tables(spark, catalog, cut)
+    return Tables(reader, cut)

@@ -5,6 +5,9 @@ Every version is read into one reader schema, the union of all: the latest versi
 back as nullable ones. A writer's column that the reader lacks would vanish in silence; so a record whose id is not in
 the CASE is not decoded at all but counted as unknown, and the caller asks the registry again.
 
+Avro skips what the reader schema does not name faster than Spark could drop it, so each job names the parts that it
+reads: the fold looks at every record's kind and decodes only a key's last one whole.
+
 A malformed record becomes an envelope without `op` (from_avro's PERMISSIVE mode gives a struct of nulls, and `op` is
 never null in a good one), which is how the fold counts it and the quarantine finds it.
 """
@@ -13,21 +16,33 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
 
+from twofold_spark.carry import KEY_TEXT
 from twofold_spark.registry import Avro, Subject
 
 _FRAME = 5
 """Magic 0 and the schema id, four bytes."""
 
+Parts = Mapping[str, frozenset[str]]
+"""Fields of the envelope, and of those that are records which of theirs; without any, all."""
 
-def envelope(value: Column, subject: Subject) -> Column:
-    """The decoded envelope; null for a tombstone and for an unknown schema id."""
-    return _case(value, subject, json.dumps(reader_schema(subject)))
+_ALL: frozenset[str] = frozenset()
+KIND: Parts = {"op": _ALL, "unchanged": _ALL}
+CHANGE: Parts = {"before": _ALL, "after": _ALL, **KIND, "source": frozenset({"lsn"}), "transaction": frozenset({"id"})}
+
+
+def envelope(value: Column, subject: Subject, parts: Parts | None = None) -> Column:
+    """The decoded envelope, or some of its parts; null for a tombstone and for an unknown schema id."""
+    reader = reader_schema(subject)
+    if parts is not None:
+        reader["fields"] = [_part(field, parts[field["name"]]) for field in reader["fields"] if field["name"] in parts]
+    return _case(value, subject, json.dumps(reader))
 
 
 def record(value: Column, subject: Subject) -> Column:
@@ -69,6 +84,18 @@ def reader_schema(subject: Subject) -> Avro:
     return reader
 
 
+def _part(field: Avro, wanted: frozenset[str]) -> Avro:
+    """The field with those of its record's fields that are wanted."""
+    if not wanted:
+        return field
+    branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
+    kept = [
+        {**b, "fields": [inner for inner in b["fields"] if inner["name"] in wanted]} if isinstance(b, dict) else b
+        for b in branches
+    ]
+    return {**field, "type": kept if len(kept) > 1 else kept[0]}
+
+
 def row_schema(envelope_schema: Avro) -> Avro:
     """The record of a table's row: defined where it is met first, in `before` (as Debezium has it) or in `after`."""
     for name in ("before", "after"):
@@ -78,6 +105,26 @@ def row_schema(envelope_schema: Avro) -> Avro:
                     if isinstance(branch, dict) and branch.get("type") == "record":
                         return branch
     raise ValueError("an envelope without a row")
+
+
+def merge_key(key: Avro, value: Avro) -> tuple[str, ...]:
+    """The columns that a row is known by: the row's own, or the message key's text where the row's may be null.
+
+    A column whose type has values that Avro cannot say (infinity, NaN) is text in the key and null in the row.
+    """
+    types = {column["name"]: _primitive(column["type"]) for column in row_schema(value)["fields"]}
+    texts = {c["name"] for c in key["fields"] if _primitive(c["type"]) == "string" != types.get(c["name"], "string")}
+    return tuple(KEY_TEXT + c["name"] if c["name"] in texts else c["name"] for c in key["fields"])
+
+
+def _primitive(avro_type: Any) -> str:
+    """What a field's bytes are, whatever its logical type and whether it may be null."""
+    match avro_type:
+        case [*branches]:
+            return next((_primitive(b) for b in branches if b != "null"), "null")
+        case {"type": inner}:
+            return _primitive(inner)
+    return str(avro_type)
 
 
 def _nullable(avro_type: Any) -> list[Any]:

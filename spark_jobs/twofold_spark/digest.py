@@ -57,6 +57,19 @@ def source_number(row_md5: str) -> str:
     return f"('x' || substr({row_md5}, 1, {_ROW_DIGITS}))::bit(60)::bigint::numeric"
 
 
+def may_be_unsaid(pair: Pair) -> bool:
+    """Whether the column's type has values of PostgreSQL that it cannot say."""
+    return isinstance(pair.type, ArrayType | DateType | TimestampType | TimestampNTZType | DecimalType) or (
+        pair.type is not None and pair.source.type == "time"
+    )
+
+
+def source_unsaid(pair: Pair) -> str:
+    """How many such values the source has, as an SQL aggregate."""
+    name = identifier(pair.source.name)
+    return f"count(*) FILTER (WHERE {name} IS NOT NULL AND ({_source_value(pair)}) IS NULL) AS {name}"
+
+
 def mirror_text(pairs: Sequence[Pair]) -> Column:
     """A row's text as a column of Spark."""
     return f.concat_ws(",", *(_mirror_counted(_mirror_value(p)) for p in pairs))

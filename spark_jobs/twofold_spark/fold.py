@@ -17,10 +17,10 @@ from typing import cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from twofold_spark import carry, decode
-from twofold_spark.carry import COPIES, OP, UNCHANGED
+from twofold_spark.carry import COPIES, KEY, KEY_TEXT, OP, UNCHANGED
 from twofold_spark.registry import Subject
 
 
@@ -43,9 +43,9 @@ class Folded:
             frame.unpersist()
 
 
-def changes(raw: DataFrame, subject: Subject) -> DataFrame:
+def changes(raw: DataFrame, subject: Subject, parts: decode.Parts) -> DataFrame:
     """The records of a topic as columns: where they lie, and the envelope; `unreadable` marks what has none."""
-    decoded = raw.withColumn("e", decode.envelope(f.col("value"), subject))
+    decoded = raw.withColumn("e", decode.envelope(f.col("value"), subject, parts))
     unreadable = f.col("value").isNotNull() & f.col("e.op").isNull()
     return decoded.select("partition", "offset", "key", unreadable.alias("unreadable"), "e.*")
 
@@ -56,7 +56,7 @@ def fold_multiset(raw: DataFrame, subject: Subject) -> Folded:
     Its updates and deletes have the whole old row (REPLICA IDENTITY FULL; without it PostgreSQL refuses them), so a value
     that was not sent again is in `before`.
     """
-    records = changes(raw, subject).persist()
+    records = changes(raw, subject, decode.CHANGE).persist()
     found = (
         records.groupBy("partition")
         .agg(
@@ -103,44 +103,69 @@ def image() -> Column:
     return f.when(f.col("op") == "d", f.col("before")).otherwise(f.col("after"))
 
 
-def fold(raw: DataFrame, subject: Subject, key: tuple[str, ...], current: Callable[[], DataFrame | None]) -> Folded:
-    """One pass over the records, and a second one only where TOASTed values must be carried over.
+def fold(
+    raw: DataFrame,
+    subject: Subject,
+    keys: Subject,
+    key: tuple[str, ...],
+    current: Callable[[], DataFrame | None],
+) -> Folded:
+    """One pass over the records, which decodes each key's last one; a second only where TOASTed values are carried over.
 
-    `current` gives the table as it is before this batch, None where there is none yet.
+    `key` is what the merge goes by: the row's own columns, or for one that has values which its type cannot say (they
+    are null in the row) `_key_<column>`, the text that the message key has of it. `current` gives the table as it is
+    before this batch, None where there is none yet.
     """
-    records = changes(raw, subject)
-    readable = f.col("op").isNotNull()
-    cached = (
-        records.groupBy("partition", "key")
-        .agg(
-            f.max(f.when(readable, f.struct("offset", "op", image().alias("image")))).alias("last"),
-            f.count("*").alias("n"),
-            f.sum(f.col("unreadable").cast("long")).alias("unreadable"),
-            f.max(f.size("unchanged") > 0).alias("partial"),
-            f.max(f.when(f.col("op") == "t", f.col("offset"))).alias("truncate"),
-        )
-        .persist()
-    )
+    cached = _last(raw, subject).persist()
     found = (
         cached.groupBy("partition")
         .agg(*(f.sum(n).alias(n) for n in ("n", "unreadable")), *(f.max(n).alias(n) for n in ("partial", "truncate")))
         .collect()
     )
     truncates = {row["partition"]: row["truncate"] for row in found if row["truncate"] is not None}
+    columns = cast("StructType", cached.schema["image"].dataType)
+    texts = [name for name in key if name not in columns.names]
     more: tuple[DataFrame, ...] = ()
     if any(row["partial"] for row in found):
-        rows, history = carry.carried(alive(records, truncates), key, lambda: None if truncates else current())
+        records = alive(changes(raw, subject, decode.CHANGE), truncates)
+        own = tuple(name if name in columns.names else name.removeprefix(KEY_TEXT) for name in key)
+        rows, history = carry.carried(records, own, lambda: None if truncates else current())
         more = (history,)
     else:
-        last = cached.where(f.col("last").isNotNull()).select("partition", "key", "last.*")
-        rows = alive(last, truncates).select("image.*", f.col("op").alias(OP), _nothing())
+        rows = alive(cached, truncates).select("image.*", f.col("op").alias(OP), _nothing(), f.col("key").alias(KEY))
+    for name in texts:
+        rows = rows.withColumn(name, decode.record(f.col(KEY), keys)[name.removeprefix(KEY_TEXT)])
     return Folded(
-        rows=rows,
-        columns=cast("StructType", records.schema["after"].dataType),
+        rows=rows.drop(KEY),
+        columns=StructType([*columns.fields, *(StructField(name, StringType()) for name in texts)]),
         counts={row["partition"]: row["n"] for row in found},
         unreadable=sum(row["unreadable"] for row in found),
         truncated=bool(truncates),
         cached=(cached, *more),
+    )
+
+
+def _last(raw: DataFrame, subject: Subject) -> DataFrame:
+    """Of every key the last record, decoded, and what there was of it."""
+    kinds = raw.withColumn("e", decode.envelope(f.col("value"), subject, decode.KIND)).select(
+        "partition", "offset", "key", "value", "e.*"
+    )
+    readable = f.col("op").isNotNull()
+    last = kinds.groupBy("partition", "key").agg(
+        f.max(f.when(readable, f.struct("offset", "op", "value"))).alias("last"),
+        f.count("*").alias("n"),
+        f.sum((f.col("value").isNotNull() & ~readable).cast("long")).alias("unreadable"),
+        f.max(f.size("unchanged") > 0).alias("partial"),
+        f.max(f.when(f.col("op") == "t", f.col("offset"))).alias("truncate"),
+    )
+    whole = decode.envelope(f.col("last.value"), subject, decode.CHANGE)
+    # A record whose kind can be read and whose row cannot.
+    torn = f.col("last").isNotNull() & f.col("e.op").isNull()
+    op = f.when(~torn, f.col("last.op")).alias("op")
+    row = f.when(f.col("last.op") == "d", f.col("e.before")).otherwise(f.col("e.after")).alias("image")
+    unreadable = (f.col("unreadable") + torn.cast("long")).alias("unreadable")
+    return last.withColumn("e", whole).select(
+        "partition", "key", "last.offset", op, row, "n", unreadable, "partial", "truncate"
     )
 
 

@@ -19,6 +19,10 @@ from pyspark.sql import functions as f
 
 from twofold_spark.commits import Range, joined
 
+_RECORDS_OF_A_TASK = 100_000
+_LARGE_FETCHES = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
+"""A range is read from its begin to its end at once: the client's 500 records a poll are for those who wait."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
@@ -54,11 +58,13 @@ def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range]) -> Data
     end = {str(p): max(r.last for r in stretches if r.partition == p) + 1 for p in partitions}
     rows = (
         spark.read.format("kafka")
-        .options(**kafka.options("read_uncommitted"))
+        .options(**{**_LARGE_FETCHES, **kafka.options("read_uncommitted")})
         .option("assign", json.dumps({topic: partitions}))
         .option("startingOffsets", json.dumps({topic: first}))
         .option("endingOffsets", json.dumps({topic: end}))
         .option("failOnDataLoss", "true")
+        # As many tasks as keep the cores evenly busy, however many partitions the topic has.
+        .option("maxRecordsPerPartition", _RECORDS_OF_A_TASK)
         .load()
         .select("partition", "offset", "key", "value")
     )

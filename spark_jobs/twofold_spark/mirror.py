@@ -8,6 +8,7 @@ so a retried batch, a killed driver and a lost checkpoint all end in the same ta
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,8 @@ class Mirror:
         bite_rows: int = 500_000,
         tables_at_once: int = 3,
         unreadable: quarantine.Choice = "stop",
+        maintain_every: int = 1000,
+        keep_cuts: dt.timedelta = dt.timedelta(days=1),
         report: Callable[[Applied], None] = lambda _: None,
     ) -> None:
         self._where = where
@@ -69,7 +72,10 @@ class Mirror:
         self._bite_rows = bite_rows
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="merge")
         self._unreadable = unreadable
+        self._maintain_every = maintain_every
+        self._keep_cuts = keep_cuts
         self._report = report
+        self._published = 0
         self._sink: Sink | None = None
         self._cut = Cut(0, 0, 0, whole=True, versions={}, backfilling=())
         self._ahead: dict[Table, int] = {}
@@ -83,6 +89,10 @@ class Mirror:
         commits = next_commits(self._commits(batch), after=self._cut.sequence)
         for bite in bites(commits, rows=self._bite_rows):
             self._apply(spark, self._sink, bite)
+            self._published += 1
+            if self._published % self._maintain_every == 0:
+                # Between two batches: beside a merge it would conflict with it.
+                self._sink.maintain(self._cut.versions, self._keep_cuts)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """The stream that this mirror follows."""
@@ -156,7 +166,7 @@ class Mirror:
             folded.release()
             folded = self._fold(raw, sink, table, refresh=True)
         if folded.unreadable:
-            sink.quarantine(quarantine.unreadable(raw, self._subject(table, refresh=False), table.topic))
+            sink.quarantine(quarantine.unreadable(raw, self._subject(table.topic, refresh=False), table.topic))
         if folded.unreadable and self._unreadable == "stop":
             folded.release()
             raise Refused(
@@ -169,11 +179,14 @@ class Mirror:
         return folded
 
     def _fold(self, raw: DataFrame, sink: Sink, table: Table, *, refresh: bool) -> Folded:
-        subject = self._subject(table, refresh=refresh)
-        return fold(raw, subject, table.key, lambda: sink.current(table)) if table.key else fold_multiset(raw, subject)
+        subject = self._subject(table.topic, refresh=refresh)
+        keys = self._registry.subject(f"{table.topic}-key")
+        if keys is None:
+            return fold_multiset(raw, subject)
+        return fold(raw, subject, keys, table.key, lambda: sink.current(table))
 
-    def _subject(self, table: Table, *, refresh: bool) -> Subject:
-        name = f"{table.topic}-value"
+    def _subject(self, topic: str, *, refresh: bool) -> Subject:
+        name = f"{topic}-value"
         subject = self._registry.refreshed(name) if refresh else self._registry.subject(name)
         if subject is None:
             raise MissingGround(f"the registry has no subject {name}: is it the connector's registry?")
@@ -181,8 +194,9 @@ class Mirror:
 
     def _table(self, topic: str) -> Table:
         schema, _, name = topic.removeprefix(f"{self._prefix}.").partition(".")
-        key = self._registry.subject(f"{topic}-key")
-        return Table(topic, schema, name, tuple(c["name"] for c in key.latest["fields"]) if key else ())
+        keys = self._registry.subject(f"{topic}-key")
+        key = decode.merge_key(keys.latest, self._subject(topic, refresh=False).latest) if keys else ()
+        return Table(topic, schema, name, key)
 
 
 def _decoded(batch: DataFrame, subject: Subject) -> list[Row]:

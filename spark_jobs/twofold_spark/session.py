@@ -23,8 +23,8 @@ from twofold_spark import jars
 from twofold_spark.errors import MissingGround
 
 CATALOG = "twofold"
-_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -Duser.timezone=UTC"
-"""C1 alone halves the start; without the larger code cache it fills 48 MB and stops compiling."""
+_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -Duser.timezone=UTC"
+"""A driver of a laptop shares its few cores with what it measures: one collector's thread is enough."""
 
 
 def catalog_settings(warehouse: Path, catalog: str = CATALOG) -> dict[str, str]:
@@ -41,12 +41,12 @@ def catalog_settings(warehouse: Path, catalog: str = CATALOG) -> dict[str, str]:
     }
 
 
-def local_settings(warehouse: Path, *, catalog: str, memory: str, java_options: str = "") -> dict[str, str]:
+def local_settings(warehouse: Path, *, catalog: str, memory: str) -> dict[str, str]:
     """Everything a session on one machine is made with."""
     return {
         **catalog_settings(warehouse, catalog),
         "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars.fetch()),
-        "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} {java_options}".strip(),
+        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
         "spark.driver.memory": memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

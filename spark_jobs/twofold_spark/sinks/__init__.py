@@ -7,7 +7,8 @@ checkpoint. A cut is published after all tables of a batch are there; a reader w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime as dt
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,3 +71,22 @@ class Sink(Protocol):
 
     def publish(self, cut: Cut) -> None:
         """Makes the cut visible to readers; it is on disk when this returns."""
+
+    def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:
+        """Joins small files, and forgets cuts older than `keep` with the versions that they alone need; not the last."""
+
+
+class Reader(Protocol):
+    """What a reader of the mirror asks of the place that it is kept in."""
+
+    def last_cut(self, where: str = "true") -> Cut | None:
+        """The last cut of those that a condition on the cuts' columns lets through."""
+
+    def table(self, name: str, version: str) -> DataFrame:
+        """A table (`schema.name`) as of a version that a cut names."""
+
+    def key_of(self, name: str) -> tuple[str, ...]:
+        """The columns that a table is merged by; none of a keyless one."""
+
+    def check_prefix(self, prefix: str) -> None:
+        """Refuses a mirror of another prefix: a mirror is of one source."""

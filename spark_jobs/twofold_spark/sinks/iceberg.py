@@ -11,25 +11,23 @@ snapshot's parent tells, and this one stops before it publishes anything.
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from twofold_spark.carry import COPIES, OP, UNCHANGED
+from twofold_spark.carry import OP, UNCHANGED
 from twofold_spark.errors import MissingGround, Refused
 from twofold_spark.quarantine import PLACE
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks import Cut, Table, evolution
+from twofold_spark.sinks import Cut, Table, cut_rows, evolution, merging
+from twofold_spark.sinks.merging import text
 
 SEQUENCE = "twofold.sequence"
-_CUT_COLUMNS = (
-    "sequence bigint, applied_lsn bigint, committed_at timestamp, published_at timestamp, whole boolean, "
-    "tables array<struct<name: string, version: bigint>>, backfilling array<string>"
-)
 _V3 = {
     "format-version": "3",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -69,11 +67,12 @@ class IcebergSink:
     def last_cut(self) -> Cut | None:
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
         self._spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {cuts_table(self._catalog)} ({_CUT_COLUMNS}) USING iceberg "
+            f"CREATE TABLE IF NOT EXISTS {cuts_table(self._catalog)} ({cut_rows.COLUMNS}) USING iceberg "
             f"TBLPROPERTIES ({_properties({**_V3, 'twofold.prefix': self._prefix})})"
         )
-        check_prefix(self._spark, self._catalog, self._prefix)
-        return last_cut(self._spark, self._catalog)
+        reader = IcebergReader(self._spark, self._catalog)
+        reader.check_prefix(self._prefix)
+        return reader.last_cut()
 
     def applied(self, table: Table) -> int:
         loaded = self._loaded(table)
@@ -105,7 +104,7 @@ class IcebergSink:
         else:
             view = f"_twofold_{abs(hash(str(table)))}"
             rows.createOrReplaceTempView(view)
-            spark.sql(merge_sql(name, view, table.key, [c for c in rows.columns if c not in (OP, UNCHANGED)]))
+            spark.sql(merging.merge(name, view, table.key, [c for c in rows.columns if c not in (OP, UNCHANGED)]))
         self._check_parent(table, base)
 
     def quarantine(self, records: DataFrame) -> None:
@@ -118,14 +117,32 @@ class IcebergSink:
 
     def publish(self, cut: Cut) -> None:
         self._spark.conf.set(f"spark.sql.iceberg.snapshot-property.{SEQUENCE}", str(cut.sequence))
-        versions = [f"named_struct('name', '{_text(n)}', 'version', {v}L)" for n, v in cut.versions.items()]
-        behind = [f"'{_text(topic)}'" for topic in cut.backfilling]
-        self._spark.sql(
-            f"INSERT INTO {cuts_table(self._catalog)} SELECT {cut.sequence}L, {cut.applied_lsn}L, timestamp_micros({cut.committed_us}L), "
-            f"current_timestamp(), {'true' if cut.whole else 'false'}, "
-            f"CAST(array({', '.join(versions)}) AS array<struct<name: string, version: bigint>>), "
-            f"CAST(array({', '.join(behind)}) AS array<string>)"
-        )
+        self._spark.sql(f"INSERT INTO {cuts_table(self._catalog)} {cut_rows.select(cut)}")
+
+    def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:
+        cuts = cuts_table(self._catalog)
+        self._spark.sql(f"DELETE FROM {cuts} WHERE {cut_rows.forgotten(cuts, keep)}")
+        named = self._spark.table(cuts).select(f.explode("tables").alias("t")).select("t.name", "t.version").distinct()
+        wanted = {(row["name"], row["version"]) for row in named.collect()}
+        for table in (*tables, "twofold.cuts"):
+            self._spark.sql(
+                f"CALL {self._catalog}.system.rewrite_data_files(table => '{text(quoted(*table.split('.', 1)))}')"
+            )
+            self._expire(table, {version for name, version in wanted if name == table}, keep)
+
+    def _expire(self, table: str, wanted: set[int], keep: dt.timedelta) -> None:
+        """Snapshots by their ids: one may be old and yet be what a young cut names of a table that was idle."""
+        name = f"{self._catalog}.{quoted(*table.split('.', 1))}"
+        newest_first = self._spark.sql(
+            f"SELECT snapshot_id, committed_at < {cut_rows.ago(keep)} AS old FROM {name}.snapshots ORDER BY committed_at DESC"
+        ).collect()
+        # The last two: where the table stands is in one of them, the other is compaction's.
+        old = [str(row[0]) for row in newest_first[2:] if row["old"] and row[0] not in wanted]
+        if old:
+            self._spark.sql(
+                f"CALL {self._catalog}.system.expire_snapshots(table => '{text(quoted(*table.split('.', 1)))}', "
+                f"older_than => TIMESTAMP '1970-01-01 00:00:00', snapshot_ids => array({', '.join(old)}))"
+            )
 
     def _name(self, table: Table) -> str:
         return f"{self._catalog}.{quoted(table.schema, table.name)}"
@@ -145,6 +162,39 @@ class IcebergSink:
             )
 
 
+class IcebergReader:
+    """Cuts and tables of a mirror in a catalog."""
+
+    def __init__(self, spark: SparkSession, catalog: str = CATALOG) -> None:
+        self._spark = spark
+        self._catalog = catalog
+
+    def last_cut(self, where: str = "true") -> Cut | None:
+        name = cuts_table(self._catalog)
+        return cut_rows.last(self._spark.table(name), where) if self._spark.catalog.tableExists(name) else None
+
+    def table(self, name: str, version: str) -> DataFrame:
+        return self._spark.sql(f"SELECT * FROM {self._name(name)} VERSION AS OF {int(version)}")
+
+    def key_of(self, name: str) -> tuple[str, ...]:
+        key = _load(self._spark, self._name(name)).properties().get("twofold.key") or ""
+        return tuple(column for column in key.split(",") if column)
+
+    def check_prefix(self, prefix: str) -> None:
+        if not self._spark.catalog.tableExists(cuts_table(self._catalog)):
+            raise MissingGround(f"{cuts_table(self._catalog)} is not there: has `mirror` run on this warehouse?")
+        whose = _load(self._spark, cuts_table(self._catalog)).properties().get("twofold.prefix")
+        if whose != prefix:
+            raise Refused(
+                f"this warehouse mirrors the prefix {whose!r}, not {prefix!r}",
+                at_stake="two sources' tables mixed",
+                repair="one --warehouse for each prefix",
+            )
+
+    def _name(self, table: str) -> str:
+        return f"{self._catalog}.{quoted(*table.split('.', 1))}"
+
+
 def prepare(spark: SparkSession, name: str, columns: StructType, *, label: str, properties: Mapping[str, str]) -> None:
     """Makes the table, or brings it to these columns."""
     namespace = ".".join(name.split(".", 2)[:2])
@@ -159,19 +209,6 @@ def prepare(spark: SparkSession, name: str, columns: StructType, *, label: str, 
         return
     for change in evolution.changes(spark.table(name).schema, columns, table=label):
         spark.sql(f"ALTER TABLE {name} {change}")
-
-
-def check_prefix(spark: SparkSession, catalog: str, prefix: str) -> None:
-    """A mirror is of one source."""
-    if not spark.catalog.tableExists(cuts_table(catalog)):
-        raise MissingGround(f"{cuts_table(catalog)} is not there: has `mirror` run on this warehouse?")
-    whose = _load(spark, cuts_table(catalog)).properties().get("twofold.prefix")
-    if whose != prefix:
-        raise Refused(
-            f"this warehouse mirrors the prefix {whose!r}, not {prefix!r}",
-            at_stake="two sources' tables mixed",
-            repair="one --warehouse for each prefix",
-        )
 
 
 def quarantine(records: DataFrame, catalog: str) -> None:
@@ -194,79 +231,10 @@ def summary_value(spark: SparkSession, name: str, key: str) -> str | None:
     return None
 
 
-def merge_sql(name: str, view: str, key: Sequence[str], columns: Sequence[str]) -> str:
-    """MERGE of folded rows. A column named in `_unchanged` keeps the table's value."""
-    if not key:
-        return _merge_multiset_sql(name, view, columns)
-    on = " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in key)
-    sets = ", ".join(
-        f"{quoted(c)} = "
-        + (
-            f"s.{quoted(c)}"
-            if c in key
-            else f"CASE WHEN array_contains(s.{UNCHANGED}, '{_text(c)}') THEN t.{quoted(c)} ELSE s.{quoted(c)} END"
-        )
-        for c in columns
-    )
-    names = ", ".join(quoted(c) for c in columns)
-    values = ", ".join(f"s.{quoted(c)}" for c in columns)
-    return (
-        f"MERGE INTO {name} t USING {view} s ON {on} "
-        f"WHEN MATCHED AND s.{OP} = 'd' THEN DELETE "
-        f"WHEN MATCHED THEN UPDATE SET {sets} "
-        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({names}) VALUES ({values})"
-    )
-
-
-def last_cut(spark: SparkSession, catalog: str = CATALOG, where: str = "true") -> Cut | None:
-    """The last published cut of those that a condition on the cuts table lets through."""
-    if not spark.catalog.tableExists(cuts_table(catalog)):
-        return None
-    row = (
-        spark.table(cuts_table(catalog))
-        .where(where)
-        .orderBy("sequence", ascending=False)
-        .withColumn("committed_us", f.unix_micros("committed_at"))
-        .first()
-    )
-    if row is None:
-        return None
-    return Cut(
-        sequence=row["sequence"],
-        applied_lsn=row["applied_lsn"],
-        committed_us=row["committed_us"],
-        whole=row["whole"],
-        versions={entry["name"]: str(entry["version"]) for entry in row["tables"]},
-        backfilling=tuple(row["backfilling"]),
-    )
-
-
-def _merge_multiset_sql(name: str, view: str, columns: Sequence[str]) -> str:
-    """MERGE of a keyless table: a row is itself its key, and `_copies` says how often it is there."""
-    on = " AND ".join(f"t.{quoted(c)} <=> s.{quoted(c)}" for c in columns if c != COPIES)
-    names, values = (", ".join(before + quoted(c) for c in columns) for before in ("", "s."))
-    return (
-        f"MERGE INTO {name} t USING {view} s ON {on} "
-        f"WHEN MATCHED AND t.{COPIES} + s.{COPIES} <= 0 THEN DELETE "
-        f"WHEN MATCHED THEN UPDATE SET {COPIES} = t.{COPIES} + s.{COPIES} "
-        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({names}) VALUES ({values})"
-    )
-
-
-def key_of(spark: SparkSession, catalog: str, table: str) -> tuple[str, ...]:
-    """The key's columns of a mirrored table, as the mirror made it."""
-    key = _load(spark, f"{catalog}.{quoted(*table.split('.', 1))}").properties().get("twofold.key") or ""
-    return tuple(name for name in key.split(",") if name)
-
-
 def _load(spark: SparkSession, name: str) -> Any:
     """Iceberg's own Java table: its metadata, without a Spark job."""
     return spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)  # type: ignore[union-attr]
 
 
 def _properties(properties: Mapping[str, str]) -> str:
-    return ", ".join(f"'{_text(k)}' = '{_text(v)}'" for k, v in properties.items())
-
-
-def _text(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("'", "\\'")
+    return ", ".join(f"'{text(k)}' = '{text(v)}'" for k, v in properties.items())

@@ -188,7 +188,7 @@ def test_a_random_bank_ends_equal_and_every_cut_has_its_total(lake: Lake) -> Non
         for i in range(40):
             tx.upsert("accounts", {"id": i, "balance": 100, "note": f"a{i}"})
             tx.upsert("vault", {"id": i, "balance": 100, "note": f"v{i}"})
-    for round_number in range(4):
+    for round_number in range(3):
         for _ in range(10):
             if rng.random() < 0.25:
                 with w.abort() as tx:
@@ -196,11 +196,11 @@ def test_a_random_bank_ends_equal_and_every_cut_has_its_total(lake: Lake) -> Non
             else:
                 with w.commit() as tx:
                     _bank(w, rng, tx)
-        if round_number == 2:
+        if round_number == 1:
             lake.checkpoint = "another: the first is lost"
-        lake.mirror(bite_rows=30)
+        lake.mirror(bite_rows=50)
         lake.assert_equal()
-    assert len(lake.applied) > 8
+    assert len(lake.applied) > 4
     for applied in lake.applied:
         cut = lake.cut(sequence=applied.cut.sequence)
         totals = [cut[f"public.{name}"].agg({"balance": "sum"}).first() for name in ("accounts", "vault")]
@@ -260,17 +260,14 @@ class _CrashingSink(IcebergSink):
             raise _Crash
 
 
-@pytest.mark.parametrize("checkpoint_is_lost", [False, True])
-def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(
-    lake: Lake, *, checkpoint_is_lost: bool
-) -> None:
+def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(lake: Lake) -> None:
     w = lake.writer
     names = [w.table(table(f"t{i}", {"id": "int8", "balance": "int8"}), partitions=1) for i in range(3)]
     with w.commit() as tx:
         for name in names:
             tx.upsert(name, {"id": 1, "balance": 100})
-    lake.mirror()
-    for steps in (4, 2, 1):
+    for steps, checkpoint_is_lost in ((4, False), (2, True), (1, False)):
+        lake.mirror()
         for _ in range(2):
             with w.commit() as tx:
                 for name, amount in zip(names, (1, 2, -3), strict=True):

@@ -24,7 +24,7 @@ def _verify(lake: Lake, database: str) -> tuple[list[Compared], list[str]]:
     said: list[str] = []
     source = Source(lake.spark, jdbc_url(database))
     try:
-        return Verify(lake.spark, source, catalog=lake.catalog, patience=2, say=said.append).run(), said
+        return Verify(lake.spark, source, reader=lake.reader, patience=2, say=said.append).run(), said
     finally:
         source.close()
 
@@ -69,6 +69,33 @@ def test_every_type_is_equal_and_one_altered_row_is_found_alone(lake: Lake, data
     assert [d.key for d in compared.different] == ["2"]
     assert compared.settled
     assert "DIFFERENT in 1 of" in said[0]
+
+
+def test_values_that_the_mirror_cannot_hold_and_tables_that_it_lacks_are_said(lake: Lake, database: str) -> None:
+    w = lake.writer
+    w._lsn = 2**50
+    w.table(table("periods", {"until": "date", "since": "date"}, key=("until",)))
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE periods (until date PRIMARY KEY, since date)")
+        connection.execute(
+            "INSERT INTO periods VALUES ('infinity', '-infinity'), ('-infinity', NULL), ('2024-02-29', NULL)"
+        )
+        connection.execute("CREATE TABLE forgotten (id int8 PRIMARY KEY)")
+        connection.execute(f"CREATE PUBLICATION {w.prefix} FOR TABLE periods, forgotten")
+    with w.commit() as tx:
+        for until, day in (("infinity", None), ("-infinity", None), ("2024-02-29", dt.date(2024, 2, 29))):
+            tx._record("periods", "c", {"until": until}, None, {"until": day, "since": None}, w.lsn())
+    lake.mirror()
+    said: list[str] = []
+    source = Source(lake.spark, jdbc_url(database))
+    try:
+        verify = Verify(lake.spark, source, reader=lake.reader, publication=w.prefix, patience=2, say=said.append)
+        (compared,), missing = verify.run(), verify.missing()
+    finally:
+        source.close()
+    assert (compared.rows, compared.buckets, compared.unsaid) == (3, 0, {"until": 2, "since": 1}), str(compared)
+    assert missing == ["public.forgotten"]
+    assert said[-1] == "public.forgotten: published, 0 rows, NOT in the mirror"
 
 
 def test_a_row_that_is_missing_and_one_too_many_are_named(lake: Lake, database: str) -> None:

@@ -1,0 +1,117 @@
+"""One table on both sides, for `verify`: buckets of rows' digests, and the rows of some buckets.
+
+Each side computes its own, PostgreSQL in SQL and Spark in columns, from the same text of each value (`digest`); what
+comes to the driver is a number of buckets, or the rows of those that are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType
+
+from twofold_avro.names import postgres_name
+from twofold_spark import digest
+from twofold_spark.carry import COPIES, KEY_TEXT
+from twofold_spark.cuts import read_cut
+from twofold_spark.digest import Pair
+from twofold_spark.errors import MissingGround
+from twofold_spark.sinks import Reader
+from twofold_spark.source import Source, identifier
+
+BUCKETS = 4096
+
+
+class Sides:
+    """One table on both sides."""
+
+    def __init__(self, spark: SparkSession, source: Source, reader: Reader, table: str) -> None:
+        self._spark = spark
+        self._source = source
+        self._reader = reader
+        self._table = table
+        schema, _, name = table.partition(".")
+        self._from = f"{identifier(postgres_name(schema))}.{identifier(postgres_name(name))}"
+        columns = source.columns(postgres_name(schema), postgres_name(name))
+        if not columns:
+            raise MissingGround(f"the source has no table {self._from}: is --source the database that is mirrored?")
+        types = {field.name: field.dataType for field in self._mirror().schema}
+        by_name = {postgres_name(escaped): escaped for escaped in types}
+        pairs = [Pair(c, by_name.get(c.name, c.name), types.get(by_name.get(c.name, c.name))) for c in columns]
+        self._pairs = pairs
+        of_mirror = {pair.mirror: pair for pair in pairs}
+        # A keyless table's row is its own key.
+        self._key = [of_mirror.get(k) or _text_of(of_mirror[k.removeprefix(KEY_TEXT)], k) for k in reader.key_of(table)]
+        self._key = self._key or pairs
+
+    def unsaid(self) -> dict[str, int]:
+        """How many values of the source the mirror has as null, because their column's type cannot say them."""
+        counts = {p.source.name: digest.source_unsaid(p) for p in self._pairs if digest.may_be_unsaid(p)}
+        if not counts:
+            return {}
+        (found,) = self._source.rows(f"SELECT {', '.join(counts.values())} FROM {self._from}")
+        return {column: count for column, count in zip(counts, found, strict=True) if count}
+
+    def source_buckets(self) -> dict[int, tuple[int, int]]:
+        rows = self._source.rows(
+            f"SELECT {digest.source_bucket('k', BUCKETS)} AS bucket, count(*) AS n, "
+            f"sum({digest.source_number('r')})::text AS total FROM ({self._source_digests()}) d GROUP BY 1"
+        )
+        return {int(bucket): (int(n), int(total)) for bucket, n, total in rows}
+
+    def mirror_buckets(self) -> dict[int, tuple[int, int]]:
+        rows = (
+            self._mirror_digests()
+            .groupBy(digest.mirror_bucket(f.col("k"), BUCKETS).alias("bucket"))
+            .agg(f.count("*").alias("n"), f.sum(digest.mirror_number(f.col("r"))).alias("total"))
+            .collect()
+        )
+        return {row["bucket"]: (row["n"], int(row["total"])) for row in rows}
+
+    def source_rows(self, buckets: set[int]) -> dict[str, str]:
+        listed = ", ".join(map(str, sorted(buckets)))
+        where = f"{digest.source_bucket('k', BUCKETS)} IN ({listed})"
+        return dict(
+            _pairs(
+                self._source.rows(
+                    f"SELECT t, r || ' ' || count(*) AS r FROM ({self._source_digests()}) d WHERE {where} GROUP BY t, r"
+                )
+            )
+        )
+
+    def mirror_rows(self, buckets: set[int]) -> dict[str, str]:
+        inside = digest.mirror_bucket(f.col("k"), BUCKETS).isin(sorted(buckets))
+        counted = self._mirror_digests().where(inside).groupBy("t", "r").count()
+        rows = counted.select("t", f.concat_ws(" ", "r", f.col("count").cast("string"))).collect()
+        return dict(_pairs([list(row) for row in rows]))
+
+    def _source_digests(self) -> str:
+        return (
+            f"SELECT {digest.source_text(self._key)} AS t, {digest.source_md5(self._key)} AS k, "
+            f"{digest.source_md5(self._pairs)} AS r FROM {self._from}"
+        )
+
+    def _mirror_digests(self) -> DataFrame:
+        return self._mirror().select(
+            digest.mirror_text(self._key).alias("t"),
+            digest.mirror_md5(self._key).alias("k"),
+            digest.mirror_md5(self._pairs).alias("r"),
+        )
+
+    def _mirror(self) -> DataFrame:
+        mirror = read_cut(self._spark, reader=self._reader)[self._table]
+        if COPIES not in mirror.columns:
+            return mirror
+        return mirror.withColumn(COPIES, f.explode(f.sequence(f.lit(1), f.col(COPIES)))).drop(COPIES)
+
+
+def _text_of(pair: Pair, mirror: str) -> Pair:
+    """A key column by the text that the message key has of it."""
+    return Pair(pair.source, mirror, StringType())
+
+
+def _pairs(rows: list[list[str]]) -> Iterator[tuple[str, str]]:
+    for key, row in rows:
+        yield key.partition(":")[2], row

@@ -1,0 +1,57 @@
+"""A cut as a row of a table of cuts, for the sinks whose tables have versions."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from twofold_spark.sinks import Cut
+from twofold_spark.sinks.merging import text
+
+COLUMNS = (
+    "sequence bigint, applied_lsn bigint, committed_at timestamp, published_at timestamp, whole boolean, "
+    "tables array<struct<name: string, version: bigint>>, backfilling array<string>"
+)
+
+
+def select(cut: Cut) -> str:
+    """A query of one row."""
+    versions = [f"named_struct('name', '{text(n)}', 'version', {v}L)" for n, v in cut.versions.items()]
+    behind = [f"'{text(topic)}'" for topic in cut.backfilling]
+    return (
+        f"SELECT {cut.sequence}L, {cut.applied_lsn}L, timestamp_micros({cut.committed_us}L), "
+        f"current_timestamp(), {'true' if cut.whole else 'false'}, "
+        f"CAST(array({', '.join(versions)}) AS array<struct<name: string, version: bigint>>), "
+        f"CAST(array({', '.join(behind)}) AS array<string>)"
+    )
+
+
+def ago(keep: dt.timedelta) -> str:
+    return f"(current_timestamp() - INTERVAL '{int(keep.total_seconds())}' SECOND)"
+
+
+def forgotten(cuts: str, keep: dt.timedelta) -> str:
+    """Of a table of cuts, which are older than that; never the last."""
+    return f"published_at < {ago(keep)} AND sequence < (SELECT max(sequence) FROM {cuts})"
+
+
+def last(cuts: DataFrame, where: str) -> Cut | None:
+    """The last one that a condition lets through."""
+    row = (
+        cuts.where(where)
+        .orderBy("sequence", ascending=False)
+        .withColumn("committed_us", f.unix_micros("committed_at"))
+        .first()
+    )
+    if row is None:
+        return None
+    return Cut(
+        sequence=row["sequence"],
+        applied_lsn=row["applied_lsn"],
+        committed_us=row["committed_us"],
+        whole=row["whole"],
+        versions={entry["name"]: str(entry["version"]) for entry in row["tables"]},
+        backfilling=tuple(row["backfilling"]),
+    )

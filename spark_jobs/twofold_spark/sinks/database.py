@@ -1,0 +1,53 @@
+"""A PostgreSQL that is written to, through the JVM's driver: what a cluster's driver and executors have anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from twofold_spark.errors import MissingGround
+
+
+def jdbc(way: Any, url: str, name: str) -> Any:
+    """A DataFrame's reader or writer, turned to a table."""
+    options = {"url": url, "driver": "org.postgresql.Driver", "batchsize": "5000", "reWriteBatchedInserts": "true"}
+    return way.format("jdbc").options(**options).option("dbtable", name)
+
+
+Run = Callable[[str], str | None]
+"""Runs a statement and gives the first value of its first row."""
+
+
+@contextmanager
+def transaction(spark: SparkSession, url: str) -> Iterator[Run]:
+    """All that is run in it is done, or nothing."""
+    assert spark._jvm is not None
+    try:
+        spark._jvm.java.lang.Class.forName("org.postgresql.Driver")
+        connection: Any = spark._jvm.java.sql.DriverManager.getConnection(url)
+    except Py4JJavaError as error:
+        raise MissingGround(f"the mirror's database does not answer: {error.java_exception.getMessage()}") from error
+
+    def run(statement: str) -> str | None:
+        prepared = connection.createStatement()
+        try:
+            if not prepared.execute(statement):
+                return None
+            result = prepared.getResultSet()
+            return str(value) if result.next() and (value := result.getString(1)) is not None else None
+        except Py4JJavaError as error:
+            raise MissingGround(f"the mirror's database refuses: {error.java_exception.getMessage()}") from error
+        finally:
+            prepared.close()
+
+    try:
+        connection.setAutoCommit(False)
+        yield run
+        connection.commit()
+    finally:
+        # Without the commit, closing rolls back.
+        connection.close()

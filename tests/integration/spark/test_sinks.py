@@ -1,0 +1,112 @@
+"""One story through every sink: whatever the connector writes, the tables come out as the writer's model has them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+
+import psycopg
+import pytest
+
+from fix_spark import Lake
+from spark_writer import table
+from twofold_spark.errors import MissingGround, Refused
+from twofold_spark.sinks.choice import SinkChoice
+
+DOCS = table("docs", {"id": "int8", "title": "text", "body": "text"})
+LINES = table("lines", {"a": "int4", "b": "text"}, key=())
+PERIODS = table("periods", {"until": "date", "name": "text"}, key=("until",))
+
+
+@pytest.fixture(params=["iceberg", "jdbc"])
+def kept(lake: Lake, request: pytest.FixtureRequest) -> Lake:
+    """A lake that is kept in this sink."""
+    address = request.getfixturevalue("database") if request.param == "jdbc" else ""
+    lake.choice = SinkChoice(request.param, address)
+    return lake
+
+
+def test_the_tables_are_what_was_committed(kept: Lake) -> None:
+    w = kept.writer
+    docs, lines = w.table(DOCS), w.table(LINES, partitions=1)
+    once, twice = {"a": 1, "b": None}, {"a": 2, "b": "x"}
+    with w.commit() as tx:
+        for i in range(20):
+            tx.upsert(docs, {"id": i, "title": f"t{i}", "body": f"b{i}"})
+        for row in (once, twice, twice):
+            tx.keyless(lines, "c", after=row)
+    kept.mirror()
+    with w.abort() as tx:
+        tx.upsert(docs, {"id": 1, "title": "aborted", "body": "aborted"})
+    w.evolve(docs, more="int4")
+    with w.commit() as tx:
+        tx.upsert(docs, {"id": 1, "title": "short", "more": 4}, unchanged=("body",))
+        tx.rekey(docs, 2, {"id": 200, "title": "was 2", "more": None}, unchanged=("body",))
+        tx.delete(docs, 3, tombstone=True)
+        tx.keyless(lines, "d", before=twice)
+        tx.keyless(lines, "u", before=once, after={"a": 3, "b": None})
+    kept.checkpoint = "another: the first is lost"
+    kept.mirror(bite_rows=1)
+    w.model[docs] = {key: {"more": None, **row} for key, row in w.model[docs].items()}
+    assert kept.rows(docs) == w.model[docs]
+    copies = Counter({(row["a"], row["b"]): row["_copies"] for row in kept.table(lines).collect()})
+    assert copies == {(2, "x"): 1, (3, None): 1}
+    with w.commit() as tx:
+        tx.truncate(docs)
+        tx.upsert(docs, {"id": 7, "title": "after", "body": "b", "more": 1})
+    kept.mirror()
+    assert kept.rows(docs) == w.model[docs] == {7: {"id": 7, "title": "after", "body": "b", "more": 1}}
+    assert [a.cut.sequence for a in kept.applied] == [1, 2, 3]
+    assert kept.cut().cut.sequence == 3
+
+
+def test_rows_are_told_apart_by_keys_that_their_type_cannot_say(kept: Lake) -> None:
+    """Both infinities are null in the row; the message key has their text."""
+    w = kept.writer
+    periods = w.table(PERIODS)
+
+    def period(until: str, name: str, op: str) -> None:
+        row = {"until": None, "name": name}
+        tx._record(periods, op, {"until": until}, None, row if op != "d" else None, w.lsn())
+
+    with w.commit() as tx:
+        for until in ("infinity", "-infinity"):
+            period(until, f"first {until}", "c")
+    kept.mirror()
+    with w.commit() as tx:
+        period("infinity", "second", "u")
+        period("infinity", "third", "u")
+    kept.mirror()
+    found = sorted((row["_key_until"], row["name"]) for row in kept.table(periods).collect())
+    assert found == [("-infinity", "first -infinity"), ("infinity", "third")]
+
+
+def test_maintenance_keeps_the_last_cut_and_forgets_what_is_older(kept: Lake) -> None:
+    w = kept.writer
+    docs = w.table(DOCS)
+    for version in range(3):
+        with w.commit() as tx:
+            for i in range(3):
+                tx.upsert(docs, {"id": i, "title": f"t{version}", "body": None})
+    kept.mirror(bite_rows=1, maintain_every=2, keep_cuts=dt.timedelta(0))
+    with w.commit() as tx:
+        tx.upsert(docs, {"id": 1, "title": "after", "body": "b"})
+    kept.mirror()
+    assert kept.rows(docs) == w.model[docs]
+    if kept.choice.name == "iceberg":
+        with pytest.raises(MissingGround, match="no cut is published"):
+            kept.cut(sequence=1)
+        assert kept.rows(docs, kept.cut(sequence=2)["public.docs"])[1]["title"] == "t1"
+
+
+def test_a_database_is_not_mirrored_into_itself(lake: Lake, database: str) -> None:
+    lake.choice = SinkChoice("jdbc", database)
+    w = lake.writer
+    docs = w.table(DOCS)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE docs (id int8 PRIMARY KEY, title text, body text)")
+        with w.commit() as tx:
+            tx.upsert(docs, {"id": 1, "title": "t", "body": "b"})
+        with pytest.raises(Refused, match="that the mirror did not make"):
+            lake.mirror()
+        assert connection.execute("SELECT count(*) FROM docs").fetchone() == (0,)

@@ -1,0 +1,43 @@
+"""The MERGE that each engine is given, and what a table's rows are known by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from twofold_spark.decode import merge_key
+from twofold_spark.sinks.choice import SinkChoice
+from twofold_spark.sinks.merging import POSTGRES, merge
+
+
+def test_names_and_unchanged_columns_are_written_as_each_engine_has_them() -> None:
+    spark = merge("c.`s`.`t`", "v", ["id"], ["id", "it's"])
+    assert "ON t.`id` = s.`id` " in spark
+    assert "`it's` = CASE WHEN array_contains(s._unchanged, 'it\\'s') THEN t.`it's` ELSE s.`it's` END" in spark
+    postgres = merge('"s"."t"', "v", ["id"], ["id", "it's"], POSTGRES)
+    assert """"it's" = CASE WHEN 'it''s' = ANY (s._unchanged) THEN t."it's" ELSE s."it's" END""" in postgres
+
+
+def test_a_keyless_row_is_its_own_key() -> None:
+    statement = merge("t", "v", [], ["a", "b", "_copies"])
+    assert "ON t.`a` IS NOT DISTINCT FROM s.`a` AND t.`b` IS NOT DISTINCT FROM s.`b` WHEN" in statement
+
+
+def _record(**types: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in types.items()]}
+
+
+def test_a_key_column_that_is_text_only_in_the_key_is_merged_by_its_text() -> None:
+    date = ["null", {"type": "int", "logicalType": "date"}]
+    uuid = {"type": "string", "logicalType": "uuid"}
+    row = _record(id="long", until=date, code=["null", "string"], token=uuid)
+    value = {"type": "record", "name": "Envelope", "fields": [{"name": "before", "type": ["null", row]}]}
+    key = _record(id="long", until="string", code="string", token=uuid)
+    assert merge_key(key, value) == ("id", "_key_until", "code", "token")
+
+
+@pytest.mark.parametrize("text", ["jdbc", "iceberg=x", "parquet"])
+def test_a_sink_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="none of: iceberg"):
+        SinkChoice.parse(text)
