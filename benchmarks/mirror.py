@@ -1,0 +1,238 @@
+"""What the mirror does in a second: changes into Iceberg, against a plain foreachBatch MERGE on the same topic; small batches; latency.
+
+    PYTHONPATH=tests .venv/bin/python benchmarks/mirror.py [CHANGES] [KEYS]
+
+A broker and a registry of its own, one Spark session as the job makes it (`local[2]`, 512 MB). The topic holds KEYS inserts (100 thousand)
+and then CHANGES changes (a million) of them: 90 % updates, 5 % deletes, 5 % inserts, in Kafka transactions of 5,000. Both jobs start from the
+table with the inserts, and both tables are compared with what was written. Beside the time stands the JVM's CPU time, which a machine that
+others use as well lengthens less. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+from pyspark.sql.avro.functions import from_avro
+
+from spark_writer import Open, Writer, table
+from twofold.stack import KafkaCluster, RegistryServer, java, temporary_folder
+from twofold_spark import session
+from twofold_spark.kafka import Kafka, stream
+from twofold_spark.mirror import Applied, Mirror
+from twofold_spark.registry import Registry
+from twofold_spark.running import Job, Trigger
+from twofold_spark.sinks.iceberg import IcebergSink
+
+ORDERS = table(
+    "orders",
+    {
+        "id": "int8",
+        "quantity": "int4",
+        "customer": "text",
+        "price": "float8",
+        "paid": "bool",
+        "details": "jsonb",
+        "note": "text",
+        "version": "int8",
+    },
+)
+TRANSACTION = 5_000
+SMALL_TABLES = 6
+SMALL_ROUNDS = 8
+LATENCY_SECONDS = 30
+
+
+def main(changes: int, keys: int) -> None:
+    folder = temporary_folder()
+    with ExitStack() as ending:
+        ending.callback(shutil.rmtree, folder, ignore_errors=True)
+        kafka, registry = KafkaCluster(folder / "kafka"), RegistryServer(folder / "registry")
+        for server in (kafka, registry):
+            ending.callback(server.stop)
+            server.start()
+        spark = session.open_session(folder / "lake", java_home=str(java.spark_java_home()))
+        ending.callback(spark.stop)
+        bench = Bench(spark, Writer(kafka.bootstrap, registry.url, "bench"), folder)
+        print(json.dumps(bench.throughput(changes, keys) | bench.small() | bench.latency()))
+
+
+class Bench:
+    def __init__(self, spark: SparkSession, writer: Writer, folder: Path) -> None:
+        self.spark = spark
+        self.writer = writer
+        self.folder = folder
+        self.applied: list[tuple[Applied, float]] = []
+
+    def throughput(self, changes: int, keys: int) -> dict[str, float]:
+        with said(f"written: {keys} inserts"):
+            self.writer.table(ORDERS)
+            write(self.writer, keys, lambda tx, n: tx.upsert("orders", order(n, 0)))
+        with said("mirror: the inserts, cold"):
+            self.mirror()
+        with said("plain: the inserts, cold"):
+            self.plain()
+        with said(f"written: {changes} changes"):
+            rng = random.Random(1)
+            write(self.writer, changes, lambda tx, n: change(tx, rng, keys, n))
+        print(f"waiting: load {Path('/proc/loadavg').read_text().split()[0]}")
+        with said("mirror: the changes"):
+            mirror, mirror_cpu = self.mirror()
+        with said("plain: the changes"):
+            plain, plain_cpu = self.plain()
+        self.check(self.spark.table("twofold.public.orders"))
+        self.check(self.spark.table("twofold.plain.orders"))
+        return {
+            "mirror_changes_per_s": round(changes / mirror),
+            "plain_changes_per_s": round(changes / plain),
+            "mirror_cpu_us": round(mirror_cpu / changes * 1e6, 1),
+            "plain_cpu_us": round(plain_cpu / changes * 1e6, 1),
+        }
+
+    def small(self) -> dict[str, float]:
+        """A thousand changes over six tables, one batch each time."""
+        names = [self.writer.table(table(f"small{n}", {"id": "int8", "v": "text"})) for n in range(SMALL_TABLES)]
+        for number in range(SMALL_ROUNDS):
+            with self.writer.commit() as tx:
+                for n in range(1000):
+                    tx.upsert(names[n % len(names)], {"id": n, "v": f"{number}"})
+            self.mirror()
+        seconds = sorted(applied.seconds for applied, _ in self.applied[-SMALL_ROUNDS + 1 :])
+        print("small batches, s:", " ".join(f"{s:.2f}" for s in seconds))
+        return {"six_tables_s": round(seconds[len(seconds) // 2], 2)}
+
+    def latency(self) -> dict[str, float]:
+        """From the return of a Kafka transaction's commit to its cut, with a trigger of a second."""
+        committed: dict[int, float] = {}
+        self.applied.clear()
+
+        def write_on() -> None:
+            began = time.monotonic()
+            while time.monotonic() - began < LATENCY_SECONDS:
+                time.sleep(0.05)
+                with self.writer.commit() as tx:
+                    for name in ("small0", "small1"):
+                        tx.upsert(name, {"id": self.writer.sequence % 500, "v": "x"})
+                committed[self.writer.sequence] = time.time()
+            while not self.applied or self.applied[-1][0].cut.sequence < self.writer.sequence:
+                time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        writing = threading.Thread(target=write_on)
+        writing.start()
+        self.job("interval=1s").run()
+        writing.join()
+        seen = sorted(next(at for a, at in self.applied if a.cut.sequence >= s) - when for s, when in committed.items())
+        return {"latency_p50_s": round(seen[len(seen) // 2], 2), "latency_p99_s": round(seen[len(seen) * 99 // 100], 2)}
+
+    def mirror(self) -> tuple[float, float]:
+        """Seconds, and CPU seconds of the JVM."""
+        began, cpu = time.monotonic(), self.cpu()
+        self.job("available-now").run()
+        print(f"  {self.applied[-1][0]}")
+        return time.monotonic() - began, self.cpu() - cpu
+
+    def cpu(self) -> float:
+        """What the JVM has used so far."""
+        assert self.spark._jvm is not None
+        process = self.spark._jvm.java.lang.ProcessHandle.current()
+        return float(process.info().totalCpuDuration().get().toMillis()) / 1000
+
+    def job(self, trigger: str) -> Job:
+        where, registry = Kafka(self.writer.bootstrap), Registry(self.writer.registry)
+        prefix = self.writer.prefix
+        mirror = Mirror(
+            where,
+            registry,
+            prefix,
+            lambda its: IcebergSink(its, prefix),
+            report=lambda a: self.applied.append((a, time.time())),
+        )
+        job = Job("mirror", mirror)
+        job.start(mirror.stream(self.spark), self.folder / "mirror-checkpoint", Trigger.parse(trigger))
+        return job
+
+    def plain(self) -> tuple[float, float]:
+        """As the tutorials have it: a stream of the table's topic, the last change of each key, MERGE."""
+        schema = json.dumps(self.registry_schema())
+        self.spark.sql("CREATE NAMESPACE IF NOT EXISTS twofold.plain")
+
+        def merge(batch: DataFrame, _number: int) -> None:
+            decoded = batch.select("offset", from_avro(f.expr("substring(value, 6)"), schema).alias("e"))
+            rows = decoded.select("offset", "e.op", f.coalesce("e.after", "e.before").alias("row")).select(
+                "offset", "op", "row.*"
+            )
+            newest = Window.partitionBy("id").orderBy(f.col("offset").desc())
+            last = rows.withColumn("n", f.row_number().over(newest)).where("n = 1").drop("n", "offset")
+            spark = batch.sparkSession
+            if not spark.catalog.tableExists("twofold.plain.orders"):
+                last.drop("op").limit(0).writeTo("twofold.plain.orders").using("iceberg").create()
+            last.createOrReplaceTempView("changes")
+            columns = [c for c in last.columns if c != "op"]
+            spark.sql(
+                "MERGE INTO twofold.plain.orders t USING changes s ON t.id = s.id WHEN MATCHED AND s.op = 'd' THEN DELETE "
+                f"WHEN MATCHED THEN UPDATE SET {', '.join(f'{c} = s.{c}' for c in columns)} WHEN NOT MATCHED AND s.op <> 'd' "
+                f"THEN INSERT ({', '.join(columns)}) VALUES ({', '.join(f's.{c}' for c in columns)})"
+            )
+
+        source = stream(self.spark, Kafka(self.writer.bootstrap), max_offsets=500_000, subscribe="bench.public.orders")
+        job = Job("plain", merge)
+        began, cpu = time.monotonic(), self.cpu()
+        job.start(source, self.folder / "plain-checkpoint", Trigger.parse("available-now"))
+        job.run()
+        return time.monotonic() - began, self.cpu() - cpu
+
+    def registry_schema(self) -> object:
+        subject = Registry(self.writer.registry).subject("bench.public.orders-value")
+        assert subject is not None
+        return subject.latest
+
+    def check(self, found: DataFrame) -> None:
+        assert {row["id"]: row["version"] for row in found.select("id", "version").collect()} == {
+            row["id"]: row["version"] for row in self.writer.model["orders"].values()
+        }
+
+
+def order(number: int, version: int) -> dict[str, object]:
+    return {
+        "id": number, "quantity": version % 100, "customer": f"customer {number % 5000}", "price": version / 7, "paid": version % 3 == 0,
+        "details": f'{{"sku": "A-{version % 977}", "gift": true}}', "note": "n" * (10 + version % 40), "version": version,
+    }  # fmt: skip
+
+
+def change(tx: Open, rng: random.Random, keys: int, number: int) -> None:
+    key, kind = rng.randrange(keys), rng.random()
+    if kind < 0.05 and key in tx.writer.model["orders"]:
+        tx.delete("orders", key)
+    else:
+        tx.upsert("orders", order(key if kind < 0.95 else keys + number, number))
+
+
+def write(writer: Writer, many: int, one: Callable[[Open, int], None]) -> None:
+    for start in range(0, many, TRANSACTION):
+        with writer.commit() as tx:
+            for n in range(start, min(start + TRANSACTION, many)):
+                one(tx, n)
+
+
+@contextmanager
+def said(what: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    print(f"{what}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    given = [int(word.replace("_", "")) for word in sys.argv[1:]]
+    main(*(given + [1_000_000, 100_000][len(given) :]))
