@@ -76,3 +76,15 @@ bench: ready ## Twofold beside pg_recvlogical and Debezium: backlogs drained. QU
 .PHONY: bench-latency
 bench-latency: ready ## From COMMIT and COMMIT PREPARED to what a consumer sees, beside Debezium.
 	@PYTHONPATH=benchmarks $(BIN)/python -m bench.latency $(ARGS)
+
+.PHONY: browser
+browser: ready ## The status page in Chromium, which must be on PATH.
+	$(BIN)/pytest -m slow tests/browser $(ARGS)
+
+.PHONY: test-slow
+test-slow: ready ## The long forms of the tests. ARGS='-k name' chooses.
+	$(BIN)/pytest -m slow $(ARGS)
+
+.PHONY: crash-matrix
+crash-matrix: ready ## Every death, one by one, and docs/crash-matrix.md with what was seen.
+	TWOFOLD_CRASH_MATRIX=docs/crash-matrix.md $(BIN)/pytest -m 'slow or not slow' tests/integration/connector/test_failpoints.py tests/integration/connector/test_servers_away.py

@@ -27,7 +27,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     ),
     "ops": (
         LEAVES | {"source", "sink", "bridge", "runner", "config"},
-        {"twofold_avro", "prometheus_client"} | POSTGRES | KAFKA,
+        {"twofold_avro", "prometheus_client", "pydantic", "pydantic_core"} | POSTGRES | KAFKA,
     ),
     "stack": ({"errors"}, {"twofold_avro"} | POSTGRES | KAFKA),
     "demo": (LEAVES | {"config", "stack", "runner", "source", "sink"}, None),

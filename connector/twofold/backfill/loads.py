@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
@@ -95,8 +96,11 @@ class Loads:
         """Is there a table that is being read?"""
         return bool(self._loads)
 
-    def topics(self) -> Collection[str]:
+    def topics(self) -> AbstractSet[str]:
         return self._loads.keys()
+
+    def all(self) -> Collection[Load]:
+        return self._loads.values()
 
     def offers(self) -> Iterable[Offer]:
         """What has come from the readers, chunks left out."""

@@ -19,6 +19,7 @@ from twofold.bridge.state import Phase as PreparedPhase
 from twofold.errors import Refused, TwofoldError
 from twofold.ops.marks import NO_MARKS, Marks, MarkState
 from twofold.positions import NO_LSN, Lsn
+from twofold.runner.observer import Backfill
 
 Phase = Literal["starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped"]
 Kind = Literal["main", "prepared", "progress", "backfill"]
@@ -82,6 +83,7 @@ class View:
     positions: Positions
     totals: Totals
     marks: Marks
+    backfills: tuple[Backfill, ...]
     journal: tuple[Entry, ...]
     latency_max_s: float
     """The worst since `reset_peak` was called last."""
@@ -111,6 +113,7 @@ class Chronicle:
         self._oldest_us = 0
         self._seen: object = ()
         self._marks = NO_MARKS
+        self._backfills: tuple[Backfill, ...] = ()
         self._journal: deque[Entry] = deque(maxlen=JOURNAL_MAX)
         self._latency_max_s = 0.0
 
@@ -129,6 +132,7 @@ class Chronicle:
             self._flights.clear()
             self._oldest_us = 0
             self._marks = self._marks.anew()
+            self._backfills = ()
             self._seen = ()
             self._positions = Positions(state.read_lsn, state.applied_lsn, state.flush, state.sequence)
             self._totals.recoveries += 1
@@ -160,6 +164,10 @@ class Chronicle:
                 state.sequence,
                 waiting + (state.group.transactions if state.group else 0),
             )
+
+    def loading(self, backfills: tuple[Backfill, ...]) -> None:
+        with self._lock:
+            self._backfills = backfills
 
     def ended(self, error: TwofoldError, wait_s: float) -> None:
         with self._lock:
@@ -197,6 +205,7 @@ class Chronicle:
                     latencies=totals.latencies.copy(),
                 ),
                 marks=self._marks,
+                backfills=self._backfills,
                 journal=tuple(self._journal),
                 latency_max_s=self._latency_max_s,
             )

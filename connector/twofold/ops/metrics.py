@@ -105,10 +105,9 @@ class Metrics:
         yield self._gauge("twofold_commit_sequence", "Number of the last commit record.", at.sequence)
         yield self._gauge("twofold_waiting_transactions", "Read and not yet committed in Kafka.", at.waiting)
         newest = sampler.samples[-1] if sampler.samples else None
-        yield self._gauge("twofold_behind_bytes", "WAL that is not yet in Kafka.", newest.behind_bytes if newest else 0)
-        yield self._gauge(
-            "twofold_behind_seconds", "How long the oldest of it has been there.", newest.behind_s if newest else 0
-        )
+        if newest is not None and newest.behind_bytes is not None and newest.behind_s is not None:
+            yield self._gauge("twofold_behind_bytes", "WAL that is not yet in Kafka.", newest.behind_bytes)
+            yield self._gauge("twofold_behind_seconds", "How long the oldest of it has been there.", newest.behind_s)
 
     def _prepared(self, view: View) -> Iterator[Metric]:
         live = GaugeMetricFamily(
@@ -117,6 +116,7 @@ class Metrics:
         for state in ("staged", "open", "parked", "committing"):
             live.add_metric([state], sum(mark.state == state for mark in view.marks.live.values()))
         yield live
+        yield self._gauge("twofold_backfill_tables", "Tables whose rows are being loaded.", len(view.backfills))
 
     def _source(self) -> Iterator[Metric]:
         sampler = self._sampler

@@ -32,8 +32,8 @@ class Sample:
     transactions_s: float
     latency_s: float
     """The worst commit of the interval: from the source's commit to Kafka's."""
-    behind_bytes: int
-    behind_s: float
+    behind_bytes: int | None
+    behind_s: float | None
 
 
 class Sampler:
@@ -60,11 +60,11 @@ class Sampler:
         self._stop.set()
         self._thread.join(2)
 
-    def behind(self, view: View, now: float) -> tuple[int, float]:
-        """Bytes of WAL that are not yet handled, and for how long the oldest of them has been there."""
+    def behind(self, view: View, now: float) -> tuple[int, float] | tuple[None, None]:
+        """Bytes of WAL that are not yet handled, and for how long the oldest of them has been there; None before anything is known."""
         handled = view.positions.handled
         if self.source is None or not handled:
-            return 0, 0.0
+            return None, None
         waiting = next((now - at for at, wal in list(self._wal) if wal > handled), 0.0)
         return max(0, self.source.wal_lsn - handled), max(0.0, waiting)
 
@@ -72,7 +72,7 @@ class Sampler:
         while not self._stop.is_set():
             self.sample()
             self._stop.wait(INTERVAL_S)
-        self._forget()
+        self.forget()
 
     def sample(self) -> None:
         """Ask and note."""
@@ -105,9 +105,10 @@ class Sampler:
         except (TwofoldError, psycopg.Error) as error:
             # Only what is shown suffers; it is asked again in a moment, over a new connection.
             self.source_error = str(error).partition("\n")[0]
-            self._forget()
+            self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Close the connection; the next sample opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

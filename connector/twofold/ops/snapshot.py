@@ -43,6 +43,7 @@ def snapshot(
         "doubt_s": config.prepared.doubt_warning,
         "in_doubt": in_doubt(view, sampler),
         "settled": [_mark(mark) for mark in reversed(view.marks.past)],
+        "backfills": [asdict(backfill) for backfill in view.backfills],
         "holders": [
             {**asdict(each), "confirmed_lsn": _lsn(each.confirmed_lsn), "own": each.slot == config.slot}
             for each in (sampler.source.holders if sampler.source else ())
@@ -94,7 +95,7 @@ def _path(config: Config, view: View, sampler: Sampler, now: float) -> dict[str,
         "applied_lsn": _lsn(at.applied),
         "confirmed_lsn": _lsn(at.flushed),
         "sequence": at.sequence,
-        "unread_bytes": max(0, source.wal_lsn - at.read) if source and at.read else 0,
+        "unread_bytes": max(0, source.wal_lsn - at.read) if source and at.read else None,
         "behind_bytes": behind_bytes,
         "behind_s": behind_s,
         "waiting": at.waiting,

@@ -12,6 +12,7 @@ from twofold.backfill.loads import Load, Loads
 from twofold.backfill.place import Place
 from twofold.bridge import State, events
 from twofold.runner.carrier import Carrier
+from twofold.runner.observer import Backfill
 from twofold.runner.tables import IN_BACKFILL, Tables
 
 
@@ -31,6 +32,19 @@ class Loading:
     def busy(self) -> bool:
         """Is a table being read? Then the turn must not sleep for long."""
         return self._loads.busy
+
+    def progress(self) -> tuple[Backfill, ...]:
+        """How far each table is."""
+        reading = tuple(
+            Backfill(load.name, "waiting for locks" if load.holders else "reading", load.place.rows)
+            for load in self._loads.all()
+        )
+        paused = (self._tables.pin(topic) for topic in self._begun - self._loads.topics())
+        return reading + tuple(
+            Backfill(f"{pin.schema}.{pin.table}", "paused", Place.from_bytes(pin.bound).rows)
+            for pin in paused
+            if pin.backfill == "paused"
+        )
 
     def turn(self) -> Iterator[events.Event]:
         """Begin what is to be begun, answer what was asked; gives what the bridge must know."""

@@ -6,10 +6,21 @@ Calls come from the thread that reads, a few times a turn and never once a row; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from twofold.bridge import Event, State, actions
 from twofold.errors import TwofoldError
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """A table whose rows are being loaded."""
+
+    table: str
+    state: Literal["waiting for locks", "reading", "paused"]
+    rows: int
+    """Published so far, sessions before this one included."""
 
 
 class Observer(Protocol):
@@ -30,6 +41,9 @@ class Observer(Protocol):
     def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None:
         """The bridge was told of `event` and decided; `state` is after it, `at_us` the source's time of the event if it has one."""
 
+    def loading(self, backfills: tuple[Backfill, ...]) -> None:
+        """The tables in backfill, or how far they are, have changed."""
+
     def ended(self, error: TwofoldError, wait_s: float) -> None:
         """The run has ended; recovery begins after this time."""
 
@@ -42,4 +56,5 @@ class Silent:
     def recovered(self, state: State) -> None: ...
     def turned(self) -> None: ...
     def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None: ...
+    def loading(self, backfills: tuple[Backfill, ...]) -> None: ...
     def ended(self, error: TwofoldError, wait_s: float) -> None: ...

@@ -21,7 +21,7 @@ from twofold.runner.carrier import Carrier, Positions
 from twofold.runner.collector import Collector
 from twofold.runner.doubt import Doubts
 from twofold.runner.loading import Loading
-from twofold.runner.observer import Observer, Silent
+from twofold.runner.observer import Backfill, Observer, Silent
 from twofold.runner.timers import Timers
 from twofold.runner.waiting import Collected
 from twofold.runner.worker import Worker
@@ -70,6 +70,7 @@ class Run:
         self._limits = limits
         self._stop = stop
         self._observer: Observer = Silent()
+        self._shown: tuple[Backfill, ...] = ()
         self._group_since: float | None = None
         self._reported: Positions | None = None
 
@@ -98,6 +99,9 @@ class Run:
         if chunk := self._loading.due(self.state):
             self._carrier.stage_chunk(chunk)
             self._take(events.ChunkDue())
+        if (progress := self._loading.progress()) != self._shown:
+            self._shown = progress
+            self._observer.loading(progress)
 
     def _read(self, now: float, *, drained: bool) -> bool:
         """One look at the socket. True: nothing more waits there, and the bridge knows."""
