@@ -50,6 +50,11 @@ class Sink:
                     "the commit record's rows are not those that were written",
                 )
                 return self._commit(kafka, chunk, applied_lsn, sequence, kafka.noted)._replace(noted=())
+            case actions.CommitChunk(sequence, applied_lsn):
+                check(find(kafka, -1) is None, "a chunk's commit would carry rows of the group")
+                check(applied_lsn == kafka.applied_lsn, "a chunk moves the position")
+                check(sequence == kafka.sequence + 1, "the sequence is not dense")
+                return kafka._replace(sequence=sequence)
             case actions.OpenPrepared(identity, slot):
                 check(identity in spool, "the spool no longer has the rows")
                 check(find(kafka, -1) is None, "opened before the main producer has committed: rows interleave")

@@ -51,6 +51,7 @@ class Scenario:
     timeouts: int = 0
     policy: Policy = field(default_factory=Policy)
     parks: int = 1  # how many are parked because their time is over, or for a backfill
+    chunks: int = 0  # how many chunks of a backfill are published, at any time
     turns: bool = False  # TurnFull and OpenDue may come
     recovery: tuple[str, ...] = RECOVERY
 

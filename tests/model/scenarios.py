@@ -18,8 +18,8 @@ FULL = (
     scenario("one key again and again", "P1a K1 P2a T3b K2 T4a P5a R5 T6a"),
     scenario("by rule, and without rows", "Q1a E2 P3b X4 K2 K1 R3 T5ab"),
     scenario("prepared before two_phase_at", "H1a T2b P3c K1 T4a K3", timeouts=1),
-    scenario("quiet", "T1a W2 P3b M4a T5a R3 M6b W7", turns=True),
-    scenario("large", "P1a L2bc P3d T4b K1 L5ab K3", turns=True),
+    scenario("quiet", "T1a W2 P3b M4a T5a R3 M6b W7", turns=True, chunks=1),
+    scenario("large", "P1a L2bc P3d T4b K1 L5ab K3", turns=True, chunks=1),
     scenario("synchronous", "P1a T2b P3c K1 T4a R3 W5", pool=1, policy=SYNCHRONOUS, timeouts=1),
     scenario("opened at once", "P1a P2b K1 T3a P4a K2 R4 T5a", policy=Policy(open_at_once=True), timeouts=1),
 )

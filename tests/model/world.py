@@ -42,6 +42,7 @@ class World(NamedTuple):
     crashes: int
     timeouts: int
     parks: int
+    chunks: int
 
 
 class Numbers(Generic[T]):
@@ -79,7 +80,20 @@ class Model:
         nothing: frozenset[PreparedIdentity] = frozenset()
         scenario = self.scenario
         return World(
-            None, 0, None, 0, 0, False, (), nothing, nothing, kafka, scenario.crashes, scenario.timeouts, scenario.parks
+            None,
+            0,
+            None,
+            0,
+            0,
+            False,
+            (),
+            nothing,
+            nothing,
+            kafka,
+            scenario.crashes,
+            scenario.timeouts,
+            scenario.parks,
+            scenario.chunks,
         )
 
     @property
@@ -114,6 +128,8 @@ class Model:
             yield self._read(world, bridge)
         for event in self._due(bridge):
             yield self._step(world, event)
+        if world.chunks and bridge.caught_up and not bridge.unfinished:
+            yield self._step(world._replace(chunks=world.chunks - 1), events.ChunkDue())
         if world.parks:
             yield from self._park(world._replace(parks=world.parks - 1), bridge)
         if world.queue:
@@ -263,7 +279,7 @@ class Model:
             return ended(world, self.states[world.bridge].flush)
         world = world._replace(kafka=kafka, queue=world.queue[1:])
         match action:
-            case actions.CommitMain(_, applied_lsn):
+            case actions.CommitMain(_, applied_lsn) | actions.CommitChunk(_, applied_lsn):
                 return self._step(world, events.MainCommitted(applied_lsn))
             case actions.OpenPrepared(identity):
                 return self._step(world._replace(accepted=world.accepted | {identity}), events.PreparedOpened(identity))
