@@ -134,7 +134,7 @@ class Tail:
             self.poll()
 
     def wait_for(
-        self, wanted: Callable[[Seen], bool], within_s: float = 20, *, unless: Callable[[], bool] = lambda: False
+        self, wanted: Callable[[Seen], bool], within_s: float = 60, *, unless: Callable[[], bool] = lambda: False
     ) -> Seen | None:
         """The first record that fits. None if `unless` came true before."""
         looked, deadline = 0, time.monotonic() + within_s

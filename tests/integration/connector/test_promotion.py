@@ -15,7 +15,7 @@ from standby import SLOT, ask, promote, standby_of
 from twofold.errors import Refused
 from twofold.stack import PostgresServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class Pair:
@@ -27,9 +27,14 @@ class Pair:
         self.here = here
 
     def wait_for_slot(self) -> None:
-        """Until the standby has the connector's slot, to keep."""
+        """Until the standby has the connector's slot, to keep: not before the primary's slot has moved beyond where the standby could begin."""
         synced = f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{self.here.prefix}'"
-        wait_until(lambda: ask(self.standby, synced), 90, "the standby has the slot")
+
+        def has_it() -> object:
+            ask(self.primary, "SELECT pg_log_standby_snapshot()")
+            return ask(self.standby, synced)
+
+        wait_until(has_it, 120, "the standby has the slot")
 
     def wait_for_replay(self) -> None:
         """Until the standby has replayed all that the primary has."""
@@ -68,6 +73,7 @@ def test_goes_on_with_prepared_transactions_open_across_the_promotion(version: s
     work = Workload(here, seed=12)
     work.running = run = here.start()
     work.run()
+    work.settle()
     here.caught_up()
     pair.wait_for_slot()
     work.run()

@@ -31,14 +31,25 @@ from twofold_avro.records import Commit
 INSERT = "INSERT INTO account VALUES ({}, 1, 'x')"
 
 
-@pytest.fixture
-def stopped(connector: Maker) -> Installation:
+def carried(connector: Maker) -> Installation:
     """A connector that has carried a row and was stopped."""
     here = connector()
     with here.carrying():
         here.sql(INSERT.format(1))
         here.caught_up()
     return here
+
+
+@pytest.fixture
+def stopped(connector: Maker) -> Installation:
+    """One that the test may spoil."""
+    return carried(connector)
+
+
+@pytest.fixture(scope="module")
+def shared(module_connector: Maker) -> Installation:
+    """One that is left as it was found."""
+    return carried(module_connector)
 
 
 def refuses(here: Installation, *words: str, kind: type[TwofoldError] = Refused) -> None:
@@ -72,7 +83,9 @@ def make_slot(conninfo: str, name: str) -> None:
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", (name,))
 
 
-@pytest.mark.parametrize("topic", ["progress", "commits", "prepared", "messages"])
+@pytest.mark.parametrize(
+    "topic", ["progress", "commits", *(pytest.param(t, marks=pytest.mark.slow) for t in ("prepared", "messages"))]
+)
 def test_a_topic_of_the_bookkeeping_is_gone(stopped: Installation, admin: AdminClient, topic: str) -> None:
     delete_topic(admin, stopped, f"{stopped.prefix}.{topic}")
     refuses(stopped, f"the topic {stopped.prefix}.{topic} was in use and is gone")
@@ -120,30 +133,30 @@ def test_another_cluster_under_the_same_name(
     refuses(other, "belong to another source", "kafka.prefix")
 
 
-def test_the_prefix_belongs_to_another_connector(stopped: Installation, connector: Maker) -> None:
-    other = connector(kafka={"prefix": stopped.prefix}, init=False)
+def test_the_prefix_belongs_to_another_connector(shared: Installation, connector: Maker) -> None:
+    other = connector(kafka={"prefix": shared.prefix}, init=False)
     other.sql(SCHEMA)
-    init_refuses(other, f"belong to the connector {stopped.prefix}")
-    with stopped.carrying():  # it was not disturbed
-        stopped.sql(INSERT.format(2))
-        stopped.caught_up()
+    init_refuses(other, f"belong to the connector {shared.prefix}")
+    with shared.carrying():  # it was not disturbed
+        shared.sql("UPDATE account SET version = version + 1")
+        shared.caught_up()
 
 
-def test_the_slot_belongs_to_another_database(stopped: Installation, connector: Maker) -> None:
-    other = connector(source={"slot": stopped.prefix}, init=False)
+def test_the_slot_belongs_to_another_database(shared: Installation, connector: Maker) -> None:
+    other = connector(source={"slot": shared.prefix}, init=False)
     other.sql(SCHEMA)
     init_refuses(other, "another database", kind=UsageError)
 
 
 def test_a_tables_topic_is_gone(stopped: Installation, admin: AdminClient) -> None:
     delete_topic(admin, stopped, stopped.table("account"))
-    refuses(stopped, "public.account was in use and is gone", "twofold backfill --reload public.account")
+    refuses(stopped, "public.account was in use and is gone", "twofold backfill start public.account")
 
 
 def test_a_tables_topic_has_other_partitions(stopped: Installation, admin: AdminClient) -> None:
     topic = stopped.table("account")
     admin.create_partitions([NewPartitions(topic, 5)])[topic].result(20)
-    refuses(stopped, f"the topic {topic} has 5 partitions, and must have 3", "twofold backfill --reload public.account")
+    refuses(stopped, f"the topic {topic} has 5 partitions, and must have 3", "twofold backfill start public.account")
 
 
 @pytest.mark.parametrize(
@@ -155,12 +168,19 @@ def test_a_tables_topic_has_other_partitions(stopped: Installation, admin: Admin
         ("commits", "compact"),
     ],
 )
-def test_a_topic_is_cleaned_in_another_way(stopped: Installation, admin: AdminClient, topic: str, policy: str) -> None:
-    name = f"{stopped.prefix}.{topic}"
-    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(20)
-    refuses(stopped, f"the topic {name} has cleanup.policy={policy}", "kafka-configs")
+def test_a_topic_is_cleaned_in_another_way(shared: Installation, admin: AdminClient, topic: str, policy: str) -> None:
+    name = f"{shared.prefix}.{topic}"
+
+    def clean(policy: str) -> None:
+        entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(20)
+
+    clean(policy)
+    try:
+        refuses(shared, f"the topic {name} has cleanup.policy={policy}", "kafka-configs")
+    finally:
+        clean("compact" if topic == "progress" else "delete")
 
 
 def test_commit_records_and_progress_contradict_each_other(stopped: Installation) -> None:
@@ -184,7 +204,7 @@ def test_a_tables_key_was_changed(connector: Maker) -> None:
     here.sql("ALTER TABLE account DROP CONSTRAINT account_pkey, ADD PRIMARY KEY (id, version)", INSERT.format(2))
     assert run.ended() == 5
     assert "the message key of table public.account is not what it was" in run.said()
-    assert "twofold backfill --reload public.account" in run.said()
+    assert "twofold backfill start public.account" in run.said()
     refuses(here, "the message key of table public.account")
     assert {s.value["after"]["id"] for s in here.read("account")} == {0, 1}
 
@@ -197,9 +217,11 @@ def test_a_tables_key_was_changed(connector: Maker) -> None:
         ({"prepared": {"hold": 60.0}}, "must be below kafka.transaction_timeout"),
     ],
 )
-def test_a_setting_that_cannot_hold_is_named(stopped: Installation, settings: dict[str, Any], words: str) -> None:
-    stopped.configure(settings)
-    refuses(stopped, words, kind=UsageError)
+def test_a_setting_that_cannot_hold_is_named(
+    shared: Installation, connector: Maker, settings: dict[str, Any], words: str
+) -> None:
+    same = connector(conninfo=shared.conninfo, name=shared.prefix, init=False, **settings)
+    refuses(same, words, kind=UsageError)
 
 
 def test_the_publication_is_gone(stopped: Installation) -> None:

@@ -124,7 +124,7 @@ def test_a_prepared_transaction_in_doubt_holds_its_wal_and_no_more(connector: Ma
 def test_a_large_transaction_is_visible_all_at_once(connector: Maker) -> None:
     """60,000 rows, more than a turn's rows and bytes; killed in the middle of it, then carried."""
     here = connector(turn={"rows": 5000})
-    run = here.start("after_produce:6")
+    run = here.start("after_produce:3")
     visible = here.tail("transfer")
     with psycopg.connect(here.conninfo) as writer:
         writer.execute("ALTER TABLE transfer DISABLE TRIGGER note")

@@ -6,11 +6,13 @@ import signal
 from collections.abc import Callable
 from functools import partial
 
+import psycopg
 import pytest
 
 from connector_topics import COMMITTED, UNCOMMITTED
 from connector_workload import Workload
 from fix_connector import Installation, Maker, Running, wait_until
+from fix_crashes import Died
 from twofold.stack import KafkaCluster, PostgresServer, RegistryServer
 
 
@@ -18,13 +20,21 @@ def is_asleep(run: Running) -> bool:
     return run.asleep
 
 
-def test_the_broker_is_killed_and_comes_back_in_every_state(
-    connector: Maker, own_kafka: Callable[..., KafkaCluster]
+@pytest.mark.parametrize(
+    "places",
+    [
+        ("before_commit:3", "after_open:2"),
+        pytest.param(("after_flush:2", "before_commit:3", "after_open:2", "before_abort"), marks=pytest.mark.slow),
+    ],
+    ids=["two states", "every state"],
+)
+def test_the_broker_is_killed_and_comes_back(
+    places: tuple[str, ...], connector: Maker, own_kafka: Callable[..., KafkaCluster], died: Died
 ) -> None:
     kafka = own_kafka()
     here = connector(kafka_server=kafka, kafka={"call_timeout": 10.0})
     work = Workload(here, seed=7)
-    for place in ("after_flush:2", "before_commit:3", "after_open:2", "before_abort"):
+    for place in places:
         run = here.start(f"{place}=stop")
         work.run()
         wait_until(partial(is_asleep, run), what=place)
@@ -37,6 +47,8 @@ def test_the_broker_is_killed_and_comes_back_in_every_state(
     here.start()
     work.settle()
     here.check()
+    for place in places:
+        died(place, "the broker", "the run ends, recovery fences and reads which of the two outcomes it was")
 
 
 @pytest.mark.parametrize("place", ["before_commit:2", "after_open"])
@@ -65,25 +77,67 @@ def readable_to_the_end(here: Installation) -> bool:
     return ends[0] == ends[1]
 
 
-def test_postgresql_is_killed_with_prepared_transactions_open(
-    connector: Maker, own_postgres: Callable[..., PostgresServer]
+@pytest.mark.parametrize("version", ["15", "18"])
+def test_postgresql_forgets_confirmed_positions(
+    version: str, connector: Maker, own_postgres: Callable[..., PostgresServer], died: Died
 ) -> None:
-    """A crash forgets confirmed positions that were not written yet: what is sent again is passed over."""
+    """It writes them at a checkpoint, or when restart_lsn moves, which an old transaction prevents; killed, it sends again what was confirmed, outcomes of prepared ones as well."""
+    server = own_postgres(version=version, settings={"checkpoint_timeout": "1d"})
+    here = connector(conninfo=server.dsn())
+    work = Workload(here, seed=9)
+    work.running = run = here.start()
+    work.run()
+    here.caught_up()
+    with psycopg.connect(here.conninfo) as old:
+        old.execute("INSERT INTO unpublished (filler) VALUES ('not ended')")
+        before = here.ask("SELECT pg_current_wal_insert_lsn() - '0/0'")
+        resolved = work.prepare(open_it=True)
+        work.commit(resolved)
+        work.rollback(work.prepare(open_it=True))
+        work.plain()
+        work.settle()
+        here.caught_up()
+        wait_until(lambda: here.slot("confirmed_flush_lsn - '0/0'") > before)
+        in_doubt = work.prepare(open_it=True)
+        run.kill9()
+        confirmed = here.slot("confirmed_flush_lsn - '0/0'")
+        server.kill()
+    server.start()
+    forgotten = confirmed - here.slot("confirmed_flush_lsn - '0/0'")
+    assert forgotten > 0
+    work.connect()
+    work.running = run = here.start()
+    work.commit(in_doubt)
+    work.run()
+    work.settle()
+    here.check()
+    died(
+        "confirmed positions are not durable",
+        f"PostgreSQL {version}",
+        "it sends again what was confirmed: skipped by applied_lsn",
+    )
+    run.stop()
+
+
+def test_postgresql_is_killed_under_a_running_connector(
+    connector: Maker, own_postgres: Callable[..., PostgresServer], died: Died
+) -> None:
     server = own_postgres()
     here = connector(conninfo=server.dsn())
     work = Workload(here, seed=9)
     work.running = run = here.start()
-    for _ in range(2):
-        work.run()
-        gid = work.prepare(open_it=True)
-        here.caught_up()
-        server.kill()
-        server.start()
-        work.connect()
-        work.commit(gid)
-        work.run()
+    work.run()
+    gid = work.prepare(open_it=True)
+    server.kill()
+    server.start()
+    work.connect()
+    work.commit(gid)
+    work.run()
     work.settle()
     here.check()
+    died(
+        "a prepared transaction is open", "PostgreSQL", "the run ends and recovers; the rows are sent and opened again"
+    )
     run.stop()
 
 

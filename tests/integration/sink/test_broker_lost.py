@@ -54,6 +54,7 @@ def test_a_commit_whose_answer_never_came_is_resolved_by_the_progress(
     agree(ground, ["a", "b"])
 
 
+@pytest.mark.slow
 def test_killed_and_restarted_with_transactions_open(make_ground: MakeGround, broker: Any, prefix: str) -> None:
     ground = make_ground(broker.bootstrap, prefix, call_timeout_s=60)
     publisher = ground.take_over().publisher

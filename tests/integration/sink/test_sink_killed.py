@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from integration.sink.sink_ground import Ground, eventually
 from integration.sink.sink_script import values
 
@@ -33,6 +35,8 @@ PLACES = [
     "before_abort",
     "after_abort",
 ]
+FEW = ["after_takeover", "after_flush:3", "after_commit_record:3", "after_commit:3", "after_open:2"]
+"""The connector's own tests go through all of them."""
 
 
 def run(ground: Ground, registry: Any, place: str) -> int:
@@ -41,10 +45,13 @@ def run(ground: Ground, registry: Any, place: str) -> int:
     return subprocess.run(command, env=environment, timeout=60, check=False, capture_output=True).returncode
 
 
-def test_killed_at_each_place_in_turn(ground: Ground, registry: Any) -> None:
+@pytest.mark.parametrize(
+    "places", [FEW, pytest.param(PLACES, marks=pytest.mark.slow)], ids=["one of each kind", "each place"]
+)
+def test_killed_at_one_place_after_the_other(places: list[str], ground: Ground, registry: Any) -> None:
     """Each run goes on from what the one before, killed, has left; the last is let through."""
     done = 0
-    for place in PLACES:
+    for place in places:
         assert run(ground, registry, place) == -signal.SIGKILL, place
         recovered = ground.take_over().recovered
         before, done = done, recovered.progress.sequence if recovered.progress else 0
@@ -52,6 +59,6 @@ def test_killed_at_each_place_in_turn(ground: Ground, registry: Any) -> None:
         assert (recovered.last_commit.sequence if recovered.last_commit else 0) == done, place
         expected = sorted(v for s in range(1, done + 1) for v in values(s))
         eventually(lambda expected=expected: ground.committed() == expected)  # type: ignore[misc]
-    assert done > 8
+    assert done >= 4
     assert run(ground, registry, "") == 0
     eventually(lambda: ground.committed() == sorted(v for s in range(1, done + 5) for v in values(s)))
