@@ -80,6 +80,13 @@ _REMEDIES = (
     ("superuser or replication role", "ALTER ROLE {user} REPLICATION"),
     ("permission denied to start WAL sender", "ALTER ROLE {user} REPLICATION"),
     ("exceeds max_wal_senders", "raise max_wal_senders and restart PostgreSQL, or end another replication client"),
+    (
+        "certificate verify failed",
+        "let sslrootcert name a file with the authority that signed the server's certificate",
+    ),
+    ("root certificate file", "let sslrootcert name a file with the authority that signed the server's certificate"),
+    ("does not match host name", "connect by a name that is in it, or give the server a certificate for this one"),
+    ("does not support SSL", "ALTER SYSTEM SET ssl = on, with ssl_cert_file and ssl_key_file, and restart PostgreSQL"),
     ("recovery is in progress", "connect to the primary, or raise the standby to 16 or later"),
 )
 _NO_SUCH = (("role", "CREATE ROLE {user} LOGIN REPLICATION"), ("database", "mend the database's name in the source"))
