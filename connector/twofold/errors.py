@@ -63,6 +63,10 @@ class RunEnded(TwofoldError):
     """This run cannot go on, and recovery can: drop everything in memory, back off, start again."""
 
 
+class Outlasted(RunEnded):
+    """A Kafka transaction was open for longer than its timeout, and the broker has aborted it: the next run may take longer."""
+
+
 class MalformedMessage(TwofoldError):
     """Bytes from a server that are not what the protocol says."""
 

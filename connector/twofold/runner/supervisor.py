@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack
 
 from twofold.config import Config
-from twofold.errors import Fenced, RunEnded, Unreachable
+from twofold.errors import Fenced, Outlasted, RunEnded, Unreachable
 from twofold.runner.aside import Stopped
 from twofold.runner.observer import Observer, Silent
 from twofold.runner.recovery import recover
@@ -27,6 +27,8 @@ BACKOFF_S_MAX = 15.0
 STANDBY_POLL_S = 0.5
 LONG_ENOUGH_S = 30.0
 """A run that lasted this long was a good one: the next error starts with a short wait again."""
+PATIENCE_MAX = 1024
+"""The brokers' own limit is met before."""
 
 
 def supervise(config: Config, stop: threading.Event, observer: Observer | None = None) -> None:
@@ -34,13 +36,14 @@ def supervise(config: Config, stop: threading.Event, observer: Observer | None =
     observer = observer or Silent()
     backoff_s = BACKOFF_S_MIN
     standing_by: str | None = None
+    patience = 1
     while not stop.is_set():
         begun = time.monotonic()
         if standing_by is None:
             observer.recovering()
         try:
             with ExitStack() as opened:
-                run = recover(config, stop, opened)
+                run = recover(config, stop, opened, patience=patience)
                 standing_by = None
                 observer.recovered(run.state)
                 run.go(observer)
@@ -60,6 +63,8 @@ def supervise(config: Config, stop: threading.Event, observer: Observer | None =
             _log.warning("the run has ended (%s: %s); recovering in %.1f s", type(error).__name__, error, wait_s)
             standing_by = None
             observer.ended(error, wait_s)
+            if isinstance(error, Outlasted):
+                patience = min(patience * 4, PATIENCE_MAX)
             if isinstance(error, StreamUnclear):
                 source = config.source.model_copy(update={"streaming": "off"})
                 config = config.model_copy(update={"source": source})

@@ -68,6 +68,8 @@ class TransactionalProducer:
         self.transactional_id = transactional_id
         self.in_transaction = False
         self._timeout_s = settings.call_timeout_s
+        self._transaction_timeout_s = settings.transaction_timeout_ms / 1000
+        self._begun = 0.0
         self._watch = watch
         self._written: dict[tuple[str, int], Written] = {}
         self._acknowledged = 0
@@ -96,6 +98,14 @@ class TransactionalProducer:
         ):
             begin()
         self.in_transaction = True
+        self._begun = time.monotonic()
+
+    def outlasted(self) -> str | None:
+        """If an error may come of the transaction's length: what happened."""
+        open_s = time.monotonic() - self._begun
+        if not self._begun or open_s < self._transaction_timeout_s:
+            return None
+        return f"the transaction of {self.transactional_id} was open for {open_s:.0f} s, longer than its timeout of {self._transaction_timeout_s:g} s, and the broker has aborted it"
 
     def produce(self, topic: str, partition: int, records: list[Record], *, every: bool = False) -> None:
         """Hand the records over, in order. With `every` each delivery is reported, so that `flush` can tell without a commit that all are acknowledged.

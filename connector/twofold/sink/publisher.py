@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from twofold import failpoints
-from twofold.errors import RunEnded, TwofoldError
+from twofold.errors import Fenced, Outlasted, RunEnded, TwofoldError
 from twofold.sink.batch import Record, RowBatch
 from twofold.sink.names import Names
 from twofold.sink.producer import TransactionalProducer
@@ -47,8 +47,9 @@ class Publisher:
     def produce(self, batch: RowBatch) -> None:
         """Add rows to the main producer's transaction, which begins with the first."""
         self._begin_main()
-        for topic, partition, records in batch.partitions():
-            self._main.produce(topic, partition, records)
+        with _may_outlast(self._main):
+            for topic, partition, records in batch.partitions():
+                self._main.produce(topic, partition, records)
         failpoints.hit("after_produce")
 
     def commit_main(
@@ -64,7 +65,8 @@ class Publisher:
         `ledger` by downstream id, `pins` by topic. Returns the commit record as it was written.
         """
         self._begin_main()
-        return self._finish(self._main, commit, progress, ledger or {}, pins or {})
+        with _may_outlast(self._main):
+            return self._finish(self._main, commit, progress, ledger or {}, pins or {})
 
     def open(self, slot: int, batches: Iterable[RowBatch]) -> None:
         """A prepared transaction's rows into a Kafka transaction of their own: acknowledged by the in-sync replicas when this returns, and nothing else written."""
@@ -73,11 +75,12 @@ class Publisher:
         producer = self._pool[slot]
         producer.begin()
         failpoints.hit("after_begin")
-        for batch in batches:
-            for topic, partition, records in batch.partitions():
-                producer.produce(topic, partition, records, every=True)
-        failpoints.hit("after_produce")
-        producer.flush()
+        with _may_outlast(producer):
+            for batch in batches:
+                for topic, partition, records in batch.partitions():
+                    producer.produce(topic, partition, records, every=True)
+            failpoints.hit("after_produce")
+            producer.flush()
         if not producer.all_acknowledged:
             raise RunEnded(f"Kafka: {producer.transactional_id}: flushed, and not every row was reported as delivered")
         failpoints.hit("after_open")
@@ -153,6 +156,19 @@ class Publisher:
     @staticmethod
     def _write(producer: TransactionalProducer, topic: str, records: list[Record]) -> None:
         producer.produce(topic, 0, records)
+
+
+@contextlib.contextmanager
+def _may_outlast(producer: TransactionalProducer) -> Iterator[None]:
+    """A source transaction is never torn, so one that is very large may take longer than Kafka's timeout: then it must be tried again with more time, not in the same way."""
+    try:
+        yield
+    except (RunEnded, Fenced) as error:
+        if why := producer.outlasted():
+            raise Outlasted(
+                f"Kafka: {why}; it is tried again with four times as long, within the brokers' transaction.max.timeout.ms (kafka.transaction_timeout sets the first)"
+            ) from error
+        raise
 
 
 def close_quietly(producers: Iterable[TransactionalProducer]) -> None:

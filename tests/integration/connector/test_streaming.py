@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -256,3 +257,28 @@ def test_five_million_rows(connector: Maker, prepared: bool) -> None:
         for streaming in ("on", "off")
     }
     assert took["on"] <= took["off"] / 3
+
+
+def test_a_transaction_that_takes_longer_than_kafkas_timeout_is_given_more_time(connector: Maker) -> None:
+    """The broker looks every ten seconds for transactions that are too old."""
+    here = connector(kafka={"transaction_timeout": 2.0}, prepared={"hold": 1.0}, turn={"idle_progress": 60})
+    here.start("after_flush=stop")
+    here.sql("INSERT INTO account VALUES (1, 1, '')")
+    (run,) = here.runs
+    wait_until(lambda: state_of(run.process.pid) == "T", what="the failpoint is reached")
+    wait_until(lambda: aborted(here), 40, "the broker has aborted the transaction")
+    run.signal(signal.SIGCONT)
+    run.wait_for("longer than its timeout of 2 s")
+    here.check()
+    assert not run.dead
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def aborted(here: Installation) -> bool:
+    """A read_committed reader comes past what was produced."""
+    tail = here.tail("account")
+    tail.to_end()
+    return any(tail.ends.values())
