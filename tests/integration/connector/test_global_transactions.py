@@ -1,0 +1,73 @@
+"""A coordinator's two branches in two databases, captured by two connectors: found again downstream by one global id. And one that is in doubt too long."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import psycopg
+import pytest
+
+from connector_topics import UNCOMMITTED, gid_of
+from fix_connector import Installation, Maker
+
+
+def ledger(here: Installation) -> list[tuple[str, str, str]]:
+    return [(e["global_id"], e["branch"], e["state"]) for e in here.records("prepared")]
+
+
+def told(here: Installation, *arguments: str) -> str:
+    said = subprocess.run(here.command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+@pytest.mark.parametrize("outcome", ["commit", "rollback"])
+def test_two_branches_share_one_global_id(connector: Maker, outcome: str) -> None:
+    places = {"ledger": connector(), "stock": connector()}
+    for here in places.values():
+        here.start()
+    branches: list[psycopg.Connection[Any]] = []
+    for name, here in places.items():
+        branch = psycopg.connect(here.conninfo)
+        here.at_end(branch.close)
+        branch.tpc_begin(branch.xid(4660, "order 7", name))
+        branch.execute("INSERT INTO account VALUES (1, 1, 'of order 7')")
+        branches.append(branch)
+    for branch, here in zip(branches, places.values(), strict=True):
+        branch.tpc_prepare()
+        here.tail("account", isolation=UNCOMMITTED).wait_for(lambda s: gid_of(s) is not None)
+    for name, here in places.items():
+        listed = json.loads(told(here, "prepared", "list", "--json"))
+        assert [(each["global_id"], each["branch"]) for each in listed] == [("4660:order 7", name)]
+    for branch in branches:
+        branch.tpc_commit() if outcome == "commit" else branch.tpc_rollback()
+    for name, here in places.items():
+        topics = here.check()
+        assert {entry[:2] for entry in ledger(here)} == {("4660:order 7", name)}
+        assert ledger(here)[-1][2] == ("committed" if outcome == "commit" else "rolled_back")
+        outcomes = [each for s in topics.commits for each in s.value["prepared"]]
+        expected = [("4660:order 7", name)] if outcome == "commit" else []
+        assert [(each["global_id"], each["branch"]) for each in outcomes] == expected
+
+
+def test_in_doubt_too_long(connector: Maker) -> None:
+    here = connector(prepared={"doubt_warning": 1.0, "hold": 0.5})
+    run = here.start()
+    here.prepare("it''s late", "INSERT INTO account VALUES (1, 1, ''), (2, 1, '')")
+    here.sql("INSERT INTO transfer VALUES ('t', 5, 5)")
+    run.wait_for("in doubt too long: it's late")
+    line = next(line for line in run.said().splitlines() if "in doubt too long" in line)
+    database, owner = here.ask("SELECT current_database()"), here.ask("SELECT current_user")
+    for words in (f"database {database}", "2 rows", here.table("account"), "COMMIT PREPARED 'it''s late';"):
+        assert words in line
+    status = told(here, "status")
+    for words in ("TOO LONG", f"owner {owner}", database, "2 rows", "ROLLBACK PREPARED 'it''s late';"):
+        assert words in status
+    (listed,) = json.loads(told(here, "status", "--json"))["in_doubt"]
+    assert listed["too_long"]
+    assert listed["wal_bytes"] > 0
+    here.sql("ROLLBACK PREPARED 'it''s late'")
+    here.check()
+    assert json.loads(told(here, "status", "--json"))["in_doubt"] == []
