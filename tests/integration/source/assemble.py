@@ -67,6 +67,7 @@ class Assembler:
     streamed: dict[int, Transaction] = field(default_factory=dict)
     relations: dict[int, Relation] = field(default_factory=dict)
     current: Transaction | None = None
+    outside: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
     def feed(self, messages: Iterable[Message]) -> None:
@@ -133,8 +134,11 @@ class Assembler:
         elif isinstance(message, Truncate):
             for oid in message.relations:
                 self._add(message.xid, Change("TRUNCATE", self._relation(oid)))
-        elif isinstance(message, LogicalMessage) and message.transactional:
-            self._add(message.xid, Change("MESSAGE", content=message.content.hex()))
+        elif isinstance(message, LogicalMessage):
+            if message.transactional:
+                self._add(message.xid, Change("MESSAGE", content=message.content.hex()))
+            else:
+                self.outside.append(message.content.hex())
 
     def _note(self, relation: Relation) -> None:
         scope = self.relations if relation.xid is None or self.current is None else self.current.relations

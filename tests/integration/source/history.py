@@ -88,6 +88,8 @@ class Work:
     prepared: list[str] = field(default_factory=list)
     rewriting: set[str] = field(default_factory=set)
     rewriting_pids: set[int] = field(default_factory=set)
+    outside: list[str] = field(default_factory=list)
+    """Messages outside of transactions: whatever becomes of the one that wrote them."""
     added: int = 0
 
     def __post_init__(self) -> None:
@@ -159,13 +161,7 @@ class Work:
             if self.random.random() < 0.1:
                 self._message(session)
                 continue
-            session.execute("SAVEPOINT s")
-            try:
-                self._one_step(session)
-            except (psycopg.errors.LockNotAvailable, psycopg.errors.IntegrityError, psycopg.errors.DeadlockDetected):
-                session.execute("ROLLBACK TO s")
-            else:
-                session.execute("ROLLBACK TO s" if self.random.random() < 0.15 else "RELEASE s")
+            self._step(session, depth=0)
         how = self.random.random()
         if how < 0.45:
             session.execute("COMMIT")
@@ -177,12 +173,32 @@ class Work:
             self.prepared.append(gid)
             (self.rewriting.add if session.info.backend_pid in self.rewriting_pids else self.rewriting.discard)(gid)
 
+    def _step(self, session: Writer, depth: int) -> None:
+        """Within a savepoint, perhaps with others in it; who would wait gives it up."""
+        session.execute(f"SAVEPOINT s{depth}")
+        try:
+            self._one_step(session)
+            if depth < 2 and self.random.random() < 0.2:
+                self._step(session, depth + 1)
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.IntegrityError, psycopg.errors.DeadlockDetected):
+            session.execute(f"ROLLBACK TO s{depth}")
+        else:
+            session.execute(f"{'ROLLBACK TO' if self.random.random() < 0.15 else 'RELEASE'} s{depth}")
+
     def _gid(self) -> str:
         """Often one that was just used and is free again; sometimes as long and as odd as it may be."""
-        for gid in ("again", "ß€𝄞'" * 19 + "tail", "x" * 199):
+        for gid in ("again", "x" * 199, self._odd_gid()):
             if gid not in self.prepared and self.random.random() < 0.5:
                 return gid
         return f"g {self.random.getrandbits(60):x}"
+
+    def _odd_gid(self) -> str:
+        """199 bytes of any characters, as far as they fit."""
+        gid = ""
+        while len(gid.encode()) < 196:
+            character = chr(self.random.choice([self.random.randint(1, 0x7FF), self.random.randint(1, 0x10FFFF)]))
+            gid += "" if "\ud800" <= character <= "\udfff" else character
+        return gid + "." * (199 - len(gid.encode()))
 
     def _end_one(self, session: Writer) -> None:
         if session.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
@@ -218,6 +234,10 @@ class Work:
     def _message(self, session: Writer) -> None:
         """Never in a savepoint: a streamed one that is rolled back cannot be told apart, see docs/source.md."""
         content = self.random.randbytes(self.random.randint(0, 30))
+        if self.random.random() < 0.3:
+            session.execute("SELECT pg_logical_emit_message(false, 'round trip', %b::bytea)", [content])
+            self.outside.append(content.hex())
+            return
         session.execute("SELECT pg_logical_emit_message(true, 'round trip', %b::bytea)", [content])
         session.execute(
             "INSERT INTO account (xid, what, new) VALUES (pg_current_xact_id()::text::bigint, 'MESSAGE', %s)",

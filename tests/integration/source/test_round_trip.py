@@ -43,6 +43,7 @@ def round_trip(postgres: PostgresServer, database: str, other_database: str, pre
     seen = {way: decode_all(postgres, database, slots[way], prefix, options) for way, options in WAYS.items()}
     for way, assembler in seen.items():
         assert assembler.prepared == {}, way
+        assert assembler.outside == work.outside, way
         assert {t.xid for t in assembler.committed} ^ account.keys() == set(), way
         check_tables(database, assembler, binary=WAYS[way].binary)
     for transaction in seen["text"].committed:
