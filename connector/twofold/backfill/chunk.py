@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Literal
 
 from twofold.backfill.place import Place
 from twofold.backfill.plan import Snapshot
@@ -17,6 +18,9 @@ from twofold_avro.transcode import RowPlan
 
 KEY_HEAD = 5
 """A message key begins with its schema's id; without it, it is the same whatever the registry calls its schema."""
+
+
+Wish = Literal["start", "pause", "resume", "cancel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ class Chunk:
     at_us: int
     rows: int
     size: int
+    wish: Wish | None = None
+    """Carried out with it: a person's, about the table's load. Then there are no rows but, to start, a truncate."""
     whole: Waiting | None = None
     """Of a table without a message key all rows, as batches in the spool."""
     answer: Future[Verdict | None] = field(default_factory=Future)

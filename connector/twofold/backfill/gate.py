@@ -85,11 +85,12 @@ class Gate:
         *,
         ledger: Mapping[str, Prepared] | None = None,
         pins: Mapping[str, Pin],
+        answered: Iterable[str] = (),
     ) -> None:
         """Commit what the main producer holds; the pins say how far each backfill is."""
         if commit is not None:
             commit = replace(commit, backfilling=self._backfilling())
-        self._publisher.commit_main(commit, progress, ledger=ledger, pins=self._written(pins))
+        self._publisher.commit_main(commit, progress, ledger=ledger, pins=self._written(pins), answered=answered)
 
     def commit_prepared(
         self, slot: int, commit: Commit, progress: Progress, *, ledger: Mapping[str, Prepared], pins: Mapping[str, Pin]
@@ -101,6 +102,35 @@ class Gate:
     def publish(self, chunk: Chunk, commit: Commit, progress: Progress, pins: Mapping[str, Pin]) -> None:
         """What is to be said of a chunk, with its place, in a Kafka transaction of its own."""
         load = self._load(chunk.topic)
+        if chunk.wish is not None:
+            self._carry_out(chunk, load)
+        else:
+            self._publish_rows(chunk, load)
+        self._unwritten.add(chunk.topic)
+        self.commit(commit, progress, pins=pins, answered=() if chunk.wish is None else (chunk.topic,))
+        chunk.answer.set_result(Verdict(load.place, load.state))
+
+    def _carry_out(self, chunk: Chunk, load: _Load) -> None:
+        """What a person wishes. What was remembered before counts no more: there is a barrier before the next snapshot."""
+        load.memory = Memory()
+        match chunk.wish:
+            case "start":
+                load.state, load.place = "running", Place()
+                if chunk.copying is not None:
+                    batch = RowBatch()
+                    kept = batch.lists(chunk.topic, chunk.copying.partitions)
+                    for mine, read in zip(kept, chunk.lists, strict=True):
+                        mine.extend(read)
+                    self._publisher.produce(batch)
+            case "pause":
+                load.state = "paused"
+            case "resume":
+                load.state = "running"
+            case "cancel":
+                load.state = "ready"
+                self._release(load, None)
+
+    def _publish_rows(self, chunk: Chunk, load: _Load) -> None:
         drop = load.memory.judge(chunk.snapshot)
         load.memory.forget(chunk.snapshot)
         batch = RowBatch()
@@ -113,20 +143,22 @@ class Gate:
         load.place = _next(load.place, chunk, drop).counted(batch.records, chunk.size)
         load.state = "ready" if load.place.complete else "running"
         self._publisher.produce(batch)
-        self._unwritten.add(chunk.topic)
-        self.commit(commit, progress, pins=pins)
-        chunk.answer.set_result(Verdict(load.place, load.state))
 
     def _publish_whole(self, whole: Waiting, snapshot: Snapshot, load: _Load) -> None:
         """All rows that the snapshot showed, then what it did not see."""
         for piece in whole.chunks():
             self._publisher.produce(RowBatch.from_bytes(piece))
+        self._release(load, snapshot)
+
+    def _release(self, load: _Load, snapshot: Snapshot | None) -> None:
+        """Rows that were held: those that the snapshot did not see, or all."""
         if load.held is None:
             return
         for piece in load.held.chunks():
             rows = RowBatch()
             for topic, _, records in RowBatch.from_bytes(piece).partitions():
-                rows.lists(topic, 1)[0].extend(r for r in records if not snapshot.sees(self._look.at(r["value"])[0]))
+                kept = rows.lists(topic, 1)[0]
+                kept += [r for r in records if snapshot is None or not snapshot.sees(self._look.at(r["value"])[0])]
             self._publisher.produce(rows)
         load.held.drop()
         load.held = None
@@ -162,6 +194,8 @@ class Gate:
         for topic, _, records in batch.partitions():
             if topic in self._in_backfill and (load := self._load(topic)).state != "ready":
                 self._note_table(topic, load, records)
+                if load.state == "paused":
+                    load.memory = Memory()  # there is a barrier before the next snapshot
 
     def _note_table(self, topic: str, load: _Load, records: Iterable[Record]) -> None:
         for record in records:

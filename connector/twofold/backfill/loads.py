@@ -17,6 +17,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from twofold.backfill.chunk import Chunk, Done, Offer
@@ -43,7 +44,7 @@ class Load:
     table: str
     place: Place
     resumed: bool
-    """A session before this one was through its barrier already."""
+    """It goes on behind a chunk, so a session before this one was through its barrier."""
     holders: frozenset[tuple[str, int | None]] | None = None
     """Who held a lock when this session's barrier began, and still does; None: it has not begun."""
     not_before: float = 0.0
@@ -68,7 +69,7 @@ class Loads:
         self._make_reader = make_reader
         self._delivered = delivered
         self._queue: queue.Queue[Load | None] = queue.Queue()
-        self._offers: queue.SimpleQueue[Offer] = queue.SimpleQueue()
+        self._offers: queue.SimpleQueue[tuple[Load, Offer]] = queue.SimpleQueue()
         self._chunks: list[Chunk] = []
         self._loads: dict[str, Load] = {}
         self._readers: dict[str, Reader] = {}
@@ -108,12 +109,13 @@ class Loads:
             raise self._failure
         while True:
             try:
-                offer = self._offers.get_nowait()
+                load, offer = self._offers.get_nowait()
             except queue.Empty:
                 return
+            if self._loads.get(load.topic) is not load:
+                continue  # of one that was stopped
             if isinstance(offer, Chunk):
-                if offer.topic in self._loads:
-                    self._chunks.append(offer)
+                self._chunks.append(offer)
             else:
                 if isinstance(offer, Done):
                     self._loads.pop(offer.topic, None)
@@ -155,6 +157,8 @@ class Loads:
             return
         reader = self._readers[load.topic] = self._make_reader(load)
         try:
+            if load.place.reload:
+                self._one_chunk(load, reader)
             if not self._through_barrier(load, reader):
                 load.not_before = time.monotonic() + BARRIER_LOOK_S
                 self._queue.put(load)
@@ -164,7 +168,7 @@ class Loads:
                 begun = time.monotonic()
                 if self._one_chunk(load, reader):
                     _log.info("backfill of %s: ready, %d rows", load.name, load.place.rows)
-                    self._offers.put(Done(load.topic))
+                    self._offers.put((load, Done(load.topic)))
                     return
                 self._slow_down(load, begun)
         finally:
@@ -173,6 +177,7 @@ class Loads:
 
     def _through_barrier(self, load: Load, reader: Reader) -> bool:
         holders = {holder.name: holder for holder in reader.writers()}
+        first = load.holders is None
         if load.holders is None:
             if reader.wait_for_all():
                 return True
@@ -183,7 +188,7 @@ class Loads:
             for name, holder in holders.items()
             if name in load.holders and (holder.xid or 0, holder.gid or "") not in delivered
         }
-        if still and load.holders != still:
+        if still and (first or load.holders != still):
             _log.info(
                 "backfill of %s waits for %s",
                 load.name,
@@ -191,12 +196,13 @@ class Loads:
             )
         load.holders = frozenset(still)
         if still:
-            self._offers.put(reader.seen())
+            self._offers.put((load, reader.seen()))
         return not still
 
     def _one_chunk(self, load: Load, reader: Reader) -> bool:
         """True: it was the last one."""
-        chunk = reader.read(load.place, ask=lambda ask: self._answer(load, ask.answer, ask))
+        read = reader.emptying if load.place.reload else partial(reader.read, load.place)
+        chunk = read(ask=lambda ask: self._answer(load, ask.answer, ask))
         verdict = self._answer(load, chunk.answer, chunk)
         if chunk.whole is not None:
             chunk.whole.drop()
@@ -206,7 +212,7 @@ class Loads:
         return verdict.state == "ready"
 
     def _answer(self, load: Load, answer: Future[_T], offer: Offer) -> _T:
-        self._offers.put(offer)
+        self._offers.put((load, offer))
         while True:
             try:
                 return answer.result(_LOOK_S)

@@ -23,8 +23,8 @@ class Place:
     again: frozenset[bytes] = frozenset()
     scanned: bool = False
     """The last key has been reached; what is left is `again`."""
-    emptied: bool = False
-    """A reload: the truncate that it begins with is published."""
+    reload: bool = False
+    """It begins with a truncate, which is not published yet."""
     rows: int = 0
     size: int = 0
     since_us: int = 0
@@ -34,7 +34,7 @@ class Place:
             "after": None if self.after is None else self.after.hex(),
             "again": sorted(key.hex() for key in self.again),
             "scanned": self.scanned,
-            "emptied": self.emptied,
+            "reload": self.reload,
             "rows": self.rows,
             "size": self.size,
             "since_us": self.since_us,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from twofold.backfill.chunk import KEY_HEAD, Ask, Chunk, Copying, Seen
 from twofold.backfill.place import Place, key_texts
@@ -60,6 +61,17 @@ class Reader:
     def seen(self) -> Seen:
         """What a snapshot of now sees."""
         return Seen(self._topic, Snapshot.parse(self._copier.snapshot()))
+
+    def emptying(self, *, ask: Callable[[Ask], Copying]) -> Chunk:
+        """The truncate with which a reload begins; the wish for it is answered with it."""
+        with self._copier.view() as view:
+            if view.described is None:
+                return replace(self._gone(Place(), view), wish="start")
+            copying = ask(Ask(view.described.relation))
+            lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
+            header = TransactionHeader(None, view.at_us, None)
+            copying.plan.truncate(view.lsn, header, time.time_ns() // 1_000_000, lists)
+        return replace(self._gone(Place(), view), copying=copying, lists=lists, wish="start")
 
     def read(self, place: Place, *, ask: Callable[[Ask], Copying]) -> Chunk:
         """What comes next: keys that are to be read again first, else the next stretch."""

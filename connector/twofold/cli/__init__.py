@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "Carry changes until stopped.",
     "status": "Where the connector stands.",
     "doctor": "What is wrong, or will be, and what mends it.",
+    "backfill": "Load tables: start, pause, resume, cancel, status.",
     "prepared": "Prepared transactions in doubt.",
     "reset": "Remove what init made.",
     "config": "Show or check the configuration.",

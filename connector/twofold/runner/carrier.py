@@ -198,7 +198,7 @@ class Carrier:
         assert chunk is not None
         commit = Commit(
             sequence=sequence,
-            kind="backfill",
+            kind="reload" if chunk.wish == "start" else "backfill",
             applied_lsn=applied_lsn,
             committed_at=chunk.at_us,
             transactions=0,

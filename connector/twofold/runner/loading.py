@@ -5,24 +5,39 @@ Used by the thread that reads the stream. That all rows a load must know of pass
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 
-from twofold.backfill.chunk import Ask, Chunk, Done, Seen
+from twofold.backfill.chunk import Ask, Chunk, Done, Seen, Verdict, Wish
 from twofold.backfill.loads import Load, Loads
 from twofold.backfill.place import Place
+from twofold.backfill.plan import Snapshot
 from twofold.bridge import State, events
+from twofold.positions import NO_LSN
 from twofold.runner.carrier import Carrier
 from twofold.runner.observer import Backfill
 from twofold.runner.tables import IN_BACKFILL, Tables
+from twofold.sink.wishes import Wishes
+
+_log = logging.getLogger(__name__)
+
+WISHES_LOOK_S = 0.25
 
 
 class Loading:
     """One a run."""
 
-    def __init__(self, loads: Loads, tables: Tables, carrier: Carrier) -> None:
+    def __init__(self, loads: Loads, tables: Tables, carrier: Carrier, wishes: Wishes) -> None:
         self._loads = loads
         self._tables = tables
         self._carrier = carrier
+        self._wishes = wishes
+        self._answers: list[tuple[str, Future[Verdict | None]]] = []
+        self._resumed: dict[str, Place] = {}
+        self._orders: list[Chunk] = []
+        self._look_at = 0.0
         self._begun: set[str] = set()
         for topic in tables.in_backfill:
             if tables.pin(topic).backfill == "paused":
@@ -48,17 +63,26 @@ class Loading:
 
     def turn(self) -> Iterator[events.Event]:
         """Begin what is to be begun, answer what was asked; gives what the bridge must know."""
+        if (now := time.monotonic()) >= self._look_at:
+            self._look_at = now + WISHES_LOOK_S
+            for topic, what in self._wishes.take().items():
+                self._order(topic, what)
+        while self._answers:
+            topic, answer = self._answers.pop()
+            if verdict := answer.result():
+                self._resumed[topic] = verdict.place
+                self._begun.discard(topic)
         for topic in [topic for topic in self._tables.in_backfill if topic not in self._begun]:
             self._begun.add(topic)
             for identity in self._carrier.prepared_with(topic):
                 yield events.ParkDue(identity, IN_BACKFILL)
             pin = self._tables.pin(topic)
-            place = Place.from_bytes(pin.bound)
-            self._loads.begin(Load(topic, pin.schema, pin.table, place, resumed=pin.backfill == "running"))
+            place = self._resumed.pop(topic, None) or Place.from_bytes(pin.bound)
+            self._loads.begin(Load(topic, pin.schema, pin.table, place, resumed=place.after is not None))
         for offer in self._loads.offers():
             match offer:
-                case Ask(relation, answer):
-                    answer.set_result(self._tables.copying(relation))
+                case Ask(relation, asked):
+                    asked.set_result(self._tables.copying(relation))
                 case Seen(topic, snapshot):
                     self._carrier.forget(topic, snapshot)
                 case Done(topic):
@@ -67,12 +91,57 @@ class Loading:
                 case _:
                     raise AssertionError(offer)
 
+    def _order(self, topic: str, what: str) -> None:
+        """A person's wish about a table's load. One that changes nothing is answered and no more."""
+        _log.info("backfill of %s: %s, as asked for", topic, what)
+        known = self._tables.has(topic)
+        loading = topic in self._tables.in_backfill
+        match what:
+            case "start" if known:
+                self._loads.stop(topic)
+                self._tables.load_anew(topic)
+                self._begun.discard(topic)
+            case "resume" if loading:
+                self._loads.stop(topic)
+                resume = _order(topic, "resume")
+                resume.answer.add_done_callback(lambda answer: self._answers.append((topic, answer)))
+                self._orders.append(resume)
+            case "cancel" | "pause" if loading:
+                self._loads.stop(topic)
+                self._orders.append(_order(topic, "cancel" if what == "cancel" else "pause"))
+                if what == "cancel":
+                    self._tables.loaded(topic)
+            case _ if known:
+                self._orders.append(_order(topic, "cancel"))  # nothing to do but to answer
+            case _:
+                _log.warning("backfill of %s: no such table here", topic)
+
     def due(self, state: State) -> Chunk | None:
         """A chunk that may be published now. One whose table has changed since it was read is read again."""
         if state.unfinished or not state.caught_up:
             return None
+        if self._orders:
+            return self._orders.pop(0)
         while chunk := self._loads.due(state.read_lsn):
             if chunk.copying is None or self._tables.is_current(chunk.copying):
                 return chunk
             chunk.answer.set_result(None)
         return None
+
+
+def _order(topic: str, wish: Wish) -> Chunk:
+    """A chunk without rows, which carries it out."""
+    return Chunk(
+        topic=topic,
+        copying=None,
+        lists=[],
+        snapshot=Snapshot(0, frozenset()),
+        end_lsn=NO_LSN,
+        last=None,
+        among=frozenset(),
+        scanned=False,
+        at_us=time.time_ns() // 1000,
+        rows=0,
+        size=0,
+        wish=wish,
+    )

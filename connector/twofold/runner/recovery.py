@@ -41,6 +41,7 @@ from twofold.sink.records import register_fixed
 from twofold.sink.registry import Registry
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
+from twofold.sink.wishes import Wishes
 from twofold.source import ground, identity
 from twofold.source.catalog import Catalog
 from twofold.source.published import published_tables
@@ -83,6 +84,7 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patienc
         load_first=config.source.backfill,
     )
     published = aside(lambda: published_tables(config.conninfo, config.publication))
+    tables.start_anew(topic for topic, what in recovered.wishes.items() if what == "start")
     aside(lambda: tables.check(published))
     aside(lambda: tables.announce(published))
     state = _state(config, fencing, progress, slot, server)
@@ -100,6 +102,8 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patienc
     gate = Gate(
         fencing.publisher, pins=recovered.pins, in_backfill=tables.in_backfill, schema_of=registry.schema, spool=spool
     )
+    wishes = Wishes(kafka_settings(config), names_of(config), found=recovered.wishes, offset=recovered.progress_end)
+    opened.callback(wishes.close)
     carrier = Carrier(
         worker=worker,
         publisher=fencing.publisher,
@@ -116,7 +120,7 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patienc
         collector=Collector(tables=tables, spool=spool, skips=state.skips, has=state.has, parks=config.prepared.parks),
         carrier=carrier,
         worker=worker,
-        loading=Loading(_loads(config, carrier, spool, opened), tables, carrier),
+        loading=Loading(_loads(config, carrier, spool, opened), tables, carrier, wishes),
         timers=Timers(
             open_within_s=config.prepared.open_within,
             hold_s=config.prepared.hold,

@@ -7,14 +7,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
+from twofold.backfill.place import Place
 from twofold.config import Config
-from twofold.errors import Unreachable
+from twofold.errors import Unreachable, UsageError
 from twofold.positions import Lsn
 from twofold.runner.doubt import statements
 from twofold.runner.ground import kafka_settings, names_of, registry_settings
 from twofold.sink.progress import ProgressReader, Recovered
 from twofold.sink.registry import Registry
 from twofold.source import identity
+from twofold.source.copying import Copier
+from twofold.source.published import published_tables
+from twofold_avro.names import topic_of
 from twofold_avro.records import Prepared
 
 TwoPhase = Literal["disabled", "pending", "enabled"]
@@ -93,6 +97,50 @@ def look(config: Config) -> Status:
         backfilling=backfilling,
         waits_for=tuple(map(str, identity.waits(config.conninfo, slot=config.slot, application_name=config.name))),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """A table that is not ready."""
+
+    table: str
+    topic: str
+    state: str
+    rows: int
+    size: int
+    estimate: int
+    """How many rows the planner believes the table to have."""
+    waits_for: tuple[str, ...]
+    """Who holds a lock under which its rows are written: none of them may be left before its load begins."""
+
+
+def backfills(config: Config) -> tuple[Backfill, ...]:
+    """All tables that are not ready."""
+    found = []
+    for topic, pin in read_progress(config).pins.items():
+        if pin.backfill == "ready":
+            continue
+        place = Place.from_bytes(pin.bound)
+        with closing(Copier(config.conninfo, config.publication, pin.schema, pin.table)) as copier:
+            holders = copier.writers() if pin.backfill != "paused" and not place.rows else ()
+            with copier.view() as view:
+                estimate = view.described.estimate if view.described else 0
+        name = f"{pin.schema}.{pin.table}"
+        found.append(Backfill(name, topic, pin.backfill, place.rows, place.size, estimate, tuple(map(str, holders))))
+    return tuple(found)
+
+
+def topics_of(config: Config, tables: Iterable[str]) -> list[str]:
+    """The topics of published tables."""
+    known = {
+        f"{r.schema}.{r.table}": topic_of(config.prefix, r.schema, r.table)
+        for r in published_tables(config.conninfo, config.publication)
+    }
+    if unknown := [table for table in tables if table not in known]:
+        raise UsageError(
+            f"not published: {', '.join(unknown)}; the publication {config.publication} has {', '.join(known) or 'no table'}"
+        )
+    return [known[table] for table in tables]
 
 
 def read_progress(config: Config) -> Recovered:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from twofold import __version__
 from twofold.backfill.chunk import Copying
+from twofold.backfill.place import Place
 from twofold.errors import Refused, RunEnded
 from twofold.sink.batch import RowBatch, Settled
 from twofold.sink.registry import Registry, key_subject, value_subject
@@ -121,7 +122,12 @@ class Tables:
         self.messages_topic = f"{prefix}.messages"
         self._unwritten_pins: dict[str, Pin] = {}
         self._load_first = load_first
+        self._anew: set[str] = set()
         self.in_backfill = {topic: pin.key_schema is None for topic, pin in pins.items() if pin.backfill != "ready"}
+
+    def start_anew(self, topics: Iterable[str]) -> None:
+        """As a person wishes: whatever was pinned of them counts no more, and their load begins with a truncate. Before `check`, which would refuse what it is to repair."""
+        self._anew.update(topic for topic in topics if self._pins.pop(topic, None))
 
     def check(self, published: Iterable[m.Relation]) -> None:
         """Every topic that is pinned must still be there as it was. Of a table that is published no more it may be gone: should rows come after all, it starts anew."""
@@ -269,6 +275,10 @@ class Tables:
         return ids
 
     def _new_pin(self, shape: TableShape, topic: str, partitions: int, key_schema: str | None) -> Pin:
+        if topic in self._anew:
+            self.in_backfill[topic] = shape.keyless
+            bound = Place(reload=True).to_bytes()
+            return Pin(shape.schema, shape.table, partitions, key_schema, backfill="waiting", bound=bound)
         if self._load_first:
             self.in_backfill[topic] = shape.keyless
         state: Literal["waiting", "ready"] = "waiting" if self._load_first else "ready"
@@ -286,6 +296,15 @@ class Tables:
 
     def pin(self, topic: str) -> Pin:
         return self._pins[topic]
+
+    def has(self, topic: str) -> bool:
+        return topic in self._pins
+
+    def load_anew(self, topic: str) -> None:
+        """From the beginning, as a person wishes."""
+        pin = self._pins[topic]
+        self.in_backfill[topic] = pin.key_schema is None
+        self._pins[topic] = replace(pin, backfill="waiting", bound=Place(reload=True).to_bytes())
 
     def loaded(self, topic: str) -> None:
         """Its backfill is over, and Kafka knows."""
@@ -328,7 +347,7 @@ def _key_changed(shape: TableShape) -> Refused:
     return Refused(
         f"the message key of table {_name(shape)} is not what it was",
         at_stake="rows of one key would lie in two partitions, and their order would be lost",
-        repair=f"start the topic anew: twofold backfill --reload {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
+        repair=f"start the topic anew: twofold backfill start {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
     )
 
 
@@ -336,7 +355,7 @@ def _key_id_changed(shape: TableShape, was: int | None, now: int | None) -> Refu
     return Refused(
         f"the registry knows the message key of table {_name(shape)} by id {now}, and it was {was}",
         at_stake="the id is part of the key's bytes: rows of one key would lie in two partitions, and their order would be lost",
-        repair=f"restore the registry with its former ids, or start the topic anew: twofold backfill --reload {_name(shape)}",
+        repair=f"restore the registry with its former ids, or start the topic anew: twofold backfill start {_name(shape)}",
     )
 
 
@@ -344,5 +363,5 @@ def _misread(shape: TableShape, columns: list[str]) -> Refused:
     return Refused(
         f"table {_name(shape)}: the type of {', '.join(columns)} has changed so that readers of the new schema would take the values written before for others",
         at_stake="a decimal's new scale, for one, moves the point in every row that is in the topic already; no registry notices",
-        repair=f"start the topic and its subjects anew: twofold backfill --reload {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
+        repair=f"start the topic and its subjects anew: twofold backfill start {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
     )

@@ -95,6 +95,10 @@ class KafkaSettings:
             "logger": _librdkafka,
         }
 
+    def plain_producer(self) -> dict[str, Any]:
+        """For a record that belongs to no transaction."""
+        return {**self._common(), "enable.idempotence": True, "acks": "all", "logger": _librdkafka}
+
     def consumer(self) -> dict[str, Any]:
         return {
             **self._common(),

@@ -47,6 +47,10 @@ class Recovered:
     """By topic."""
     unresolved: dict[str, Prepared] = field(default_factory=dict)
     """The ledger's entries without an outcome, by downstream id."""
+    wishes: dict[str, str] = field(default_factory=dict)
+    """What people wish of a table's backfill, by topic."""
+    progress_end: int = 0
+    """How far the progress topic was read."""
     last_commit: Commit | None = None
     """None: there is none, or retention has taken it."""
 
@@ -75,7 +79,10 @@ class ProgressReader:
         progress, takeover = latest.get(names.progress_key), latest.get(names.takeover_key)
         pinned = {topic: value for key, value in latest.items() if (topic := names.pinned_topic(key))}
         entries = {key.decode(): self._decode(Prepared, value) for key, value in ledger.items()}
+        wished = {topic: value for key, value in latest.items() if (topic := names.wished_topic(key))}
         return Recovered(
+            wishes={topic: value.decode() for topic, value in wished.items()},
+            progress_end=bounds[names.progress][1],
             progress=None if progress is None else self._decode(Progress, progress),
             takeover=None if takeover is None else takeover.decode(),
             pins={topic: self._decode(Pin, value) for topic, value in pinned.items()},

@@ -59,14 +59,15 @@ class Publisher:
         *,
         ledger: Mapping[str, Prepared] | None = None,
         pins: Mapping[str, Pin] | None = None,
+        answered: Iterable[str] = (),
     ) -> Commit | None:
         """Commit the group. `commit`'s rows and ranges are filled in here. None: a transaction that says only how far the connector is; then there must be no rows.
 
-        `ledger` by downstream id, `pins` by topic. Returns the commit record as it was written.
+        `ledger` by downstream id, `pins` by topic; `answered`: the topics about which a person's wish is carried out. Returns the commit record as it was written.
         """
         self._begin_main()
         with _may_outlast(self._main):
-            return self._finish(self._main, commit, progress, ledger or {}, pins or {})
+            return self._finish(self._main, commit, progress, ledger or {}, pins or {}, answered)
 
     def open(self, slot: int, batches: Iterable[RowBatch]) -> None:
         """A prepared transaction's rows into a Kafka transaction of their own: acknowledged by the in-sync replicas when this returns, and nothing else written."""
@@ -125,6 +126,7 @@ class Publisher:
         progress: Progress,
         ledger: Mapping[str, Prepared],
         pins: Mapping[str, Pin],
+        answered: Iterable[str] = (),
     ) -> Commit | None:
         producer.flush()
         failpoints.hit("after_flush")
@@ -142,6 +144,8 @@ class Publisher:
             [{"key": key.encode(), "value": entry.to_bytes(self._ids.prepared)} for key, entry in ledger.items()],
         )
         self._write(producer, self._names.progress, self._progress_records(progress, pins))
+        answers: list[Record] = [{"key": self._names.wish_key(topic), "value": None} for topic in answered]
+        self._write(producer, self._names.progress, answers)
         failpoints.hit("before_commit")
         producer.commit()
         failpoints.hit("after_commit")

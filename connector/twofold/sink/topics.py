@@ -82,7 +82,7 @@ class Wanted:
 
     @property
     def reload(self) -> str:
-        return f"twofold backfill --reload {self.table}"
+        return f"twofold backfill start {self.table}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def _deleted(w: Wanted) -> Refused:
     return Refused(
         what,
         at_stake="what Twofold knew of its progress or its commits is lost with it",
-        repair="twofold backfill --reload --all",
+        repair="twofold reset, then twofold init, and let the tables be loaded anew",
     )
 
 

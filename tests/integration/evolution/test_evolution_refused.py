@@ -55,7 +55,7 @@ def test_a_type_that_old_rows_would_be_misread_under(evolving: Evolving, change:
     )
     assert isinstance(error, Refused)
     assert f"table e.t: the type of {column} has changed" in error.what
-    assert "twofold backfill --reload e.t" in error.repair
+    assert "twofold backfill start e.t" in error.repair
 
 
 def test_a_type_changes_in_a_prepared_transaction(evolving: Evolving) -> None:
@@ -109,7 +109,7 @@ def test_another_key(evolving: Evolving, columns: str, statements: list[str]) ->
     error = refusal_of(evolving, lambda: evolving.sql(*statements, NEXT), columns)
     assert isinstance(error, Refused)
     assert error.what == "the message key of table e.t is not what it was"
-    assert "twofold backfill --reload e.t" in error.repair
+    assert "twofold backfill start e.t" in error.repair
 
 
 def test_what_the_registry_refuses_and_how_it_goes_on(evolving: Evolving) -> None:

@@ -1,0 +1,89 @@
+"""`twofold backfill`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from twofold.config import load
+
+
+@click.group(help="Load tables: start, pause, resume, cancel, status.\n\nExample: twofold backfill status")
+def command() -> None:
+    pass
+
+
+def _wish(config_file: Path | None, tables: tuple[str, ...], what: str) -> None:
+    from twofold.runner.ground import kafka_settings, names_of  # noqa: PLC0415  (loads the clients)
+    from twofold.runner.report import topics_of  # noqa: PLC0415
+    from twofold.sink.wishes import wish  # noqa: PLC0415
+
+    config = load(config_file)
+    topics = topics_of(config, tables)
+    wish(kafka_settings(config), names_of(config), topics, what)
+    click.echo(
+        f"asked to {what}: {', '.join(topics)}; the connector does it while it runs, see twofold backfill status"
+    )
+
+
+@command.command(
+    help="""Load tables anew, from the beginning: a truncate goes to their topics first, so that rows deleted long ago do not survive it.
+
+    Example: twofold backfill start public.account"""
+)
+@click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
+@click.pass_obj
+def start(config_file: Path | None, tables: tuple[str, ...]) -> None:
+    _wish(config_file, tables, "start")
+
+
+@command.command(
+    help="Stop reading tables for a while; their stream goes on.\n\nExample: twofold backfill pause public.account"
+)
+@click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
+@click.pass_obj
+def pause(config_file: Path | None, tables: tuple[str, ...]) -> None:
+    _wish(config_file, tables, "pause")
+
+
+@command.command(help="Go on where it was paused.\n\nExample: twofold backfill resume public.account")
+@click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
+@click.pass_obj
+def resume(config_file: Path | None, tables: tuple[str, ...]) -> None:
+    _wish(config_file, tables, "resume")
+
+
+@command.command(
+    help="Give up loading: rows that are not read yet come only when they change.\n\nExample: twofold backfill cancel public.account"
+)
+@click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
+@click.pass_obj
+def cancel(config_file: Path | None, tables: tuple[str, ...]) -> None:
+    _wish(config_file, tables, "cancel")
+
+
+@command.command(
+    help="""Tables that are being loaded: rows so far, rows there may be, and who is waited for.
+
+    Example: twofold -c bank.toml backfill status --json"""
+)
+@click.option("--json", "as_json", is_flag=True, help="A JSON array.")
+@click.pass_obj
+def status(config_file: Path | None, *, as_json: bool) -> None:
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from twofold.runner.report import backfills  # noqa: PLC0415  (loads the clients)
+
+    found = backfills(load(config_file))
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in found], indent=2))
+        return
+    if not found:
+        click.echo("all tables are ready")
+    for each in found:
+        share = f" of about {each.estimate}" if each.estimate else ""
+        click.echo(f"{each.table}  {each.state}, {each.rows} rows{share}, {each.size} bytes")
+        for holder in each.waits_for:
+            click.echo(f"  may have to wait for {holder}")

@@ -1,0 +1,163 @@
+"""Single cases of a backfill: keys of all kinds, tables that join later, who is waited for and who is not, and changes of the table while it is loaded."""
+
+from __future__ import annotations
+
+import subprocess
+
+import psycopg
+import pytest
+
+from fix_connector import Installation, Maker, wait_until
+from twofold.config import load
+from twofold.runner.report import look
+from twofold.runner.setup import initialise
+
+ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
+KEYS = {
+    "bigint": ("id bigint", "(n - 6) * 3000000000"),
+    "uuid": ("id uuid", "md5(n::text)::uuid"),
+    "text": ('id text COLLATE "en-x-icu"', "(ARRAY['a','B','b','É','e','Z','z','o''k','ö','_x','-y'])[n]"),
+    "numeric": ("id numeric(20, 3)", "n * 1000000000.125 - 5000000000"),
+    "timestamptz": (
+        "id timestamptz",
+        "CASE n WHEN 11 THEN 'infinity' ELSE '2024-02-28 23:59:59.123456+01'::timestamptz + n * interval '7 h' END",
+    ),
+    "domain": ("id positive", "n"),
+    "enum": ("id mood", "(enum_range(NULL::mood))[n]"),
+    "bytea": ("id bytea", "sha256(n::text::bytea)"),
+    "float8": ("id float8", "n / 3.0"),
+    "pair": ("b text, a int, PRIMARY KEY (a, b)", "n % 3 AS a, 'x' || n"),
+}
+TYPES = (
+    "CREATE DOMAIN positive AS int CHECK (value > 0)",
+    "CREATE TYPE mood AS ENUM ('zz', 'aa', 'mm', 'bb', 'yy', 'cc', 'xx', 'dd', 'ww', 'ee', 'vv')",
+)
+
+
+def told(here: Installation, *arguments: str) -> str:
+    """What the command line says."""
+    return subprocess.run(here.command(*arguments), capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def ready(here: Installation, within_s: float = 60) -> None:
+    wait_until(lambda: not look(load(here.file)).backfilling, within_s, "all tables are ready")
+
+
+def test_keys_of_all_kinds(connector: Maker) -> None:
+    """Eleven rows in chunks of three: each bound is compared by the key's own order."""
+    here = connector(init=False, source={"tables": ["public.*"]}, backfill={"chunk_rows": 3, "readers": 4})
+    here.sql(ACCOUNT, *TYPES)
+    for kind, (column, value) in KEYS.items():
+        primary = "" if "PRIMARY" in column else " PRIMARY KEY"
+        here.sql(f'CREATE TABLE "k {kind}" ({column}{primary})')
+        columns = "(a, b)" if kind == "pair" else ""
+        here.sql(f'INSERT INTO "k {kind}" {columns} SELECT {value} FROM generate_series(1, 11) n')
+    initialise(load(here.file), print)
+    with here.carrying():
+        ready(here, 120)
+    topics = here.everything()
+    for kind in KEYS:
+        name = next(t for t in {s.topic for s in topics.rows} if t.endswith(kind))
+        keys = [tuple(s.key.values()) for s in topics.rows if s.topic == name]
+        assert len(keys) == len(set(keys)) == 11, kind
+    assert {c.value["rows"] for c in topics.commits} <= {0, 2, 3}
+
+
+@pytest.fixture
+def small(connector: Maker) -> Installation:
+    """One table with two thousand rows, in chunks of ten, a few a second: there is time for things to happen."""
+    here = connector(
+        init=False, source={"tables": ["public.account"]}, backfill={"chunk_rows": 100, "rows_per_second": 400}
+    )
+    here.sql(ACCOUNT, "CREATE TABLE other (id int PRIMARY KEY)")
+    return here
+
+
+def test_a_table_that_joins_with_a_transaction_in_doubt(small: Installation) -> None:
+    """Prepared before it joined, committed after: in neither the stream nor a naive copy. It is waited for, and named; one on another table is not."""
+    here = small
+    here.sql("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1)")
+    initialise(load(here.file), print)
+    run = here.start()
+    here.prepare("forgotten", "INSERT INTO other VALUES (1)")
+    here.prepare("on late", "INSERT INTO late VALUES (2)")
+    here.sql(f"ALTER PUBLICATION {here.prefix} ADD TABLE late", "INSERT INTO late VALUES (3)")
+    run.wait_for("backfill of public.late waits for prepared transaction 'on late'")
+    assert look(load(here.file)).backfilling == (here.table("late"),)
+    here.sql("COMMIT PREPARED 'on late'", "INSERT INTO late VALUES (4)")
+    run.wait_for("backfill of public.late: ready")
+    here.caught_up()
+    assert {s.key["id"] for s in here.read("late")} == {1, 2, 3, 4}
+    here.sql("ROLLBACK PREPARED 'forgotten'")
+
+
+def test_the_table_changes_while_it_is_loaded(small: Installation) -> None:
+    """A truncate empties what was read; a new column is in all rows that are read behind it."""
+    here = small
+    here.sql("INSERT INTO account SELECT n, 0, 'before' FROM generate_series(1, 1500) n")
+    initialise(load(here.file), print)
+    with here.carrying(), psycopg.connect(here.conninfo, autocommit=True) as connection:
+        wait_until(lambda: here.records("commits"), what="the first chunk")
+        connection.execute("ALTER TABLE account ADD COLUMN extra text DEFAULT 'new'")
+        wait_until(lambda: len(here.records("commits")) > 3, what="more chunks")
+        assert here.read("account")[-1].value["op"] == "r"
+        connection.execute("TRUNCATE account")
+        connection.execute("INSERT INTO account SELECT n, 1, 'after' FROM generate_series(1400, 1600) n")
+        ready(here)
+        here.caught_up()
+    topics = here.everything()
+    assert {s.value["after"].get("extra") for s in topics.rows if s.value["op"] == "r"} == {None, "new"}
+    truncated = {s.partition: s.offset for s in topics.rows if s.value["op"] == "t"}
+    left = {s.key["id"] for s in topics.rows if s.key is not None and s.offset > truncated[s.partition]}
+    assert left == {0, *range(1400, 1601)}
+
+
+def test_a_reload_begins_with_a_truncate(small: Installation) -> None:
+    """What was deleted long ago does not survive it; a prepared transaction that was open is parked, and comes behind the rows."""
+    here = small
+    initialise(load(here.file), print)
+    run = here.start()
+    here.sql("INSERT INTO account SELECT n, 0, '' FROM generate_series(1, 150) n", "DELETE FROM account WHERE id = 150")
+    here.prepare("open", "UPDATE account SET version = 7 WHERE id = 7")
+    here.caught_up()
+    asked = told(here, "backfill", "start", "public.account")
+    assert "asked to start" in asked
+    run.wait_for("backfill of public.account waits for prepared transaction 'open'")
+    assert "prepared transaction 'open'" in told(here, "backfill", "status")
+    here.sql("COMMIT PREPARED 'open'")
+    run.wait_for("backfill of public.account: ready")
+    here.caught_up()
+    rows = here.read("account")
+    kinds = [c["kind"] for c in here.records("commits")]
+    assert kinds.count("reload") == 1
+    assert kinds.count("backfill") == 2
+    truncated = {s.partition: s.offset for s in rows if s.value is not None and s.value["op"] == "t"}
+    after = [s for s in rows if s.value is not None and s.offset > truncated[s.partition]]
+    assert len(truncated) == 3
+    assert {s.key["id"] for s in after} == set(range(150))
+    assert [s.value["after"]["version"] for s in after if s.key["id"] == 7][-1] == 7
+    assert "all tables are ready" in told(here, "backfill", "status")
+
+
+def test_a_load_is_paused_and_resumed(small: Installation) -> None:
+    """Over a restart. What was read before is not read again."""
+    here = small
+    here.configure({"backfill": {"rows_per_second": 3}})
+    here.sql("INSERT INTO account SELECT n, 0, '' FROM generate_series(1, 350) n")
+    initialise(load(here.file), print)
+    run = here.start()
+    wait_until(lambda: here.records("commits"), 60, "the first chunk")
+    told(here, "backfill", "pause", "public.account")
+    wait_until(lambda: "paused" in told(here, "backfill", "status"), 60, "paused")
+    here.configure({"backfill": {"rows_per_second": 0}})
+    run.kill9()
+    run = here.start()
+    here.sql("UPDATE account SET version = 1 WHERE id % 100 = 0")
+    here.caught_up()
+    assert {c["rows"] for c in here.records("commits") if c["kind"] == "backfill"} == {0, 100}
+    told(here, "backfill", "resume", "public.account")
+    run.wait_for("backfill of public.account: ready")
+    here.caught_up()
+    rows = [s for s in here.read("account") if s.key["id"]]
+    assert len([s for s in rows if s.value["op"] == "r"]) == 350
+    assert {s.key["id"]: s.value["after"]["version"] for s in rows} == {n: int(n % 100 == 0) for n in range(1, 351)}
