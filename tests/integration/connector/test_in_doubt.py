@@ -36,7 +36,7 @@ class Others:
         self.took.append(time.monotonic() - began)
 
     def say(self, when: str) -> None:
-        cut = quantiles(self.took, n=20)
+        cut = quantiles(self.took, n=20, method="inclusive")
         print(
             f"{when}: {len(self.took)} transactions of others, visible after {cut[9]:.2f} s (median), {cut[18]:.2f} s (95 %), {max(self.took):.2f} s (longest)"
         )
