@@ -5,7 +5,6 @@ Each reserves its place before the load (a slot of its own for every run), start
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -172,8 +171,7 @@ class Twofold:
         return self._ground.folder / f"{run.slot}.toml"
 
     def _command(self, run: Run) -> list[str]:
-        launcher = os.environ.get("BENCH_UNDER", "").split()
-        return [*launcher, sys.executable, "-m", "twofold", "-c", str(self._file(run))]
+        return [sys.executable, "-m", "twofold", "-c", str(self._file(run))]
 
 
 class Debezium:
