@@ -5,8 +5,8 @@ Every version is read into one reader schema, the union of all: the latest versi
 back as nullable ones. A writer's column that the reader lacks would vanish in silence; so a record whose id is not in
 the CASE is not decoded at all but counted as unknown, and the caller asks the registry again.
 
-Avro skips what the reader schema does not name faster than Spark could drop it, so each job names the parts that it
-reads: the fold looks at every record's kind and decodes only a key's last one whole.
+Each job names the parts that it reads, and Avro skips the rest: the fold looks at every record's kind and decodes only
+a key's last one whole.
 
 A malformed record becomes an envelope without `op` (from_avro's PERMISSIVE mode gives a struct of nulls, and `op` is
 never null in a good one), which is how the fold counts it and the quarantine finds it.

@@ -24,7 +24,8 @@ from twofold_spark.errors import MissingGround
 
 CATALOG = "twofold"
 _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -Duser.timezone=UTC"
-"""A driver of a laptop shares its few cores with what it measures: one collector's thread is enough."""
+"""One collector's thread: a laptop's few cores are for the rows. Where only the start matters (a demo, a test), JAVA_TOOL_OPTIONS with
+-XX:TieredStopAtLevel=1 halves it."""
 
 
 def catalog_settings(warehouse: Path, catalog: str = CATALOG) -> dict[str, str]:

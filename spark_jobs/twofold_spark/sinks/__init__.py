@@ -1,4 +1,4 @@
-"""Where the mirror is kept: Iceberg, Delta or PostgreSQL, behind one interface.
+"""Where the mirror is kept: Iceberg or PostgreSQL, behind one interface.
 
 What every sink promises: a table takes a batch whole or not at all, and remembers in the same commit the sequence
 number up to which it has been applied; so a retried batch skips the tables that have it, whatever became of Spark's

@@ -125,27 +125,29 @@ class IcebergSink:
         named = self._spark.table(cuts).select(f.explode("tables").alias("t")).select("t.name", "t.version").distinct()
         wanted = {(row["name"], row["version"]) for row in named.collect()}
         for table in (*tables, "twofold.cuts"):
-            self._spark.sql(
-                f"CALL {self._catalog}.system.rewrite_data_files(table => '{text(quoted(*table.split('.', 1)))}')"
-            )
+            self._spark.sql(f"CALL {self._catalog}.system.rewrite_data_files(table => '{text(self._named(table))}')")
             self._expire(table, {version for name, version in wanted if name == table}, keep)
 
     def _expire(self, table: str, wanted: set[int], keep: dt.timedelta) -> None:
         """Snapshots by their ids: one may be old and yet be what a young cut names of a table that was idle."""
-        name = f"{self._catalog}.{quoted(*table.split('.', 1))}"
         newest_first = self._spark.sql(
-            f"SELECT snapshot_id, committed_at < {cut_rows.ago(keep)} AS old FROM {name}.snapshots ORDER BY committed_at DESC"
+            f"SELECT snapshot_id, committed_at < {cut_rows.ago(keep)} AS old FROM {self._named(table)}.snapshots "
+            "ORDER BY committed_at DESC"
         ).collect()
         # The last two: where the table stands is in one of them, the other is compaction's.
         old = [str(row[0]) for row in newest_first[2:] if row["old"] and row[0] not in wanted]
         if old:
             self._spark.sql(
-                f"CALL {self._catalog}.system.expire_snapshots(table => '{text(quoted(*table.split('.', 1)))}', "
+                f"CALL {self._catalog}.system.expire_snapshots(table => '{text(self._named(table))}', "
                 f"older_than => TIMESTAMP '1970-01-01 00:00:00', snapshot_ids => array({', '.join(old)}))"
             )
 
     def _name(self, table: Table) -> str:
-        return f"{self._catalog}.{quoted(table.schema, table.name)}"
+        return self._named(str(table))
+
+    def _named(self, table: str) -> str:
+        """With the catalog: its name may be a schema's as well, and then a procedure takes `twofold.cuts` for its own."""
+        return f"{self._catalog}.{quoted(*table.split('.', 1))}"
 
     def _loaded(self, table: Table) -> Any | None:
         return _load(self._spark, self._name(table)) if self._spark.catalog.tableExists(self._name(table)) else None
