@@ -6,8 +6,10 @@ import subprocess
 
 import psycopg
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from fix_connector import Installation, Maker, wait_until
+from fix_stack import Kafka
 from twofold.config import load
 from twofold.runner.report import look
 from twofold.runner.setup import initialise
@@ -161,3 +163,21 @@ def test_a_load_is_paused_and_resumed(small: Installation) -> None:
     rows = [s for s in here.read("account") if s.key["id"]]
     assert len([s for s in rows if s.value["op"] == "r"]) == 350
     assert {s.key["id"]: s.value["after"]["version"] for s in rows} == {n: int(n % 100 == 0) for n in range(1, 351)}
+
+
+def test_a_start_repairs_a_topic_that_is_gone(connector: Maker, kafka: Kafka) -> None:
+    """Recovery refuses, and names this command."""
+    here = connector()
+    with here.carrying():
+        here.sql("INSERT INTO account VALUES (1, 1, ''), (2, 1, '')")
+        here.caught_up()
+    topic = here.table("account")
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_topics([topic])[topic].result(20)
+    wait_until(lambda: topic not in here.reader.topics(here.prefix), what="the topic is gone")
+    assert "twofold backfill start public.account" in str(here.refusal())
+    told(here, "backfill", "start", "public.account")
+    with here.carrying():
+        wait_until(lambda: topic in here.reader.topics(here.prefix), 60, "the topic is there again")
+        ready(here)
+    assert {s.key["id"] for s in here.read("account") if s.key is not None} == {0, 1, 2}
