@@ -31,6 +31,8 @@ class Sample:
     walsender_cpu_s: float
     peak_mb: float
     kafka_bytes: int
+    reconnected: bool
+    """Another walsender served the end than the beginning: the connector recovered on the way, and the figures are not of one drain."""
 
     @property
     def rows_per_s(self) -> float:
@@ -63,6 +65,7 @@ def drain(ground: Ground, system: System, run: Run, rows: int, upto: str) -> Sam
             seconds = time.monotonic() - begun
             own.read()
             walsender.read()
+            reconnected = system.counted and run.walsender() != sender
             broker_cpu = cpu_seconds(ground.broker_pid) - broker_begun
         finally:
             system.stop(run)
@@ -78,6 +81,7 @@ def drain(ground: Ground, system: System, run: Run, rows: int, upto: str) -> Sam
         round(walsender.cpu_s + sender_begun, 2),
         round(own.peak_mb, 1),
         ground.kafka_bytes(run.topics) if system.counted else 0,
+        reconnected,
     )
 
 
