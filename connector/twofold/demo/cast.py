@@ -142,7 +142,11 @@ class Cast:
         source = f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres?user=postgres"
         with (self.folder / "verify.log").open("w") as log:
             return subprocess.run(
-                self._spark("verify", "--source", source, "--patience", "180"), stdout=subprocess.PIPE, stderr=log, text=True, check=False
+                self._spark("verify", "--source", source, "--patience", "180"),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                check=False,
             )
 
     def stop(self) -> None:
