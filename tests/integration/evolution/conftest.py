@@ -13,7 +13,7 @@ from fix_connector import Installation, Maker
 @pytest.fixture(scope="module")
 def shared(module_connector: Maker) -> Iterator[Installation]:
     """A connector that runs while the module's tests do."""
-    here = module_connector(init=False, source={"tables": ["public.account", "e.*"]})
+    here = module_connector(init=False, source={"tables": ["public.account", "e.*"], "backfill": False})
     here.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)", "CREATE SCHEMA e")
     assert here.init().returncode == 0
     with here.carrying():

@@ -23,7 +23,7 @@ NEXT = "INSERT INTO e.t VALUES (2, 20, 'two', 2.25)"
 @pytest.fixture
 def evolving(connector: Maker) -> Evolving:
     """A table-to-be of a connector that is not started."""
-    here = connector(init=False, source={"tables": ["public.account", "e.*"]})
+    here = connector(init=False, source={"tables": ["public.account", "e.*"], "backfill": False})
     here.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)", "CREATE SCHEMA e")
     initialise(load(here.file), print)
     return Evolving(here, "t")

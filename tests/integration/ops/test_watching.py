@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +45,8 @@ def port(bank: Installation) -> int:
 
 def value(port: int, name: str, **labels: str) -> float:
     families = text_string_to_metric_families(get(port, "/metrics")[1])
-    return next(s.value for f in families for s in f.samples if s.name == name and s.labels.items() >= labels.items())
+    found = (s.value for f in families for s in f.samples if s.name == name and s.labels.items() >= labels.items())
+    return next(found, math.nan)  # what is not known yet is not said
 
 
 def test_it_is_healthy_and_ready(port: int) -> None:

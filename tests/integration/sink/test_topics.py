@@ -105,7 +105,7 @@ def test_what_has_no_key_has_one_partition(topics: Topics, admin: AdminClient, t
 def test_a_topic_that_was_in_use_and_is_gone_is_refused_and_not_made_again(
     topics: Topics, admin: AdminClient, table: str, kind: Any
 ) -> None:
-    with pytest.raises(Refused, match=r"is gone[\s\S]*twofold backfill start"):
+    with pytest.raises(Refused, match=r"is gone[\s\S]*twofold (backfill start|reset)"):
         topics.ensure([Wanted(table, kind, 3, pinned=True, table="public.a"), Wanted(f"{table}2", "table", 3)])
     assert not {table, f"{table}2"} & set(admin.list_topics(timeout=10).topics)
 
