@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 import psycopg
+import pytest
 
 from connector_ledger import SCHEMA
 from connector_workload import Workload
@@ -121,6 +122,7 @@ def test_a_prepared_transaction_in_doubt_holds_its_wal_and_no_more(connector: Ma
     here.check()
 
 
+@pytest.mark.slow
 def test_a_large_transaction_is_visible_all_at_once(connector: Maker) -> None:
     """120,000 rows, more than a turn's rows and bytes; killed in the middle of it, then carried."""
     here = connector(turn={"rows": 5000})
