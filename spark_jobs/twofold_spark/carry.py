@@ -149,7 +149,7 @@ def _looked_up(
             raise Refused(
                 f"a row whose key had a special value got another key, and {column} was not sent again",
                 at_stake="that column's value",
-                repair="reload the table: `twofold backfill --reload`",
+                repair="reload the table: `twofold backfill start`",
             )
         old = [f.col(f"{state}.past.{k}") == f.col(f"_old_{k}") for k in key]
         values = table.select(*(f.col(k).alias(f"_old_{k}") for k in key), f.col(column).alias("_value"))

@@ -44,7 +44,7 @@ def next_commits(commits: Iterable[Commit], *, after: int) -> list[Commit]:
             raise Refused(
                 f"commit record {expected} is missing: the next one that Kafka has is {commit.sequence}",
                 at_stake=f"every change of the Kafka transactions {expected} to {commit.sequence - 1}",
-                repair="keep <prefix>.commits as long as the data; here: `twofold backfill --reload` of all tables "
+                repair="keep <prefix>.commits as long as the data; here: `twofold backfill start` of all tables "
                 "and a new warehouse",
             )
     return fresh

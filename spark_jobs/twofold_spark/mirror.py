@@ -172,7 +172,7 @@ class Mirror:
             raise Refused(
                 f"{folded.unreadable} records of {table.topic} cannot be decoded; the quarantine table has them",
                 at_stake="their changes",
-                repair=f"find who else writes to the topic, then `twofold backfill --reload {table}`; or go on without "
+                repair=f"find who else writes to the topic, then `twofold backfill start {table}`; or go on without "
                 "them by --unreadable skip",
             )
         sink.prepare(table, folded.columns)
@@ -214,7 +214,7 @@ def _check_counts(table: Table, ranges: Iterable[Range], counts: dict[int, int])
                 f"{table.topic}-{partition} holds {counts.get(partition, 0)} of the {count} records that its commit "
                 "records declare",
                 at_stake="the missing changes",
-                repair=f"`twofold backfill --reload {table}`; look at the topic's retention and cleanup.policy",
+                repair=f"`twofold backfill start {table}`; look at the topic's retention and cleanup.policy",
             )
 
 

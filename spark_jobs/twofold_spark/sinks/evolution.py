@@ -36,7 +36,7 @@ def changes(there: StructType, wanted: StructType, *, table: str, inside: str = 
                 f"{table}.{field.name} is {present.simpleString()} in the mirror and {field.dataType.simpleString()} "
                 "in the topic: no widening leads there",
                 at_stake="the column's values",
-                repair=f"drop the mirror's table, then `twofold backfill --reload {table}`",
+                repair=f"drop the mirror's table, then `twofold backfill start {table}`",
             )
     return out
 

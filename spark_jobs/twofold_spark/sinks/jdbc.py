@@ -165,7 +165,7 @@ class JdbcSink:
                 raise Refused(
                     f"{table}.{column} is {had} in the mirror and {kind} in the topic: no widening leads there",
                     at_stake="the column's values",
-                    repair=f"drop the mirror's table, then `twofold backfill --reload {table}`",
+                    repair=f"drop the mirror's table, then `twofold backfill start {table}`",
                 )
 
     def _read(self, name: str) -> DataFrame:
