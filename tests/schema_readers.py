@@ -8,7 +8,7 @@ import urllib.request
 from typing import Any, Self
 
 import fastavro
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
@@ -48,8 +48,11 @@ class SchemaReader(Reader):
     def __init__(self, bootstrap: str, registry_url: str, schema: str) -> None:
         super().__init__(bootstrap, registry_url)
         self._known = fastavro.parse_schema(json.loads(schema))
-        self._client = SchemaRegistryClient({"url": registry_url})
-        self._confluents = AvroDeserializer(self._client, schema)
+        # Without a timeout it waits for ever for an answer that got lost. Its default strategy would ask for an association first, at each call.
+        self._client = SchemaRegistryClient({"url": registry_url, "timeout": 10})
+        self._confluents = AvroDeserializer(
+            self._client, schema, conf={"subject.name.strategy": topic_subject_name_strategy}
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -40,7 +40,7 @@ def test_confluents_deserializer_reads_key_and_value(capture: Capture, registry:
     payloads = capture.changes()
     shape = capture.shape("t")
     topic = topic_of(prefix, shape.schema, shape.table)
-    with SchemaRegistryClient({"url": registry.url}) as client:
+    with SchemaRegistryClient({"url": registry.url, "timeout": 10}) as client:
         key_id = client.register_schema(f"{topic}-key", Schema(canonical(key_schema(shape, prefix)), "AVRO"))
         value_id = client.register_schema(f"{topic}-value", Schema(canonical(envelope_schema(shape, prefix)), "AVRO"))
         assert value_id == client.register_schema(

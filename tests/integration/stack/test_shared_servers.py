@@ -21,5 +21,5 @@ def test_postgres_is_ready_for_prepared_transactions_and_logical_slots(postgres:
 
 def test_kafka_and_registry_answer(kafka: Kafka, registry: Registry) -> None:
     assert AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=10).brokers
-    with SchemaRegistryClient({"url": registry.url}) as client:
+    with SchemaRegistryClient({"url": registry.url, "timeout": 10}) as client:
         assert client.get_compatibility() == "BACKWARD"

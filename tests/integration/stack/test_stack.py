@@ -60,7 +60,7 @@ def test_nothing_outlives_the_command(death: signal.Signals, open_folder: Path) 
         busy = psycopg.connect(endpoints["postgres"])
         busy.pgconn.send_query(b"SELECT pg_sleep(600)")
         assert AdminClient({"bootstrap.servers": endpoints["kafka"]}).list_topics(timeout=10).brokers
-        with SchemaRegistryClient({"url": endpoints["registry"]}) as registry:
+        with SchemaRegistryClient({"url": endpoints["registry"], "timeout": 10}) as registry:
             assert registry.get_compatibility() == "BACKWARD"
         # The command, guards and servers of three, and PostgreSQL's own children.
         assert len(processes_in(open_folder)) > 10
@@ -130,7 +130,7 @@ def test_postgres_keeps_prepared_transactions_and_port_through_kill_9(
 
 def test_the_registry_keeps_schemas_through_kill_9(own_registry: Callable[[], RegistryServer]) -> None:
     server = own_registry()
-    with SchemaRegistryClient({"url": server.url}) as client:
+    with SchemaRegistryClient({"url": server.url, "timeout": 10}) as client:
         registered = client.register_schema("s", Schema('"long"', "AVRO"))
         server.kill()
         server.start()
