@@ -10,15 +10,16 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from twofold.bridge import Event, State, actions, events
 from twofold.bridge.state import Phase as PreparedPhase
+from twofold.bridge.state import Prepared
 from twofold.errors import Refused, TwofoldError
-from twofold.ops.marks import NO_MARKS, Marks, MarkState
-from twofold.positions import NO_LSN, Lsn
+from twofold.ops.marks import Marks, MarkState, MarksView
+from twofold.positions import NO_LSN, Lsn, PreparedIdentity
 from twofold.runner.observer import Backfill
 
 Phase = Literal["starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped"]
@@ -82,7 +83,7 @@ class View:
     """Seconds since the loop came round; None if it does not run."""
     positions: Positions
     totals: Totals
-    marks: Marks
+    marks: MarksView
     backfills: tuple[Backfill, ...]
     journal: tuple[Entry, ...]
     latency_max_s: float
@@ -111,8 +112,9 @@ class Chronicle:
         self._totals = Totals()
         self._flights: deque[_Flight] = deque()
         self._oldest_us = 0
-        self._seen: object = ()
-        self._marks = NO_MARKS
+        self._seen: tuple[Prepared, ...] = ()
+        self._due: tuple[PreparedIdentity, ...] = ()
+        self._marks = Marks()
         self._backfills: tuple[Backfill, ...] = ()
         self._journal: deque[Entry] = deque(maxlen=JOURNAL_MAX)
         self._latency_max_s = 0.0
@@ -131,9 +133,9 @@ class Chronicle:
             self._turned = time.monotonic()
             self._flights.clear()
             self._oldest_us = 0
-            self._marks = self._marks.anew()
+            self._marks.anew()
             self._backfills = ()
-            self._seen = ()
+            self._seen, self._due = (), ()
             self._positions = Positions(state.read_lsn, state.applied_lsn, state.flush, state.sequence)
             self._totals.recoveries += 1
             self._enter("running", "")
@@ -153,9 +155,7 @@ class Chronicle:
                     pass
             for action in decided:
                 self._decided(action, at_us)
-            if state.prepared is not self._seen or isinstance(event, events.MainCommitted | events.PreparedCommitted):
-                self._seen = state.prepared
-                self._follow(event, decided, state)
+            self._follow(event, decided, state)
             waiting = sum(flight.transactions for flight in self._flights)
             self._positions = Positions(
                 state.read_lsn,
@@ -204,7 +204,7 @@ class Chronicle:
                     ends=totals.ends.copy(),
                     latencies=totals.latencies.copy(),
                 ),
-                marks=self._marks,
+                marks=self._marks.look(),
                 backfills=self._backfills,
                 journal=tuple(self._journal),
                 latency_max_s=self._latency_max_s,
@@ -247,27 +247,44 @@ class Chronicle:
             self._latency_max_s = max(self._latency_max_s, late_s)
 
     def _follow(self, event: Event, decided: Sequence[actions.Action], state: State) -> None:
+        now, marks, count = self._clock(), self._marks, self._totals.prepared
         why = {action.identity: action.why for action in decided if isinstance(action, actions.AbortPrepared)}
-        now, before = self._clock(), self._marks
-        marks = before
         match event:
             case events.PrepareRead(identity, park_reason=reason) if reason:
                 why[identity] = reason
             case events.CommitPreparedRead(identity, _, end_lsn):
-                marks = marks.resolved(identity, end_lsn)
+                count["committing"] += marks.resolved(identity, end_lsn)
             case events.RollbackPreparedRead(identity):
-                marks = marks.ended(identity, "rolled back", now)
+                count["rolled back"] += marks.ended(identity, "rolled back", now)
             case _:
                 pass
-        for each in state.prepared:
-            marks = marks.seen(each.identity, each.rows, _state_of(each.phase), now, why.get(each.identity, ""))
-        self._marks = marks.up_to(state.applied_lsn, now)
-        for mark in self._marks.live.values():
-            former = before.live.get(mark.identity)
-            if former is None or former.state != mark.state:
-                self._totals.prepared[mark.state] += 1
-        self._totals.prepared["committed"] += self._marks.committed - before.committed
-        self._totals.prepared["rolled back"] += self._marks.rolled_back - before.rolled_back
+        if state.prepared is not self._seen:
+            for each in self._moved(event, state):
+                stands = _state_of(each.phase)
+                count[stands] += marks.seen(each.identity, each.rows, stands, now, why.get(each.identity, ""))
+            self._seen = state.prepared
+        self._due = state.due
+        count["committed"] += marks.up_to(state.applied_lsn, now)
+
+    def _moved(self, event: Event, state: State) -> Iterator[Prepared]:
+        """Those that the step may have moved. A backlog has thousands in doubt and a step for each: only an event that names none, and so may concern all, has all of them looked at."""
+        match event:
+            case events.CommitPreparedRead() | events.RollbackPreparedRead() | events.MainCommitted():
+                touched: set[PreparedIdentity] = set()
+            case events.PrepareRead() | events.PreparedOpened() | events.PreparedAborted() | events.PreparedCommitted():
+                touched = {event.identity}
+            case events.OpenDue() | events.ParkDue():
+                touched = {event.identity}
+            case _:
+                yield from state.prepared
+                return
+        touched.update(self._due)
+        for each in reversed(state.prepared):
+            if not touched:
+                return
+            if each.identity in touched:
+                touched.discard(each.identity)
+                yield each
 
 
 def _state_of(phase: PreparedPhase) -> MarkState:

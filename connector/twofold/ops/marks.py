@@ -1,8 +1,12 @@
-"""Prepared transactions as bars on a time axis: when each was read, opened, parked, and how it ended. Values; the chronicle keeps the present one."""
+"""Prepared transactions as bars on a time axis: when each was read, opened, parked, and how it ended.
+
+`Marks` is the chronicle's own and changes in place, one identity at a time: what a step costs does not grow with the transactions in doubt. `look` gives a copy that stays as it is.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections import deque
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from twofold.positions import Lsn, PreparedIdentity
@@ -25,61 +29,65 @@ class Mark:
     park_reason: str = ""
     ended_at: float | None = None
     outcome: Outcome | None = None
-    end_lsn: Lsn | None = None
-    """Of its COMMIT PREPARED, once that was read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class MarksView:
     """Those without an outcome in Kafka, and the last that have one."""
 
-    live: dict[PreparedIdentity, Mark] = field(default_factory=dict)
-    past: tuple[Mark, ...] = ()
-    committed: int = 0
-    rolled_back: int = 0
+    live: dict[PreparedIdentity, Mark]
+    past: tuple[Mark, ...]
 
-    def anew(self) -> Marks:
+
+class Marks:
+    """One a process; not for two threads at once."""
+
+    def __init__(self) -> None:
+        self.live: dict[PreparedIdentity, Mark] = {}
+        self._past: deque[Mark] = deque(maxlen=ENDED_MAX)
+        self._committing: deque[tuple[Lsn, PreparedIdentity]] = deque()
+
+    def look(self) -> MarksView:
+        return MarksView(self.live.copy(), tuple(self._past))
+
+    def anew(self) -> None:
         """A new run knows none until the stream has brought them again."""
-        return replace(self, live={})
+        self.live.clear()
+        self._committing.clear()
 
-    def seen(self, identity: PreparedIdentity, rows: int, state: MarkState, now: float, why: str) -> Marks:
+    def seen(self, identity: PreparedIdentity, rows: int, state: MarkState, now: float, why: str) -> bool:
+        """It stands so. False: that was known."""
         known = self.live.get(identity)
         if known is not None and known.state == state:
-            return self
+            return False
         mark = known or Mark(identity, rows, state, now)
         if state == "open" and mark.opened_at is None:
             mark = replace(mark, opened_at=now)
         if state == "parked" and mark.parked_at is None:
             mark = replace(mark, parked_at=now, park_reason=why or "no place in the pool")
-        return replace(self, live={**self.live, identity: replace(mark, state=state)})
+        self.live[identity] = replace(mark, state=state)
+        return True
 
-    def resolved(self, identity: PreparedIdentity, end_lsn: Lsn) -> Marks:
-        """Its COMMIT PREPARED was read; it is on its way."""
-        if identity not in self.live:
-            return self
-        mark = replace(self.live[identity], state="committing", end_lsn=end_lsn)
-        return replace(self, live={**self.live, identity: mark})
+    def resolved(self, identity: PreparedIdentity, end_lsn: Lsn) -> bool:
+        """Its COMMIT PREPARED was read; it is on its way. False: it is not known."""
+        mark = self.live.get(identity)
+        if mark is None:
+            return False
+        self.live[identity] = replace(mark, state="committing")
+        self._committing.append((end_lsn, identity))
+        return True
 
-    def ended(self, identity: PreparedIdentity, outcome: Outcome, now: float) -> Marks:
-        if identity not in self.live:
-            return self
-        live = dict(self.live)
-        gone = replace(live.pop(identity), ended_at=now, outcome=outcome)
-        return replace(
-            self,
-            live=live,
-            past=(*self.past, gone)[-ENDED_MAX:],
-            committed=self.committed + (outcome == "committed"),
-            rolled_back=self.rolled_back + (outcome == "rolled back"),
-        )
+    def ended(self, identity: PreparedIdentity, outcome: Outcome, now: float) -> bool:
+        """It has its outcome. False: it was not known."""
+        mark = self.live.pop(identity, None)
+        if mark is None:
+            return False
+        self._past.append(replace(mark, ended_at=now, outcome=outcome))
+        return True
 
-    def up_to(self, applied_lsn: Lsn, now: float) -> Marks:
-        """What was committed up to there, with the group, is in Kafka."""
-        marks = self
-        for mark in self.live.values():
-            if mark.end_lsn is not None and mark.end_lsn <= applied_lsn:
-                marks = marks.ended(mark.identity, "committed", now)
-        return marks
-
-
-NO_MARKS = Marks()
+    def up_to(self, applied_lsn: Lsn, now: float) -> int:
+        """What was committed up to there, with the group, is in Kafka: outcomes are read in the order of their ends. How many were."""
+        committed = 0
+        while self._committing and self._committing[0][0] <= applied_lsn:
+            committed += self.ended(self._committing.popleft()[1], "committed", now)
+        return committed

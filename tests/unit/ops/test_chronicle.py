@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -26,10 +27,10 @@ class Clock:
 class Run:
     """The bridge and a chronicle beside it."""
 
-    def __init__(self, pool: int = 1) -> None:
+    def __init__(self, pool: int = 1, applied: int = 100) -> None:
         self.clock = Clock()
         self.chronicle = Chronicle(self.clock)
-        self.state: State = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=3, pool=pool)
+        self.state: State = initial(applied_lsn=Lsn(applied), confirmed_lsn=Lsn(100), sequence=3, pool=pool)
         self.chronicle.recovered(self.state)
 
     def take(self, event: Event, at: float = 0.0) -> tuple[actions.Action, ...]:
@@ -88,7 +89,6 @@ def test_a_prepared_transaction_opens_is_parked_and_joins_the_group(run: Run) ->
         "parked": 1,
         "committing": 1,
         "committed": 1,
-        "rolled back": 0,
     }
     assert view.totals.rows == 4
 
@@ -119,6 +119,56 @@ def test_one_without_a_place_in_the_pool_says_so(run: Run) -> None:
     run.prepare(other, at=120)
     run.take(events.Drained())
     assert run.chronicle.view().marks.live[other].park_reason == "no place in the pool"
+
+
+def _answer(action: actions.Action) -> list[Event]:
+    match action:
+        case actions.CommitMain(_, applied_lsn):
+            return [events.MainCommitted(applied_lsn)]
+        case actions.OpenPrepared(identity):
+            return [events.PreparedOpened(identity)]
+        case actions.CommitPrepared(identity):
+            return [events.PreparedCommitted(identity, action.applied_lsn)]
+        case actions.AbortPrepared(identity):
+            return [events.PreparedAborted(identity)]
+        case _:
+            return []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_marks_say_of_each_prepared_transaction_what_the_bridge_does(seed: int) -> None:
+    """Whatever happens in which order, though a step looks only at those that it may have moved."""
+    chance, at = random.Random(seed), 200
+    run = Run(pool=2, applied=chance.choice([100, 1000]))
+    answers: list[Event] = []
+    in_doubt: list[PreparedIdentity] = []
+    for _ in range(400):
+        at += 10
+        lsn, end = Lsn(at), Lsn(at + 5)
+        identity = chance.choice(in_doubt) if in_doubt else PreparedIdentity(1, "never seen")
+        happens: list[Event] = [
+            *answers[:1] * 6,
+            *[events.PrepareRead(PreparedIdentity(at, "x"), lsn, end, rows=chance.randint(0, 2))] * 3,
+            events.PrepareRead(PreparedIdentity(at, "x"), lsn, end, rows=1, park_reason="a rule"),
+            events.CommitPreparedRead(identity, lsn, end),
+            events.RollbackPreparedRead(identity, end),
+            events.OpenDue(identity),
+            events.ParkDue(identity, "held too long"),
+            events.PlainRead(1, 1, end),
+            events.Drained(),
+        ]
+        event = chance.choice(happens)
+        match event:
+            case events.PrepareRead():
+                in_doubt.append(event.identity)
+            case events.CommitPreparedRead() | events.RollbackPreparedRead() if in_doubt:
+                in_doubt.remove(identity)
+            case _ if event in answers:
+                answers.remove(event)
+        answers += [answer for action in run.take(event) for answer in _answer(action)]
+        said = {known: mark.state for known, mark in run.chronicle.view().marks.live.items()}
+        stands = {each.identity: each.phase.replace("opening", "staged") for each in run.state.prepared}
+        assert {known: state for known, state in said.items() if state != "committing"} == stands
 
 
 def test_what_nothing_waits_for_is_handled_up_to_where_it_was_read(run: Run) -> None:
