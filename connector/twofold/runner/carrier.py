@@ -6,33 +6,25 @@ on kill -9 and comes again from PostgreSQL.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from twofold import gids
 from twofold.backfill.chunk import Chunk
 from twofold.backfill.gate import Gate
 from twofold.backfill.plan import Snapshot
 from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
 from twofold.positions import Lsn, PreparedIdentity
+from twofold.runner.entries import Origin, ledger_entry, outcome
 from twofold.runner.tables import Tables
 from twofold.runner.waiting import PreparedRows, Waited
 from twofold.runner.worker import Worker
 from twofold.sink.batch import RowBatch
 from twofold.sink.publisher import Publisher
-from twofold_avro.records import Commit, Prepared, PreparedOutcome, Progress
+from twofold_avro.records import Commit, Pin, Prepared, PreparedOutcome, Progress
 
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What every progress record says of the source."""
-
-    system_identifier: str
-    timeline: int
-    database: str
-    slot: str
+Kind = Literal["batch", "prepared", "backfill", "reload"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +144,7 @@ class Carrier:
     def _note(self, identity: PreparedIdentity, state: actions.LedgerState) -> None:
         """What the ledger will say of it: of one whose prepare did not come again, what it said before with the new state."""
         if prepared := self._prepared.get(identity):
-            self._ledger[prepared.downstream_id] = self._entry(prepared, state)
+            self._ledger[prepared.downstream_id] = ledger_entry(prepared, state)
         elif entry := self._unresolved.get(identity):
             self._ledger[identity.downstream_id(Lsn(entry.prepare_lsn))] = replace(entry, state=state.value)
 
@@ -165,108 +157,64 @@ class Carrier:
 
     def _append_staged(self, prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)
-        self._outcomes.append(_outcome(prepared, commit_lsn, at_us))
+        self._outcomes.append(outcome(prepared, commit_lsn, at_us))
         self.produce_waited(Waited(prepared.rows, prepared.provisional))
 
     def _commit_main(self, action: actions.CommitMain) -> None:
-        commit = None
-        if action.rows:
-            commit = Commit(
-                sequence=action.sequence,
-                kind="batch",
-                applied_lsn=action.applied_lsn,
-                committed_at=self._committed_at_us,
-                transactions=action.transactions,
-                rows=0,
-                prepared=tuple(self._outcomes),
-            )
-        progress = self._progress(action.applied_lsn, action.sequence)
+        commit, progress, pins = self._records(
+            "batch",
+            action.sequence,
+            action.applied_lsn,
+            at_us=self._committed_at_us,
+            transactions=action.transactions,
+            prepared=tuple(self._outcomes),
+        )
         ledger = {
             key: replace(entry, sequence=action.sequence) if entry.state == "committed" else entry
             for key, entry in self._ledger.items()
         }
-        pins = self._tables.take_pins()
         self._outcomes, self._ledger = [], {}
         self.group_records = self.group_bytes = self._committed_at_us = 0
         self._submit(
-            lambda: self._gate.commit(commit, progress, ledger=ledger, pins=pins),
+            lambda: self._gate.commit(commit if action.rows else None, progress, ledger=ledger, pins=pins),
             events.MainCommitted(action.applied_lsn),
         )
 
     def _commit_chunk(self, sequence: int, applied_lsn: Lsn) -> None:
         chunk, self._chunk = self._chunk, None
         assert chunk is not None
-        commit = Commit(
-            sequence=sequence,
-            kind="reload" if chunk.wish == "start" else "backfill",
-            applied_lsn=applied_lsn,
-            committed_at=chunk.at_us,
-            transactions=0,
-            rows=0,
-        )
-        progress, pins = self._progress(applied_lsn, sequence), self._tables.take_pins()
+        kind: Kind = "reload" if chunk.wish == "start" else "backfill"
+        commit, progress, pins = self._records(kind, sequence, applied_lsn, at_us=chunk.at_us)
         self._submit(lambda: self._gate.publish(chunk, commit, progress, pins), events.MainCommitted(applied_lsn))
 
     def _commit_prepared(self, action: actions.CommitPrepared, at_us: int) -> None:
         prepared = self._prepared[action.identity]
-        commit = Commit(
-            sequence=action.sequence,
-            kind="prepared",
-            applied_lsn=action.applied_lsn,
-            committed_at=at_us,
+        commit, progress, pins = self._records(
+            "prepared",
+            action.sequence,
+            action.applied_lsn,
+            at_us=at_us,
             transactions=1,
-            rows=0,
-            prepared=(_outcome(prepared, action.commit_lsn, at_us),),
+            prepared=(outcome(prepared, action.commit_lsn, at_us),),
         )
-        progress, pins = self._progress(action.applied_lsn, action.sequence), self._tables.take_pins()
         ledger = {}
         if action.in_ledger:
-            ledger[prepared.downstream_id] = self._entry(prepared, actions.LedgerState.COMMITTED, action.sequence)
+            ledger[prepared.downstream_id] = ledger_entry(prepared, actions.LedgerState.COMMITTED, action.sequence)
         self._submit(
             lambda: self._gate.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins),
             events.PreparedCommitted(action.identity, action.applied_lsn),
         )
 
-    def _progress(self, applied_lsn: Lsn, sequence: int) -> Progress:
-        return Progress(
-            applied_lsn=applied_lsn,
-            sequence=sequence,
-            system_identifier=self._origin.system_identifier,
-            timeline=self._origin.timeline,
-            database=self._origin.database,
-            slot=self._origin.slot,
-            pool=self._publisher.pool,
-            written_at=time.time_ns() // 1000,
-        )
-
-    @staticmethod
-    def _entry(prepared: PreparedRows, state: actions.LedgerState, sequence: int | None = None) -> Prepared:
-        identity = prepared.identity
-        parsed = gids.parse(identity.gid)
-        return Prepared(
-            xid=identity.xid,
-            gid=identity.gid,
-            prepare_lsn=prepared.prepare_lsn,
-            prepared_at=prepared.prepared_at_us,
-            state=state.value,
-            rows=prepared.rows.records,
-            topics=prepared.topics,
-            global_id=parsed.global_id,
-            branch=parsed.branch,
-            sequence=sequence,
-        )
-
-
-def _outcome(prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> PreparedOutcome:
-    identity = prepared.identity
-    parsed = gids.parse(identity.gid)
-    return PreparedOutcome(
-        id=prepared.downstream_id,
-        xid=identity.xid,
-        gid=identity.gid,
-        prepare_lsn=prepared.prepare_lsn,
-        commit_lsn=commit_lsn,
-        committed_at=at_us,
-        global_id=parsed.global_id,
-        branch=parsed.branch,
-    )
+    def _records(
+        self,
+        kind: Kind,
+        sequence: int,
+        applied_lsn: Lsn,
+        *,
+        at_us: int,
+        transactions: int = 0,
+        prepared: tuple[PreparedOutcome, ...] = (),
+    ) -> tuple[Commit, Progress, dict[str, Pin]]:
+        """What a Kafka transaction says of itself: the commit record, whose rows and ranges the publisher fills in, the progress, and tables met since the one before."""
+        commit = Commit(sequence, kind, applied_lsn, at_us, transactions, rows=0, prepared=prepared)
+        return commit, self._origin.progress(applied_lsn, sequence), self._tables.take_pins()

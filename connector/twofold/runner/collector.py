@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from twofold import gids
 from twofold.bridge.events import (
     CommitPreparedRead,
     Event,
@@ -232,7 +233,15 @@ class Collector:
         topics = dict.fromkeys(table.topic for table in tables)
         if has_messages:
             topics[self._tables.messages_topic] = None
-        prepared = PreparedRows(identity, message.prepare_lsn, message.prepare_ts_us, rows, tuple(topics), provisional)
+        prepared = PreparedRows(
+            identity,
+            message.prepare_lsn,
+            message.prepare_ts_us,
+            rows,
+            tuple(topics),
+            provisional,
+            gids.parse(identity.gid),
+        )
         by_rule = f"a rule of prepared.rules parks gid {identity.gid}" if self._parks(identity.gid) else None
         by_shape = CHANGED_SHAPE if provisional else None
         park_reason = next(filter(None, [by_rule, by_shape, *(table.park_reason for table in tables)]), None)

@@ -26,10 +26,11 @@ from twofold.config import Config
 from twofold.errors import MissingGround, UsageError
 from twofold.positions import Lsn, PreparedIdentity, format_lsn
 from twofold.runner.aside import Aside
-from twofold.runner.carrier import Carrier, Origin, Positions
+from twofold.runner.carrier import Carrier, Positions
 from twofold.runner.checks import check
 from twofold.runner.collector import Collector
 from twofold.runner.doubt import Doubts
+from twofold.runner.entries import Origin
 from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.loading import Loading
 from twofold.runner.run import Run
@@ -92,7 +93,6 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patienc
     opened.callback(spool.close)
     worker = Worker()
     opened.callback(worker.close, config.kafka.call_timeout + CLOSE_WAIT_S)
-    origin = Origin(server.system_identifier, server.timeline, server.database, slot.name)
     _log.info(
         "recovered: Kafka holds everything up to %s, commit record %d; %d in doubt",
         format_lsn(state.applied_lsn),
@@ -109,7 +109,7 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patienc
         publisher=fencing.publisher,
         gate=gate,
         tables=tables,
-        origin=origin,
+        origin=Origin(server, slot.name, config.prepared.pool),
         reported=Positions(state.write, state.flush),
         unresolved=recovered.unresolved.values(),
         tend=session.tend,

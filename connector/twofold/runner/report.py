@@ -15,8 +15,8 @@ from twofold.runner.doubt import statements
 from twofold.runner.ground import kafka_settings, names_of, registry_settings
 from twofold.sink.progress import ProgressReader, Recovered
 from twofold.sink.registry import Registry
-from twofold.source import identity
-from twofold.source.copying import Copier
+from twofold.source import identity, locks
+from twofold.source.copying import outlook
 from twofold.source.published import published_tables
 from twofold_avro.names import topic_of
 from twofold_avro.records import Prepared
@@ -73,7 +73,7 @@ def look(config: Config) -> Status:
     try:
         slot = identity.slot_state(config.conninfo, config.slot)
     except Unreachable as error:
-        if keepers := identity.who_keeps_out(config.conninfo):
+        if keepers := locks.who_keeps_out(config.conninfo):
             raise Unreachable(f"{error}; no session can begin: {'; '.join(map(str, keepers))}") from error
         raise
     server = identity.identify(config.conninfo)
@@ -95,7 +95,7 @@ def look(config: Config) -> Status:
         wal_status=slot.wal_status if slot else None,
         in_doubt=in_doubt(config, recovered.unresolved.values()),
         backfilling=backfilling,
-        waits_for=tuple(map(str, identity.waits(config.conninfo, slot=config.slot, application_name=config.name))),
+        waits_for=tuple(map(str, locks.waits(config.conninfo, slot=config.slot, application_name=config.name))),
     )
 
 
@@ -109,7 +109,11 @@ class Backfill:
     rows: int
     size: int
     estimate: int
-    """How many rows the planner believes the table to have."""
+    """How many rows the planner believes the table to have; 0: not known."""
+    per_second: float
+    """Rows, on the average while it was read; 0: not known."""
+    left_s: float | None
+    """How long it will go on at that; None: not known."""
     waits_for: tuple[str, ...]
     """Who holds a lock under which its rows are written: none of them may be left before its load begins."""
 
@@ -121,12 +125,21 @@ def backfills(config: Config) -> tuple[Backfill, ...]:
         if pin.backfill == "ready":
             continue
         place = Place.from_bytes(pin.bound)
-        with closing(Copier(config.conninfo, config.publication, pin.schema, pin.table)) as copier:
-            holders = copier.writers() if pin.backfill != "paused" and not place.rows else ()
-            with copier.view() as view:
-                estimate = view.described.estimate if view.described else 0
-        name = f"{pin.schema}.{pin.table}"
-        found.append(Backfill(name, topic, pin.backfill, place.rows, place.size, estimate, tuple(map(str, holders))))
+        estimate, holders = outlook(config.conninfo, config.publication, pin.schema, pin.table)
+        waiting = pin.backfill != "paused" and not place.rows
+        found.append(
+            Backfill(
+                table=f"{pin.schema}.{pin.table}",
+                topic=topic,
+                state=pin.backfill,
+                rows=place.rows,
+                size=place.size,
+                estimate=estimate,
+                per_second=round(place.per_second, 1),
+                left_s=place.left_s(estimate),
+                waits_for=tuple(map(str, holders)) if waiting else (),
+            )
+        )
     return tuple(found)
 
 

@@ -6,15 +6,15 @@ progress was lost: with the first it is told to finish `init`, with the second i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from twofold.config import Config
 from twofold.errors import Refused, UsageError
-from twofold.positions import Lsn, format_lsn
+from twofold.positions import NO_LSN, Lsn, format_lsn
 from twofold.runner.checks import START_ANEW
+from twofold.runner.entries import Origin
 from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.tables import Tables
 from twofold.sink.fence import Fencing, fence
@@ -26,6 +26,7 @@ from twofold.source import ground, identity, setup
 from twofold.source.catalog import Catalog
 from twofold.source.copying import has_rows
 from twofold.source.published import published_tables
+from twofold.source.trouble import slot_holder
 from twofold_avro.records import Pin, Progress
 
 Say = Callable[[str], None]
@@ -41,11 +42,17 @@ def initialise(config: Config, say: Say) -> None:
             f"slot {config.slot} belongs to another database ({slot.database}, and this is {database}): choose a name of its own with source.slot"
         )
     if slot is not None and slot.active_pid is not None:
-        say(f"initialised already: slot {config.slot} is in use by process {slot.active_pid}, the connector is running")
+        pid, holder = slot_holder(config.conninfo, config.slot)
+        say(
+            f"initialised already: slot {config.slot} is in use by process {pid} from {holder}; "
+            f"if that is not this connector, end it with SELECT pg_terminate_backend({pid})"
+        )
         return
-    if slot is None:
-        for advice in ground.require(config.conninfo, slot=config.slot, two_phase=config.source.two_phase):
-            say(f"note: {advice}")
+    needed = [config.publication] if slot is not None or published is None else []
+    for advice in ground.require(
+        config.conninfo, slot=config.slot, publications=needed, two_phase=config.source.two_phase
+    ):
+        say(f"note: {advice}")
     with ExitStack() as opened:
         first = _First(config, opened)
         if first.progress and first.progress.applied_lsn and slot:
@@ -65,7 +72,7 @@ def initialise(config: Config, say: Say) -> None:
                 at_stake="whether rows were published from it is not known",
                 repair=f"drop it if nobody needs it (SELECT pg_drop_replication_slot('{config.slot}')), then run twofold init again",
             )
-        first.write(0)
+        first.write(NO_LSN)
         if published and setup.create_publication(config.conninfo, config.publication, published):
             say(f"publication {config.publication} made")
         start = slot.confirmed_flush if slot else _make_slot(config, say)
@@ -150,16 +157,6 @@ class _First:
         opened.callback(self.fencing.publisher.close)
         self.progress = self.fencing.recovered.progress
 
-    def write(self, applied_lsn: int, pins: dict[str, Pin] | None = None) -> None:
-        server = identity.identify(self.config.conninfo)
-        progress = Progress(
-            applied_lsn=applied_lsn,
-            sequence=0,
-            system_identifier=server.system_identifier,
-            timeline=server.timeline,
-            database=server.database,
-            slot=self.config.slot,
-            pool=self.config.prepared.pool,
-            written_at=time.time_ns() // 1000,
-        )
-        self.fencing.publisher.commit_main(None, progress, pins=pins)
+    def write(self, applied_lsn: Lsn, pins: dict[str, Pin] | None = None) -> None:
+        origin = Origin(identity.identify(self.config.conninfo), self.config.slot, self.config.prepared.pool)
+        self.fencing.publisher.commit_main(None, origin.progress(applied_lsn, sequence=0), pins=pins)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from twofold.bridge.events import Event
+from twofold.gids import ParsedGid
 from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner.tables import Table
 from twofold.sink.batch import RowBatch
@@ -73,6 +74,8 @@ class PreparedRows:
     topics: tuple[str, ...]
     provisional: tuple[Table, ...]
     """The tables whose shape was not committed when its rows were encoded."""
+    parsed: ParsedGid
+    """What the gid says."""
 
     @property
     def downstream_id(self) -> str:

@@ -1,8 +1,7 @@
-"""Who the server is and what it holds: system, timelines, slots, prepared transactions, and who waits for whom. Reads only."""
+"""Who the server is and what it holds: system, timelines, slots, prepared transactions. Reads only."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -12,7 +11,7 @@ from psycopg.rows import class_row
 
 from twofold.errors import MissingGround, Unreachable
 from twofold.positions import NO_LSN, Lsn, parse_lsn
-from twofold.source.connection import Plain, connect
+from twofold.source.connection import connect
 from twofold.source.trouble import words_of
 
 
@@ -67,24 +66,6 @@ class PreparedTransaction:
     owner: str
     database: str
     age: timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class Blocker:
-    """A transaction that another one waits for: prepared (`gid`), or of a process (`pid`)."""
-
-    gid: str | None
-    pid: int | None
-    database: str | None
-    owner: str | None
-    age: timedelta | None
-    what: str
-    """The lock that is waited for."""
-
-    def __str__(self) -> str:
-        who = f"prepared transaction {self.gid!r}" if self.gid is not None else f"process {self.pid}"
-        age = "" if self.age is None else f", {self.age.total_seconds():.0f} s old"
-        return f"{who} (database {self.database}, owner {self.owner}{age}) holds {self.what}"
 
 
 def identify(conninfo: str) -> ServerIdentity:
@@ -167,67 +148,3 @@ def prepared_transactions(conninfo: str, *, all_databases: bool = True) -> tuple
             (all_databases,),
         )
         return tuple(cursor.fetchall())
-
-
-_BLOCKERS = """
-SELECT DISTINCT
-       p.gid,
-       CASE WHEN p.gid IS NULL THEN held.pid END AS pid,
-       coalesce(p.database, a.datname)::text AS database,
-       coalesce(p.owner, a.usename)::text AS owner,
-       clock_timestamp() - coalesce(p.prepared, a.xact_start) AS age,
-       held.mode || ' on ' || CASE held.locktype
-           WHEN 'transactionid' THEN 'transaction ' || held.transactionid
-           WHEN 'virtualxid' THEN 'transaction ' || held.virtualxid
-           WHEN 'relation' THEN 'table ' || coalesce(c.relname::text, held.relation::text)
-           ELSE held.locktype END AS what
-  FROM pg_catalog.pg_locks asked
-  JOIN pg_catalog.pg_locks held ON held.granted
-       AND (held.locktype, held.database, held.relation, held.page, held.tuple, held.virtualxid, held.transactionid,
-            held.classid, held.objid, held.objsubid)
-           IS NOT DISTINCT FROM
-           (asked.locktype, asked.database, asked.relation, asked.page, asked.tuple, asked.virtualxid,
-            asked.transactionid, asked.classid, asked.objid, asked.objsubid)
-  LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = held.pid
-  LEFT JOIN pg_catalog.pg_locks own ON held.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid'
-       AND own.virtualtransaction = held.virtualtransaction
-  LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = own.transactionid
-  LEFT JOIN pg_catalog.pg_class c ON c.oid = held.relation
- WHERE NOT asked.granted AND asked.pid = ANY (%s) AND held.pid IS DISTINCT FROM asked.pid
-"""
-
-
-def blockers(connection: Plain, pids: Sequence[int]) -> tuple[Blocker, ...]:
-    """Whom the processes wait for now, by pg_locks; prepared transactions included, which pg_blocking_pids calls 0."""
-    cursor = connection.cursor(row_factory=class_row(Blocker))
-    return tuple(cursor.execute(_BLOCKERS, (list(pids),)).fetchall())
-
-
-_OWN_SESSIONS = """
-SELECT pid FROM pg_catalog.pg_stat_activity
- WHERE application_name = %(name)s OR datname = current_database() AND application_name LIKE 'twofold%%'
- UNION
-SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = %(slot)s AND active_pid IS NOT NULL
-"""
-_KEPT_OUT = """
-SELECT pid FROM pg_catalog.pg_locks WHERE NOT granted AND pid IS NOT NULL AND locktype = 'relation' AND relation < 16384
-"""
-_LOOK_CONNECT_S = 3
-
-
-def waits(conninfo: str, *, slot: str, application_name: str) -> tuple[Blocker, ...]:
-    """Whom the connector waits for now: the session that streams or makes the slot, and those that read beside it."""
-    with connect(conninfo) as connection:
-        rows = connection.execute(_OWN_SESSIONS, {"name": application_name, "slot": slot}).fetchall()
-        return blockers(connection, [pid for (pid,) in rows])
-
-
-def who_keeps_out(conninfo: str) -> tuple[Blocker, ...]:
-    """Who holds a catalog that every new session of this database must read. Asks in another database; nothing, if that cannot be reached either."""
-    other = "template1" if psycopg.conninfo.conninfo_to_dict(conninfo).get("dbname") == "postgres" else "postgres"
-    try:
-        connection = connect(psycopg.conninfo.make_conninfo(conninfo, dbname=other, connect_timeout=_LOOK_CONNECT_S))
-    except (Unreachable, MissingGround):
-        return ()  # the error that led here stands without an explanation
-    with connection:
-        return blockers(connection, [pid for (pid,) in connection.execute(_KEPT_OUT).fetchall()])

@@ -18,7 +18,8 @@ from psycopg import pq, sql
 from twofold.errors import MissingGround, Unreachable, UsageError
 from twofold.positions import Lsn
 from twofold.source.connection import Plain, connect
-from twofold.source.identity import Blocker, blockers, prepared_transactions, slot_state
+from twofold.source.identity import prepared_transactions, slot_state
+from twofold.source.locks import Blocker, blockers
 from twofold.source.trouble import start_error, words_of
 
 MARK = "made by twofold init"

@@ -10,7 +10,7 @@ import pytest
 
 from integration.source.stream import Writer, kinds, streaming
 from twofold.errors import Unreachable
-from twofold.source import identity
+from twofold.source import locks
 from twofold.source.messages import Begin, BeginPrepare, Commit, Insert, Prepare, RollbackPrepared
 
 
@@ -18,6 +18,7 @@ from twofold.source.messages import Begin, BeginPrepare, Commit, Insert, Prepare
 def locked(writer: Writer, catalog: str) -> Iterator[None]:
     writer.execute("BEGIN")
     writer.execute(f"LOCK TABLE pg_catalog.{catalog} IN ACCESS EXCLUSIVE MODE")
+    writer.execute("SAVEPOINT s")  # its lock is the prepared transaction's as well
     writer.execute("INSERT INTO t VALUES (1)")
     writer.execute("PREPARE TRANSACTION 'shuts'")
     try:
@@ -32,13 +33,13 @@ def test_the_streams_start_waits_and_says_for_whom(database: str, prefix: str, w
         with locked(writer, "pg_publication_rel"):
             stream = ending.enter_context(streaming(database, prefix))
             assert stream.read(1.0) == [], "the walsender reads what is published at the first row"
-            (holder,) = identity.waits(database, slot=prefix, application_name="another name")
+            (holder,) = locks.waits(database, slot=prefix, application_name="another name")
             assert holder.gid == "shuts"
             assert "AccessExclusiveLock on table pg_publication_rel" in str(holder)
         got = stream.until_mark(writer)
     assert kinds(got)[:3] == [Begin, Insert, Commit]
     assert [k for k in kinds(got)[3:] if k is not Insert] == [BeginPrepare, Prepare, RollbackPrepared]
-    assert identity.waits(database, slot=prefix, application_name=prefix) == ()
+    assert locks.waits(database, slot=prefix, application_name=prefix) == ()
 
 
 def test_a_stream_that_has_begun_goes_on(database: str, prefix: str, writer: Writer) -> None:
@@ -58,7 +59,7 @@ def test_no_session_can_begin_and_another_database_tells_why(database: str, pref
             streaming(impatient, prefix),
         ):
             pass
-        (holder,) = identity.who_keeps_out(impatient)
+        (holder,) = locks.who_keeps_out(impatient)
         assert holder.gid == "shuts"
         assert "AccessExclusiveLock on table pg_class" in str(holder)
     with streaming(database, prefix) as stream:
@@ -67,4 +68,4 @@ def test_no_session_can_begin_and_another_database_tells_why(database: str, pref
             Prepare,
             RollbackPrepared,
         ]
-    assert identity.who_keeps_out(database) == ()
+    assert locks.who_keeps_out(database) == ()

@@ -10,7 +10,8 @@ import pytest
 from integration.source.stream import PLAIN, Writer, kinds, make_slot, on_each_version, prepare, streaming, the
 from twofold.positions import Lsn, PreparedIdentity
 from twofold.source import setup
-from twofold.source.identity import Blocker, slot_state
+from twofold.source.identity import slot_state
+from twofold.source.locks import Blocker
 from twofold.source.messages import (
     Begin,
     BeginPrepare,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from twofold.gids import ParsedGid
 from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner.doubt import Doubts
 from twofold.runner.waiting import BatchRows, PreparedRows
@@ -17,7 +18,7 @@ from twofold.spool import Spool
 def prepared(tmp_path: Path) -> PreparedRows:
     rows = BatchRows(Spool(tmp_path, memory_max=0, disk_max=0).new())
     rows.records = 3
-    return PreparedRows(PreparedIdentity(7, "it's"), Lsn(1000), 100_000_000, rows, ("p.public.t",), ())
+    return PreparedRows(PreparedIdentity(7, "it's"), Lsn(1000), 100_000_000, rows, ("p.public.t",), (), ParsedGid())
 
 
 def test_it_is_said_once_and_again_at_twice_the_age(prepared: PreparedRows, caplog: pytest.LogCaptureFixture) -> None:

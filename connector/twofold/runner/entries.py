@@ -1,0 +1,63 @@
+"""What the bookkeeping's records say: how far the connector is, and a prepared transaction in the in-doubt ledger and in a commit record."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from twofold.bridge.actions import LedgerState
+from twofold.positions import Lsn
+from twofold.runner.waiting import PreparedRows
+from twofold.source.identity import ServerIdentity
+from twofold_avro.records import Prepared, PreparedOutcome, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What every progress record says of the source, and of who reads it."""
+
+    server: ServerIdentity
+    slot: str
+    pool: int
+
+    def progress(self, applied_lsn: Lsn, sequence: int) -> Progress:
+        return Progress(
+            applied_lsn=applied_lsn,
+            sequence=sequence,
+            system_identifier=self.server.system_identifier,
+            timeline=self.server.timeline,
+            database=self.server.database,
+            slot=self.slot,
+            pool=self.pool,
+            written_at=time.time_ns() // 1000,
+        )
+
+
+def ledger_entry(prepared: PreparedRows, state: LedgerState, sequence: int | None = None) -> Prepared:
+    """In the in-doubt ledger. `sequence` is the number of the commit record that has it, once one has."""
+    return Prepared(
+        xid=prepared.identity.xid,
+        gid=prepared.identity.gid,
+        prepare_lsn=prepared.prepare_lsn,
+        prepared_at=prepared.prepared_at_us,
+        state=state.value,
+        rows=prepared.rows.records,
+        topics=prepared.topics,
+        global_id=prepared.parsed.global_id,
+        branch=prepared.parsed.branch,
+        sequence=sequence,
+    )
+
+
+def outcome(prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> PreparedOutcome:
+    """In the commit record that has it."""
+    return PreparedOutcome(
+        id=prepared.downstream_id,
+        xid=prepared.identity.xid,
+        gid=prepared.identity.gid,
+        prepare_lsn=prepared.prepare_lsn,
+        commit_lsn=commit_lsn,
+        committed_at=at_us,
+        global_id=prepared.parsed.global_id,
+        branch=prepared.parsed.branch,
+    )
