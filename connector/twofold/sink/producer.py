@@ -67,6 +67,7 @@ class TransactionalProducer:
     def __init__(self, transactional_id: str, settings: KafkaSettings, watch: Watch) -> None:
         self.transactional_id = transactional_id
         self.in_transaction = False
+        self._initialised = False
         self._timeout_s = settings.call_timeout_s
         self._transaction_timeout_s = settings.transaction_timeout_ms / 1000
         self._begun = 0.0
@@ -79,12 +80,16 @@ class TransactionalProducer:
 
     def init(self) -> None:
         """Fence every older holder of the id and have the broker abort what it left open."""
-        self._call("init_transactions", self._alive.init_transactions)
+        if not self._initialised:
+            self._call("init_transactions", self._alive.init_transactions)
 
-    def start_init(self) -> None:
+    def start_init(self, within_s: float = 0.001) -> None:
         """Send `init` on its way; `init` then waits for the rest. So a pool is fenced in the time of one."""
         with contextlib.suppress(KafkaException):  # "not yet", or an error that `init` meets again
-            self._alive.init_transactions(0.001)
+            self._alive.init_transactions(within_s)
+            self._initialised = (
+                True  # on a busy machine the answer may be there; the library takes a second call for a mistake
+            )
 
     def begin(self) -> None:
         assert not self.in_transaction, self.transactional_id

@@ -40,10 +40,6 @@ class Publisher:
         self._main = main
         self._pool = tuple(pool)
 
-    @property
-    def pool(self) -> int:
-        return len(self._pool)
-
     def produce(self, batch: RowBatch) -> None:
         """Add rows to the main producer's transaction, which begins with the first."""
         self._begin_main()

@@ -9,6 +9,7 @@ import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress
 from twofold.errors import Fenced, MissingGround, RunEnded, TwofoldError, Unreachable
+from twofold.sink.producer import TransactionalProducer
 from twofold.sink.publisher import Publisher
 from twofold_avro.records import Prepared
 
@@ -100,12 +101,21 @@ def test_a_larger_pool_of_the_predecessor_is_fenced_too(ground: Ground) -> None:
     old.commit_main(None, progress(0, pool=4))
     old.open(3, [ground.rows("in doubt")])
     new = ground.take_over(pool=1).publisher
-    assert new.pool == 1
+    assert len(new._pool) == 1
     new.produce(ground.rows("new"))
     new.commit_main(commit(1), progress(1, pool=1))
     eventually(lambda: ground.committed() == ["new"])  # nothing is open in front of it
     with pytest.raises(Fenced):
         old.commit_prepared(3, commit(1, "prepared"), progress(1), ledger={})
+
+
+@pytest.mark.parametrize("within_s", [0.001, 20])
+def test_fencing_goes_on_where_it_was_begun_also_if_it_was_through_by_then(ground: Ground, within_s: float) -> None:
+    producer = TransactionalProducer(ground.names.main_id, ground.settings, ground.watch)
+    ground.ending.callback(producer.destroy)
+    producer.start_init(within_s)
+    producer.init()
+    producer.begin()
 
 
 def test_a_first_start_finds_nothing(ground: Ground) -> None:
