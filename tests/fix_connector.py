@@ -111,6 +111,7 @@ class Installation:
             "prepared": {"pool": 4},
             "turn": {"idle_progress": 0.5},
             "spool": {"folder": str(folder / "spool")},
+            "status": {"listen": "127.0.0.1:0"},
         }
         self._parts = parts
         self.configure(options)
