@@ -78,6 +78,19 @@ def test_a_distribution_installs_and_imports_alone(
         said = run(tmp_path / "venv/bin/twofold", "version")
         assert said.startswith("twofold ")
         assert "row path: not compiled" in said
+        assert "should  machine: the row path is not compiled" in diagnosed(tmp_path / "venv/bin/twofold", tmp_path)
+
+
+def diagnosed(twofold: Path, folder: Path) -> str:
+    """What `twofold doctor` finds where no server answers: it still looks at the machine."""
+    file = folder / "nowhere.toml"
+    file.write_text(
+        'name = "nowhere"\nsource.dsn = "host=127.0.0.1 port=1 user=u dbname=d"\nregistry.url = "http://127.0.0.1:1"\n'
+        'kafka.bootstrap = "127.0.0.1:1"\nkafka.call_timeout = 1.0\n'
+    )
+    done = subprocess.run([twofold, "-c", file, "doctor"], capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 3, done.stderr
+    return done.stdout
 
 
 def test_a_wheel_holds_one_package_and_its_data(wheels: Path) -> None:
