@@ -6,7 +6,7 @@ are exactly what it wrote. Sequence numbers are dense, so a gap in them is lost 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from twofold_spark.errors import Refused
@@ -27,6 +27,7 @@ class Range:
 class Commit:
     """One commit record."""
 
+    offset: int
     sequence: int
     applied_lsn: int
     committed_us: int
@@ -50,12 +51,28 @@ def next_commits(commits: Iterable[Commit], *, after: int) -> list[Commit]:
     return fresh
 
 
-def bites(commits: Sequence[Commit], *, rows: int) -> Iterator[list[Commit]]:
-    """The commits in runs of at most `rows` records (one commit alone may have more), never tearing one apart."""
+class Pace:
+    """How many rows make a bite: what was asked for, or what their bytes allow, judged by the bite before."""
+
+    def __init__(self, rows: int, bytes_: int) -> None:
+        self._rows = rows
+        self._bytes = bytes_
+        self._mean = 10_000.0  # heavy rows, until some were seen: the first bite is a small one
+
+    def rows(self) -> int:
+        return max(1, min(self._rows, int(self._bytes / self._mean)))
+
+    def saw(self, rows: int, bytes_: int) -> None:
+        if rows and bytes_:
+            self._mean = bytes_ / rows
+
+
+def bites(commits: Sequence[Commit], *, rows: Callable[[], int]) -> Iterator[list[Commit]]:
+    """The commits in runs of at most `rows()` records (one commit alone may have more), never tearing one apart."""
     run: list[Commit] = []
     held = 0
     for commit in commits:
-        if run and held + commit.rows > rows:
+        if run and held + commit.rows > rows():
             yield run
             run, held = [], 0
         run.append(commit)

@@ -34,6 +34,8 @@ class Applied:
     """One bite, for the terminal and for metrics."""
 
     cut: Cut
+    offset: int
+    """Of its last commit record, in the commits topic."""
     transactions: int
     rows: int
     tables: int
@@ -127,6 +129,7 @@ class Mirror:
         self._report(
             Applied(
                 cut=self._cut,
+                offset=last.offset,
                 transactions=sum(c.transactions for c in bite),
                 rows=sum(c.rows for c in bite),
                 tables=len(ranges),
@@ -227,6 +230,7 @@ def _commit(row: Row) -> Commit:
         )
     ranges = tuple(Range(r["topic"], r["partition"], r["first"], r["last"], r["count"]) for r in row["ranges"])
     return Commit(
+        offset=row["offset"],
         sequence=row["sequence"],
         applied_lsn=row["applied_lsn"],
         committed_us=row["us"],

@@ -11,7 +11,7 @@ from twofold_spark.errors import Refused
 
 
 def _commit(sequence: int, rows: int = 1, *ranges: Range) -> Commit:
-    return Commit(sequence, sequence * 10, 0, 1, rows, ranges, ())
+    return Commit(sequence + 2, sequence, sequence * 10, 0, 1, rows, ranges, ())
 
 
 def test_what_was_applied_is_passed_over_and_the_rest_is_put_in_order() -> None:
@@ -27,7 +27,7 @@ def test_a_gap_is_refused(there: list[int], missing: int) -> None:
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 60))
 def test_bites_are_all_commits_in_order_and_bounded(sizes: list[int], rows: int) -> None:
     commits = [_commit(n, size) for n, size in enumerate(sizes, 1)]
-    taken = list(bites(commits, rows=rows))
+    taken = list(bites(commits, rows=lambda: rows))
     assert [c for bite in taken for c in bite] == commits
     assert all(bite and (len(bite) == 1 or sum(c.rows for c in bite) <= rows) for bite in taken)
 
