@@ -25,12 +25,13 @@ from twofold_spark import jars, session
 from twofold_spark.changelog import Changelog
 from twofold_spark.errors import Different, JobError
 from twofold_spark.kafka import Kafka
-from twofold_spark.mirror import Mirror
+from twofold_spark.mirror import Applied, Mirror
 from twofold_spark.registry import Registry
 from twofold_spark.running import Job, Trigger, say
 from twofold_spark.sinks.choice import SinkChoice
 from twofold_spark.source import Source, jdbc_url
 from twofold_spark.verify import Verify
+from twofold_spark.whereabouts import Whereabouts
 
 T = TypeVar("T")
 
@@ -56,8 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _mirror(options: argparse.Namespace) -> None:
     spark = _session(options)
+    where = _kafka(options)
+    whereabouts = Whereabouts(spark, where, options.prefix, options.group or f"{options.prefix}.mirror", say)
+
+    def report(applied: Applied) -> None:
+        say(str(applied))
+        whereabouts.tell(applied)
+
     mirror = Mirror(
-        Kafka(options.bootstrap, dict(options.kafka)),
+        where,
         Registry(options.registry),
         options.prefix,
         lambda its: options.sink.sink(its, options.prefix, catalog=options.catalog),
@@ -65,17 +73,20 @@ def _mirror(options: argparse.Namespace) -> None:
         unreadable=options.unreadable,
         maintain_every=options.maintain_every,
         keep_cuts=dt.timedelta(hours=options.keep_cuts),
-        report=lambda applied: say(str(applied)),
+        report=report,
     )
     job = Job("mirror", mirror)
     job.start(mirror.stream(spark), options.checkpoint or options.warehouse / "checkpoints" / "mirror", options.trigger)
-    job.run()
+    try:
+        job.run()
+    finally:
+        whereabouts.close()
 
 
 def _changelog(options: argparse.Namespace) -> None:
     spark = _session(options)
     changelog = Changelog(
-        Kafka(options.bootstrap, dict(options.kafka)),
+        _kafka(options),
         Registry(options.registry),
         options.prefix,
         catalog=options.catalog,
@@ -110,6 +121,10 @@ def _verify(options: argparse.Namespace) -> int:
         source.close()
 
 
+def _kafka(options: argparse.Namespace) -> Kafka:
+    return Kafka(options.bootstrap, {**(options.kafka_file or {}), **dict(options.kafka)})
+
+
 def _session(options: argparse.Namespace) -> SparkSession:
     return session.open_session(
         options.warehouse, catalog=options.catalog, memory=options.memory, java_home=options.java_home
@@ -138,12 +153,19 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument(
         "--kafka", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a setting of Kafka's client"
     )
+    job.add_argument(
+        "--kafka-file",
+        type=_checked(_properties),
+        metavar="FILE",
+        help="a properties file with more of them, for secrets: what Kafka's own tools take as --command-config",
+    )
     kept = argparse.ArgumentParser(add_help=False)
     kept.add_argument("--sink", type=_checked(SinkChoice.parse), default=SinkChoice("iceberg"), help=SinkChoice.HELP)
     mirror = commands.add_parser(
         "mirror", parents=[machine, job, kept], help="current-state tables, one consistent cut after another"
     )
     mirror.add_argument("--maintain-every", type=int, default=1000, help="cuts from one compaction to the next")
+    mirror.add_argument("--group", help="the consumer group that says how far it is (default: PREFIX.mirror)")
     mirror.add_argument("--keep-cuts", type=float, default=24, metavar="HOURS", help="how far back readers may ask")
     commands.add_parser("changelog", parents=[machine, job], help="every change, appended to a table per source table")
     verify = commands.add_parser("verify", parents=[machine, kept], help="compare source and mirror")
@@ -163,6 +185,15 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return checked
+
+
+def _properties(file: str) -> dict[str, str]:
+    try:
+        lines = [line.strip() for line in Path(file).read_text().splitlines()]
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from error
+    pairs = [line.partition("=") for line in lines if line and not line.startswith(("#", "!"))]
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -1,12 +1,16 @@
 """The schema registry, read only, with the standard library: which schemas a topic's records were written with.
 
+Who asks is said by the environment, by the connector's names for it: TWOFOLD_REGISTRY__USERNAME and __PASSWORD, or __TOKEN, and __CA_FILE.
 Asked once per version and then remembered for the life of the process: a registry that is away does not stop a mirror
 whose schemas are known, it stops the one that meets a new schema id, with a message that says so.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import ssl
 import threading
 import urllib.error
 import urllib.parse
@@ -44,6 +48,9 @@ class Registry:
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
+        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", **_authorization()}
+        authorities = os.environ.get("TWOFOLD_REGISTRY__CA_FILE")
+        self._context = ssl.create_default_context(cafile=authorities) if authorities else None
         self._subjects: dict[str, Subject] = {}
         self._lock = threading.Lock()
 
@@ -75,16 +82,30 @@ class Registry:
 
     def _get(self, path: str) -> Any:
         request = urllib.request.Request(  # noqa: S310  (the address is the user's own)
-            self._url + path, headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+            self._url + path, headers=self._headers
         )
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._context) as answer:  # noqa: S310
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
+            if error.code in {401, 403}:
+                raise MissingGround(
+                    f"the registry at {self._url} does not let us in (HTTP {error.code}): set TWOFOLD_REGISTRY__USERNAME and "
+                    "TWOFOLD_REGISTRY__PASSWORD, or TWOFOLD_REGISTRY__TOKEN, in the job's environment"
+                ) from error
             raise MissingGround(f"the registry answers {error.code} to {self._url}{path}: {error.reason}") from error
         except OSError as error:
             raise MissingGround(
                 f"the registry at {self._url} does not answer ({error}): start it again, the job goes on where it was"
             ) from error
+
+
+def _authorization() -> dict[str, str]:
+    if token := os.environ.get("TWOFOLD_REGISTRY__TOKEN"):
+        return {"Authorization": f"Bearer {token}"}
+    if user := os.environ.get("TWOFOLD_REGISTRY__USERNAME"):
+        pair = f"{user}:{os.environ.get('TWOFOLD_REGISTRY__PASSWORD', '')}"
+        return {"Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
+    return {}
