@@ -131,11 +131,12 @@ def test_the_slots_connection_is_cut_many_times_while_two_compete(connector: Mak
     assert not any(run.dead for run in here.runs)
 
 
-def test_the_connection_is_cut_in_the_middle_of_fencing(connector: Maker) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_the_connection_is_cut_in_the_middle_of_fencing(times: int, connector: Maker) -> None:
     """Whoever lost the slot there goes on fencing for a moment, beside the one that has it now."""
     here = connector()
     work = Workload(here, seed=4)
-    for place in ("fence_main", "after_takeover", "after_progress_read", "after_checks"):
+    for place in ("fence_main", "after_takeover", "after_progress_read", "after_checks") * times:
         slow = here.start(f"{place}=stop", ready=False)
         wait_until(partial(is_asleep, slow))
         cut(here)
