@@ -32,7 +32,7 @@ SHORT = (
     replace(BY_NAME["three, a full pool"], crashes=0, parks=0),
     replace(BY_NAME["by rule, and without rows"], crashes=1, parks=0),
     replace(BY_NAME["prepared before two_phase_at"], crashes=1, parks=0, timeouts=0),
-    replace(BY_NAME["quiet"], crashes=1, turns=False),
+    replace(BY_NAME["quiet"], crashes=1, turns=False, chunks=0),
     replace(BY_NAME["large"], crashes=0, parks=0),
     replace(BY_NAME["synchronous"], crashes=1, timeouts=0),
 )
