@@ -39,7 +39,8 @@ class Wishes:
         self._names = names
         self._found = dict(found)
         with sorted_errors(f"following {names.progress}"):
-            self._consumer = Consumer(settings.consumer())
+            # Nobody waits for a wish as recovery does for a topic's end: an empty fetch may rest as long as it does by default.
+            self._consumer = Consumer({**settings.consumer(), "fetch.wait.max.ms": 500})
             self._consumer.assign([TopicPartition(names.progress, 0, offset)])
 
     def take(self) -> dict[str, str]:
