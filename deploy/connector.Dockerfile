@@ -33,5 +33,8 @@ ENV PATH=/opt/twofold/bin:$PATH PYTHONUNBUFFERED=1
 VOLUME /var/tmp/twofold
 WORKDIR /var/tmp/twofold
 USER 10001:10001
+# It comes round: a standby is healthy, one that hangs or refuses is not. With another port in status.listen: docker run --health-cmd.
+HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=4 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8787/healthz', timeout=5)"]
 ENTRYPOINT ["twofold"]
 CMD ["run"]

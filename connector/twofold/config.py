@@ -48,6 +48,13 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _secret(value: SecretStr | None, file: Path | None) -> str | None:
+    """A setting that may stand in a file of its own."""
+    if file is not None:
+        return _first_line(file)
+    return value.get_secret_value() if value else None
+
+
 class SourceConfig(_Part):
     """PostgreSQL."""
 
@@ -120,12 +127,33 @@ class KafkaConfig(_Part):
 class RegistryConfig(_Part):
     """The schema registry."""
 
-    url: str = Field(description="URL of a registry with Confluent's API.")
+    url: str = Field(description="URL of a registry with Confluent's API, without user and password.")
     username: str | None = Field(None, description="Basic authentication.")
     password: SecretStr | None = Field(None, description="Basic authentication.")
+    password_file: Path | None = Field(None, description="File whose first line is the password.")
     token: SecretStr | None = Field(None, description="Bearer token.")
+    token_file: Path | None = Field(None, description="File whose first line is the token.")
     ca_file: Path | None = Field(None, description="Certificate authorities.")
     timeout: float = Field(10, gt=0, description="Longest time of one call, retries included.")
+
+    @property
+    def basic(self) -> tuple[str, str] | None:
+        """User and password, if there are any."""
+        return None if self.username is None else (self.username, _secret(self.password, self.password_file) or "")
+
+    @property
+    def bearer(self) -> str | None:
+        return _secret(self.token, self.token_file)
+
+    @field_validator("url")
+    @classmethod
+    def _without_secrets(cls, url: str) -> str:
+        # It is shown by config show, in errors and by doctor.
+        if "@" in url.partition("://")[2].partition("/")[0]:
+            raise ValueError(
+                "registry.url must not hold a password: give it as registry.username and registry.password"
+            )
+        return url
 
 
 class GidRule(_Part):
@@ -171,6 +199,11 @@ class BackfillConfig(_Part):
     chunk_rows: int = Field(10_000, ge=1, description="Rows that are read, and published, at a time.")
     chunk_bytes: int = Field(8 << 20, ge=1, description="Bytes after which a chunk ends, however few rows it has.")
     rows_per_second: int = Field(0, ge=0, description="Longest-term limit of a table's load; 0: none.")
+    notice: float = Field(
+        10,
+        ge=0,
+        description="How often tables that have joined the publication are looked for, so that one in which nothing changes is loaded too; 0: they are met at their first row, or at the next start.",
+    )
 
 
 class TurnConfig(_Part):
@@ -205,6 +238,11 @@ class StatusConfig(_Part):
     token: SecretStr | None = Field(
         None, description="What /metrics and the page ask for (Authorization: Bearer); needed beyond loopback."
     )
+    token_file: Path | None = Field(None, description="File whose first line is the token.")
+
+    @property
+    def bearer(self) -> str | None:
+        return _secret(self.token, self.token_file)
 
     @property
     def host(self) -> str:
@@ -221,9 +259,9 @@ class StatusConfig(_Part):
         host, port = self.host, self.listen.rpartition(":")[2]
         if not host or not port.isdecimal() or int(port) > 65535:
             raise ValueError(f"status.listen is {self.listen!r}: host:port, for example 127.0.0.1:8787, or none")
-        if self.token is None and not is_loopback(host):
+        if self.token is None and self.token_file is None and not is_loopback(host):
             raise ValueError(
-                f"status.listen is {self.listen}, which others reach: set status.token, or listen on 127.0.0.1"
+                f"status.listen is {self.listen}, which others reach: set status.token or status.token_file, or listen on 127.0.0.1"
             )
         return self
 
@@ -306,7 +344,7 @@ def _first_line(path: Path) -> str:
     try:
         return path.read_text().partition("\n")[0]
     except OSError as error:
-        raise UsageError(f"password file {path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path}, which a setting names for a secret, cannot be read: {error.strerror}") from None
 
 
 def load(path: Path | None = None) -> Config:

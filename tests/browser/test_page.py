@@ -172,7 +172,7 @@ def test_refused(bank: Installation, browser: Browser) -> None:
         Refused(
             "the topic bank.progress was in use and is gone",
             at_stake="what Twofold knew of its progress or its commits is lost with it",
-            repair="twofold backfill --reload --all",
+            repair="twofold backfill start --all",
         )
     )
     with serving(bank, chronicle) as url:
@@ -181,7 +181,7 @@ def test_refused(bank: Installation, browser: Browser) -> None:
             "■ refused",
             "was in use and is gone",
             "at stake:",
-            "repair: twofold backfill --reload",
+            "repair: twofold backfill start --all",
             "Unreachable",
         ):
             assert words in text

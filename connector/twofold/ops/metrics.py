@@ -48,6 +48,7 @@ class Metrics:
         yield self._gauge("twofold_healthy", "0: stalled or refused.", health.healthy)
         yield from self._counts(view)
         yield from self._positions(view)
+        yield from self._mirror(view)
         yield from self._prepared(view)
         yield from self._source()
 
@@ -109,6 +110,13 @@ class Metrics:
             yield self._gauge("twofold_behind_bytes", "WAL that is not yet in Kafka.", newest.behind_bytes)
             yield self._gauge("twofold_behind_seconds", "How long the oldest of it has been there.", newest.behind_s)
 
+    def _mirror(self, view: View) -> Iterator[Metric]:
+        newest = self._sampler.samples[-1].at if self._sampler.samples else None
+        if newest is None or (lag := self._sampler.mirror_lag(view, newest)) is None:
+            return
+        yield self._gauge("twofold_mirror_behind_bytes", "WAL that is in Kafka and not yet in the mirror.", lag.bytes)
+        yield self._gauge("twofold_mirror_behind_seconds", "How long the oldest of it has been there.", lag.behind_s)
+
     def _prepared(self, view: View) -> Iterator[Metric]:
         live = GaugeMetricFamily(
             "twofold_in_doubt", "Prepared transactions without an outcome in Kafka.", labels=["state"]
@@ -116,7 +124,21 @@ class Metrics:
         for state in ("staged", "open", "parked", "committing"):
             live.add_metric([state], sum(mark.state == state for mark in view.marks.live.values()))
         yield live
-        yield self._gauge("twofold_backfill_tables", "Tables whose rows are being loaded.", len(view.backfills))
+        yield from self._backfills(view)
+
+    def _backfills(self, view: View) -> Iterator[Metric]:
+        loads = view.backfills
+        yield self._gauge("twofold_backfill_tables", "Tables whose rows are being loaded.", len(loads))
+        yield self._gauge("twofold_backfill_rows", "Rows of these tables published so far.", sum(b.rows for b in loads))
+        reading = [load for load in loads if load.state == "reading"]
+        per_second = sum(load.per_second for load in reading)
+        yield self._gauge("twofold_backfill_rows_per_second", "Of those being read, on the average so far.", per_second)
+        if left := [load.left_s for load in reading if load.left_s is not None]:
+            yield self._gauge(
+                "twofold_backfill_remaining_seconds",
+                "Until the last of those being read is loaded, at that.",
+                max(left),
+            )
 
     def _source(self) -> Iterator[Metric]:
         sampler = self._sampler

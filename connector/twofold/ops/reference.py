@@ -25,7 +25,7 @@ the file: the setting's path in capitals, joined by two underscores, with `TWOFO
 
 `twofold config check` reads it, names every mistake at once and contacts no server; `twofold config show` prints what holds, with defaults and with secrets masked. A setting that does not exist is a mistake.
 
-**Secrets.** Settings marked *secret* are never printed, logged or part of an error. Better than in the file they are kept in a file of their own (`source.password_file`, `kafka.options_file`) or in an
+**Secrets.** Settings marked *secret* are never printed, logged or part of an error. Better than in the file they are kept in a file of their own (`source.password_file`, `kafka.options_file`, `registry.password_file`, `status.token_file`) or in an
 environment variable. None is ever an argument of a command, so the process list shows none.
 
 **librdkafka and libpq.** Everything that libpq knows may stand in `source.dsn`, everything that librdkafka knows in `kafka.options`, but for what would break a promise: `acks`, `enable.idempotence`,

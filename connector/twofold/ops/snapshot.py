@@ -30,6 +30,7 @@ def snapshot(
         "ready": health.ready,
         "why": health.why,
         "path": _path(config, view, sampler, now),
+        "mirror": _mirror(view, sampler, now),
         "totals": {
             "rows": view.totals.rows,
             "transactions": view.totals.transactions,
@@ -99,6 +100,18 @@ def _path(config: Config, view: View, sampler: Sampler, now: float) -> dict[str,
         "behind_bytes": behind_bytes,
         "behind_s": behind_s,
         "waiting": at.waiting,
+    }
+
+
+def _mirror(view: View, sampler: Sampler, now: float) -> dict[str, Any] | None:
+    place, lag = sampler.mirror, sampler.mirror_lag(view, now)
+    if place is None or lag is None:
+        return None
+    return {
+        "sequence": place.sequence,
+        "applied_lsn": _lsn(place.applied_lsn),
+        "committed_at": place.committed_us / 1e6,
+        **asdict(lag),
     }
 
 

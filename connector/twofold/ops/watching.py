@@ -12,6 +12,7 @@ from twofold.errors import TwofoldError
 from twofold.ops.chronicle import Chronicle
 from twofold.ops.health import Health, health
 from twofold.ops.metrics import Metrics
+from twofold.ops.mirror_view import MirrorView
 from twofold.ops.sampler import Sampler
 from twofold.ops.server import Answers, StatusServer
 from twofold.ops.snapshot import snapshot
@@ -41,7 +42,7 @@ def watched(config: Config) -> Iterator[Chronicle]:
 
 
 def _serve(config: Config, chronicle: Chronicle, opened: ExitStack) -> StatusServer | None:
-    sampler = Sampler(config.conninfo, chronicle)
+    sampler = Sampler(config.conninfo, chronicle, MirrorView(config).look)
     bound_s = config.kafka.call_timeout + SLACK_S
 
     def state_of_health() -> Health:
@@ -54,9 +55,10 @@ def _serve(config: Config, chronicle: Chronicle, opened: ExitStack) -> StatusSer
         metrics=Metrics(config.name, config.slot, chronicle.view, state_of_health, sampler).text,
         health=state_of_health,
     )
-    token = config.status.token.get_secret_value() if config.status.token else None
     try:
-        server = opened.enter_context(StatusServer(config.status.host, config.status.port, answers, token))
+        server = opened.enter_context(
+            StatusServer(config.status.host, config.status.port, answers, config.status.bearer)
+        )
     except OSError as error:
         _log.warning(
             "no status page, no metrics: %s: %s (status.listen; another connector may have the port)",

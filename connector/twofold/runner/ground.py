@@ -33,13 +33,12 @@ def kafka_settings(config: Config) -> KafkaSettings:
 def registry_settings(config: Config) -> dict[str, Any]:
     registry = config.registry
     settings: dict[str, Any] = {"url": registry.url, "timeout": registry.timeout}
-    if registry.username is not None:
-        password = registry.password.get_secret_value() if registry.password else ""
-        settings["basic.auth.user.info"] = f"{registry.username}:{password}"
-    if registry.token is not None:
+    if registry.basic is not None:
+        settings["basic.auth.user.info"] = ":".join(registry.basic)
+    if (token := registry.bearer) is not None:
         settings |= {
             "bearer.auth.credentials.source": "STATIC_TOKEN",
-            "bearer.auth.token": registry.token.get_secret_value(),
+            "bearer.auth.token": token,
             "bearer.auth.logical.cluster": "",
             "bearer.auth.identity.pool.id": "",
         }

@@ -10,23 +10,24 @@ import shutil
 import stat
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from fix_stack import Postgres
 from twofold import config
 from twofold.cli import COMMANDS
+from twofold.ops.health import Health
+from twofold.ops.server import Answers, StatusServer
 from twofold_spark import cli as spark_commands
 
 ROOT = Path(__file__).parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
 OURS = ["connector", "init", "mirror"]
+BY_THE_IMAGE = {"init", "mirror", "connector"}
+"""Without a health check in the file: the first ends by itself, the second when it fails, the third has its image's."""
 SECRET_NAME = re.compile("password|secret|token|credential|_key$", re.IGNORECASE)
 
 
@@ -62,7 +63,7 @@ def test_secrets_are_files_that_git_ignores() -> None:
     for service in SERVICES.values():
         for name, value in service.get("environment", {}).items():
             if SECRET_NAME.search(name):
-                assert name.endswith("_FILE")
+                assert name.endswith("_FILE"), name
                 assert value.removeprefix("/run/secrets/") in service["secrets"]
         assert not re.search(r"password=|://[^/]*:[^/]*@", str(service), re.IGNORECASE)
     files = [secret["file"] for secret in COMPOSE["secrets"].values()]
@@ -71,7 +72,11 @@ def test_secrets_are_files_that_git_ignores() -> None:
 
 
 def test_secrets_are_made_once_and_only_for_the_folders_owner(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("postgres_*"))
+    shutil.copytree(
+        ROOT / "deploy",
+        tmp_path / "deploy",
+        ignore=shutil.ignore_patterns("postgres_*", "status_token", "grafana_admin"),
+    )
     script, folder = tmp_path / "deploy" / "make-secrets", tmp_path / "deploy" / "secrets"
     subprocess.run([script], check=True)
     names = {Path(secret["file"]).name for secret in COMPOSE["secrets"].values()}
@@ -107,11 +112,11 @@ def test_the_services_commands_exist(environment: pytest.MonkeyPatch) -> None:
 def test_images_are_pinned_ports_are_on_the_loopback_and_volumes_have_names() -> None:
     for name, service in SERVICES.items():
         if name not in OURS:
-            assert re.search(r":\d", service["image"])
+            assert re.search(r":v?\d", service["image"])
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         for volume in service.get("volumes", []):
             assert volume.partition(":")[0] in COMPOSE["volumes"] or volume.endswith(":ro")
-        assert "healthcheck" in service or name in ("init", "mirror")  # one ends by itself, the other when it fails
+        assert "healthcheck" in service or name in BY_THE_IMAGE
 
 
 @pytest.mark.parametrize("service", OURS)
@@ -133,38 +138,16 @@ def test_images_are_built_by_the_uv_that_the_makefile_installs() -> None:
         assert re.findall(r"uv==(\S+)", steps) == [pinned[1]]
 
 
-def test_the_connector_is_healthy_while_it_holds_its_slot(
-    environment: pytest.MonkeyPatch, postgres: Postgres, database: str, prefix: str
-) -> None:
-    environment.setenv("TWOFOLD_SOURCE__DSN", database)
-    environment.setenv("TWOFOLD_NAME", prefix)
-    environment.delenv("TWOFOLD_SOURCE__PASSWORD_FILE")
-    kind, interpreter, *arguments = SERVICES["connector"]["healthcheck"]["test"]
-
-    def healthy() -> bool:
-        assert (kind, interpreter) == ("CMD", "python")
-        said = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
-        assert said.stderr == ""
-        return said.returncode == 0
-
-    assert not healthy()
-    with psycopg.connect(database, autocommit=True) as setup:
-        setup.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [prefix])
-    assert not healthy()
-    with closing(psycopg.connect(f"{database} replication=database", autocommit=True)) as holder:
-        holder.pgconn.send_query(
-            f"START_REPLICATION SLOT {prefix} LOGICAL 0/0 (proto_version '1', publication_names 'none')".encode()
-        )
-        holder.pgconn.get_result()
-        assert healthy()
-    end_holder(database, prefix)
-    assert not healthy()
-
-
-def end_holder(database: str, slot: str) -> None:
-    """A walsender whose client has gone may take a moment to notice."""
-    with psycopg.connect(database, autocommit=True) as watcher:
-        watcher.execute(
-            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s AND active",
-            [slot],
-        )
+def test_the_connector_is_healthy_while_healthz_says_so() -> None:
+    """The command of the image's health check, against a server that answers so."""
+    steps = (ROOT / SERVICES["connector"]["build"]["dockerfile"]).read_text()
+    found = re.search(r"^HEALTHCHECK[^\n]*\\\n +CMD (\[.*\])$", steps, re.MULTILINE)
+    assert found is not None
+    interpreter, *arguments = yaml.safe_load(found[1])
+    assert interpreter == "python"
+    for healthy in (True, False):
+        answers = Answers(lambda _: {}, lambda: b"", lambda is_so=healthy: Health(is_so, is_so, "as it is"))  # type: ignore[misc]
+        with StatusServer("127.0.0.1", 0, answers) as server:
+            here = [word.replace(":8787/", f":{server.port}/") for word in arguments]
+            said = subprocess.run([sys.executable, *here], capture_output=True, check=False)
+            assert (said.returncode == 0) is healthy, said.stderr

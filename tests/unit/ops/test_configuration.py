@@ -66,6 +66,27 @@ def test_a_mistake_is_told_without_the_secrets(monkeypatch: pytest.MonkeyPatch) 
     assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.parametrize("url", ["https://me:hunter2@registry:8081", "https://hunter2@registry/apis"])
+def test_a_password_in_the_registrys_address_is_refused_and_not_shown(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TWOFOLD_REGISTRY__URL", url)
+    with pytest.raises(UsageError, match=r"registry\.password") as raised:
+        load(DOCS / "twofold.toml")
+    assert "hunter2" not in str(raised.value)
+
+
+def test_secrets_may_be_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("registry.password", "registry.token", "status.token"):
+        (tmp_path / name).write_text(f"hunter2-{name}\nnot this\n")
+        monkeypatch.setenv(f"TWOFOLD_{name.upper().replace('.', '__')}_FILE", str(tmp_path / name))
+    monkeypatch.setenv("TWOFOLD_STATUS__LISTEN", "0.0.0.0:8787")
+    config = load(DOCS / "twofold.toml")
+    assert config.registry.basic == ("twofold", "hunter2-registry.password")
+    assert (config.registry.bearer, config.status.bearer) == ("hunter2-registry.token", "hunter2-status.token")
+    assert "hunter2" not in repr(config) + config.model_dump_json()
+
+
 @pytest.mark.parametrize("listen", ["0.0.0.0:8787", "db.example.org:8787", "[::]:8787"])
 def test_beyond_loopback_the_page_needs_a_token(listen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWOFOLD_STATUS__LISTEN", listen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import Literal, Protocol
 
 Where = Literal["postgresql", "kafka", "registry", "machine"]
 
@@ -30,3 +30,13 @@ class Finding:
     what: str
     why: str
     mend: tuple[str, ...]
+
+
+class Finder(Protocol):
+    """Makes the findings of one place."""
+
+    def __call__(self, check: str, weight: Weight, what: str, why: str, *mend: str) -> Finding: ...
+
+
+def finder(where: Where) -> Finder:
+    return lambda check, weight, what, why, *mend: Finding(where, check, weight, what, why, mend)

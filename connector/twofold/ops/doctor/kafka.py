@@ -13,13 +13,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from twofold.config import Config
-from twofold.ops.doctor.finding import Finding, Weight
+from twofold.ops.doctor.finding import Finding, Weight, finder
 from twofold.runner.ground import kafka_settings, names_of
 from twofold.sink.client import sorted_errors
 from twofold.sink.names import Names
 
 CALL_S_MAX = 10.0
 SHOWN_MAX = 20
+_finding = finder("kafka")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,6 @@ def _configs(admin: AdminClient, call_s: float, resources: list[Any]) -> dict[st
         resource.name: {key: entry.value for key, entry in future.result().items()}
         for resource, future in futures.items()
     }
-
-
-def _finding(check: str, weight: Weight, what: str, why: str, *mend: str) -> Finding:
-    return Finding("kafka", check, weight, what, why, mend)
 
 
 def _alter(cluster: Cluster, topic: str, setting: str) -> str:

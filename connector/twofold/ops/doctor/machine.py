@@ -11,22 +11,19 @@ from pathlib import Path
 
 from twofold.config import Config
 from twofold.errors import TwofoldError
-from twofold.ops.doctor.finding import Finding, Weight
+from twofold.ops.doctor.finding import Finding, Weight, finder
 from twofold.source.connection import connect
 from twofold_avro.transcode import is_compiled
 
 FILES_MIN = 1024
 SKEW_S_MAX = 1.0
 SPOOL_FREE_MIN = 1 << 30
+_finding = finder("machine")
 
 
 def examine(config: Config) -> Iterator[Finding]:
     for check in _CHECKS:
         yield from check(config)
-
-
-def _finding(check: str, weight: Weight, what: str, why: str, *mend: str) -> Finding:
-    return Finding("machine", check, weight, what, why, mend)
 
 
 def _compiled(_: Config) -> Iterator[Finding]:

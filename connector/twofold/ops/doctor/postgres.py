@@ -1,4 +1,4 @@
-"""PostgreSQL: the server's settings, the role, the slot. What is published is looked at in `tables`."""
+"""PostgreSQL: the server, the role, the slot, what is in doubt. Its settings are looked at in `settings`, what is published in `tables`."""
 
 from __future__ import annotations
 
@@ -10,29 +10,17 @@ from psycopg import sql
 
 from twofold.config import Config
 from twofold.errors import Unreachable
-from twofold.ops.doctor.finding import Finding, Weight
+from twofold.ops.doctor import settings
+from twofold.ops.doctor.finding import Finding, Weight, finder
 from twofold.ops.doctor.tables import published
 from twofold.source import identity
 from twofold.source.connection import Plain, connect
 from twofold.source.ground import FLOORS
 
-_SETTINGS = """
-SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)
-"""
-_NAMES = [
-    "wal_level",
-    "max_prepared_transactions",
-    "max_replication_slots",
-    "max_wal_senders",
-    "wal_sender_timeout",
-    "max_slot_wal_keep_size",
-    "idle_replication_slot_timeout",
-    "synchronous_standby_names",
-    "synchronized_standby_slots",
-    "server_version_num",
-]
-KEEPALIVE_MS_MIN = 10_000
+_SETTINGS = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)"
+_NAMES = ["server_version_num", "synchronous_standby_names", *(rule.setting for rule in settings.RULES)]
 IDLE_HELD_BYTES = 1 << 30
+_finding = finder("postgresql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +30,7 @@ class Source:
     config: Config
     connection: Plain
     settings: dict[str, str]
+    """Those that the server's version knows."""
     slot: identity.SlotState | None
 
     def number(self, setting: str) -> int:
@@ -49,6 +38,13 @@ class Source:
 
     def ask(self, query: str, *values: object) -> list[tuple[object, ...]]:
         return self.connection.execute(query, values or None).fetchall()
+
+    def count(self, view: str) -> int:
+        """How many rows a view of the server's has."""
+        query = sql.SQL("SELECT count(*) FROM pg_catalog.{}").format(sql.Identifier(view))
+        row = self.connection.execute(query).fetchone()
+        assert row is not None
+        return int(row[0])
 
 
 def examine(config: Config) -> Iterator[Finding]:
@@ -66,17 +62,6 @@ def examine(config: Config) -> Iterator[Finding]:
             yield from published(config, connection)
         except psycopg.OperationalError as error:
             raise Unreachable(f"PostgreSQL went away while it was looked at: {error}") from error
-
-
-def _finding(check: str, weight: Weight, what: str, why: str, *mend: str) -> Finding:
-    return Finding("postgresql", check, weight, what, why, mend)
-
-
-def _set(name: str, value: str, *, restart: bool) -> tuple[str, str]:
-    return (
-        f"ALTER SYSTEM SET {name} = {value};",
-        "-- and restart PostgreSQL" if restart else "SELECT pg_reload_conf();",
-    )
 
 
 def _is_primary(source: Source) -> Iterator[Finding]:
@@ -103,17 +88,6 @@ def _version(source: Source) -> Iterator[Finding]:
         )
 
 
-def _wal_level(source: Source) -> Iterator[Finding]:
-    if source.settings["wal_level"] != "logical":
-        yield _finding(
-            "wal_level",
-            Weight.MUST,
-            f"wal_level is {source.settings['wal_level']}",
-            "the WAL does not hold what decoding needs; no logical slot can be made",
-            *_set("wal_level", "'logical'", restart=True),
-        )
-
-
 def _role(source: Source) -> Iterator[Finding]:
     rows = source.ask(
         "SELECT rolname::text FROM pg_catalog.pg_roles WHERE rolname = current_user AND NOT rolreplication AND NOT rolsuper"
@@ -128,91 +102,9 @@ def _role(source: Source) -> Iterator[Finding]:
         )
 
 
-def _prepared_max(source: Source) -> Iterator[Finding]:
-    if source.config.source.two_phase and source.number("max_prepared_transactions") == 0:
-        yield _finding(
-            "max_prepared_transactions",
-            Weight.NOTE,
-            "max_prepared_transactions is 0",
-            "PREPARE TRANSACTION is refused: there will be nothing two-phase to carry",
-            *_set("max_prepared_transactions", "100", restart=True),
-        )
-
-
-def _room(source: Source) -> Iterator[Finding]:
-    slots, slots_max = (
-        source.ask("SELECT count(*) FROM pg_catalog.pg_replication_slots")[0][0],
-        source.number("max_replication_slots"),
-    )
-    if source.slot is None and isinstance(slots, int) and slots >= slots_max:
-        yield _finding(
-            "max_replication_slots",
-            Weight.MUST,
-            f"all {slots_max} replication slots are taken",
-            "twofold init cannot make its own; a slot that nobody reads also holds WAL and dead rows",
-            *_set("max_replication_slots", str(slots_max + 10), restart=True),
-        )
-    senders, senders_max = (
-        source.ask("SELECT count(*) FROM pg_catalog.pg_stat_replication")[0][0],
-        source.number("max_wal_senders"),
-    )
-    held = source.slot is not None and source.slot.active_pid is not None
-    if not held and isinstance(senders, int) and senders >= senders_max:
-        yield _finding(
-            "max_wal_senders",
-            Weight.MUST,
-            f"all {senders_max} WAL senders are in use",
-            "the stream cannot start",
-            *_set("max_wal_senders", str(senders_max + 10), restart=True),
-        )
-
-
-def _sender_timeout(source: Source) -> Iterator[Finding]:
-    timeout_ms = source.number("wal_sender_timeout")
-    if timeout_ms == 0 or timeout_ms < KEEPALIVE_MS_MIN:
-        why = (
-            "a connector whose machine vanished holds the slot for ever, and its standby waits as long"
-            if timeout_ms == 0
-            else "a pause of the connector's machine that is longer ends the stream, and recovery starts over"
-        )
-        yield _finding(
-            "wal_sender_timeout",
-            Weight.SHOULD,
-            f"wal_sender_timeout is {timeout_ms} ms",
-            why,
-            *_set("wal_sender_timeout", "'60s'", restart=False),
-        )
-
-
-def _wal_keep(source: Source) -> Iterator[Finding]:
-    keep_mb = source.number("max_slot_wal_keep_size")
-    if keep_mb < 0:
-        return
-    open_now = source.ask("SELECT count(*) FROM pg_catalog.pg_prepared_xacts")[0][0]
-    yield _finding(
-        "max_slot_wal_keep_size",
-        Weight.SHOULD,
-        f"max_slot_wal_keep_size is {keep_mb} MB, and {open_now} transactions are prepared now",
-        "a prepared transaction holds WAL until its outcome, however well the connector keeps up: past this size the slot is invalidated and the tables must be loaded anew",
-        *_set("max_slot_wal_keep_size", "-1", restart=False),
-    )
-
-
-def _idle_timeout(source: Source) -> Iterator[Finding]:
-    if source.settings.get("idle_replication_slot_timeout", "0") not in {"0", ""}:
-        yield _finding(
-            "idle_replication_slot_timeout",
-            Weight.SHOULD,
-            f"idle_replication_slot_timeout is {source.settings['idle_replication_slot_timeout']} s",
-            "a connector that is stopped for longer loses its slot, and the tables must be loaded anew",
-            *_set("idle_replication_slot_timeout", "0", restart=False),
-        )
-
-
 def _synchronous(source: Source) -> Iterator[Finding]:
-    names, name = source.settings["synchronous_standby_names"], source.config.name
-    named = name in names.replace('"', " ").replace(",", " ").replace("(", " ").replace(")", " ").split()
-    if named and source.slot is None:
+    name = source.config.name
+    if source.slot is None and settings.names(source):
         yield _finding(
             "synchronous_deadlock",
             Weight.MUST,
@@ -221,14 +113,6 @@ def _synchronous(source: Source) -> Iterator[Finding]:
             "ALTER SYSTEM RESET synchronous_standby_names;",
             "SELECT pg_reload_conf();",
             "-- then twofold init and twofold run, and only then name it again",
-        )
-    if source.config.prepared.synchronous and not named:
-        yield _finding(
-            "synchronous",
-            Weight.SHOULD,
-            f"prepared.synchronous is on, and synchronous_standby_names does not name {name}",
-            "PREPARE TRANSACTION returns without waiting for Kafka",
-            *_set("synchronous_standby_names", f"'{name}'", restart=False),
         )
 
 
@@ -328,14 +212,6 @@ def _failover(source: Source) -> Iterator[Finding]:
             "twofold init cannot make such a slot",
             "source.failover = false",
         )
-    elif wanted and not source.settings.get("synchronized_standby_slots"):
-        yield _finding(
-            "synchronized_standby_slots",
-            Weight.SHOULD,
-            "the slot is a failover slot, and synchronized_standby_slots is empty",
-            "the connector may publish what the standby has not received; after its promotion twofold run refuses",
-            *_set("synchronized_standby_slots", "'<the standby''s physical slot>'", restart=False),
-        )
 
 
 def _quoted(source: Source, name: str) -> str:
@@ -343,18 +219,13 @@ def _quoted(source: Source, name: str) -> str:
 
 
 _CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
+    settings.examine,
     _is_primary,
-    _wal_level,
     _role,
-    _room,
     _slot,
     _slot_idle,
     _synchronous,
-    _wal_keep,
-    _idle_timeout,
-    _sender_timeout,
     _in_doubt,
     _failover,
-    _prepared_max,
     _version,
 )

@@ -12,9 +12,10 @@ from urllib.request import Request, urlopen
 
 from twofold.config import Config, RegistryConfig
 from twofold.errors import MissingGround, Unreachable
-from twofold.ops.doctor.finding import Finding, Weight
+from twofold.ops.doctor.finding import Finding, Weight, finder
 
 _NARROW = {"FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"}
+_finding = finder("registry")
 
 
 def examine(config: Config) -> Iterator[Finding]:
@@ -49,10 +50,6 @@ def examine(config: Config) -> Iterator[Finding]:
         )
 
 
-def _finding(check: str, weight: Weight, what: str, why: str, *mend: str) -> Finding:
-    return Finding("registry", check, weight, what, why, mend)
-
-
 def _put(registry: RegistryConfig, what: str, value: dict[str, str]) -> str:
     return f"curl -X PUT -H 'Content-Type: application/vnd.schemaregistry.v1+json' -d '{json.dumps(value)}' {registry.url.rstrip('/')}/{what}"
 
@@ -60,11 +57,10 @@ def _put(registry: RegistryConfig, what: str, value: dict[str, str]) -> str:
 def _ask(registry: RegistryConfig, path: str) -> dict[str, Any]:
     """The answer; empty where this kind of registry does not know the question."""
     headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
-    if registry.token is not None:
-        headers["Authorization"] = f"Bearer {registry.token.get_secret_value()}"
-    elif registry.username is not None:
-        secret = registry.password.get_secret_value() if registry.password else ""
-        headers["Authorization"] = "Basic " + base64.b64encode(f"{registry.username}:{secret}".encode()).decode()
+    if (token := registry.bearer) is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    elif (pair := registry.basic) is not None:
+        headers["Authorization"] = "Basic " + base64.b64encode(":".join(pair).encode()).decode()
     if not registry.url.startswith(("http://", "https://")):
         raise MissingGround(f'registry.url is {registry.url}; remedy: registry.url = "http://host:port"')
     request = Request(registry.url.rstrip("/") + path, headers=headers)  # noqa: S310  (checked above)

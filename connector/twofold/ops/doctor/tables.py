@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from psycopg import sql
 
 from twofold.config import Config
-from twofold.ops.doctor.finding import Finding, Weight
+from twofold.ops.doctor.finding import Finding, Weight, finder
 from twofold.source.connection import Plain
 
 SHOWN_MAX = 20
+_finding = finder("postgresql")
 _PUBLICATION = "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_catalog.pg_publication WHERE pubname = %s"
 _TABLES = """
 SELECT n.nspname::text, c.relname::text, c.relreplident::text,
@@ -31,10 +32,6 @@ def published(config: Config, connection: Plain) -> Iterator[Finding]:
     """The publication, then its tables."""
     yield from _publication(config, connection)
     yield from _tables(config, connection)
-
-
-def _finding(check: str, weight: Weight, what: str, why: str, *mend: str) -> Finding:
-    return Finding("postgresql", check, weight, what, why, mend)
 
 
 def _publication(config: Config, connection: Plain) -> Iterator[Finding]:
