@@ -158,6 +158,7 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
         MissingGround,
         "grant Create, DescribeConfigs and IdempotentWrite on the cluster",
     ),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: (MissingGround, "grant Describe on the group twofold"),
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         MissingGround,
         "grant Write and Describe on the transactional ids that begin with the prefix",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -20,6 +21,9 @@ from twofold.sink.names import Names
 
 CALL_S_MAX = 10.0
 SHOWN_MAX = 20
+CLUSTER_AUTHORIZATION_FAILED = KafkaError.CLUSTER_AUTHORIZATION_FAILED
+RIGHTS = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
+"""On the prefix's topics. Create is asked of each topic: a right on a prefix covers both those that are there and those to come."""
 _finding = finder("kafka")
 
 
@@ -42,8 +46,12 @@ class Cluster:
     names: Names
     brokers: int
     broker_config: Mapping[str, str]
+    """Empty: we may not see it."""
     topics: Mapping[str, Topic]
-    """Those of the prefix."""
+    """Those of the prefix that we may see."""
+    may: Mapping[str, frozenset[str]]
+    """What we may do with each of them."""
+    principal: str
 
     @property
     def tables(self) -> list[Topic]:
@@ -62,11 +70,14 @@ def examine(config: Config) -> Iterator[Finding]:
 def _look(config: Config) -> Cluster:
     call_s = min(config.kafka.call_timeout, CALL_S_MAX)
     with sorted_errors("looking at the cluster"):
-        admin = AdminClient(kafka_settings(config).admin())
+        settings = kafka_settings(config)
+        admin = AdminClient(settings.admin())
         metadata = admin.list_topics(timeout=call_s)
         found = {name: topic for name, topic in metadata.topics.items() if name.startswith(f"{config.prefix}.")}
         broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
-        configs = _configs(admin, call_s, [broker, *(ConfigResource(ResourceType.TOPIC, name) for name in found)])
+        may = _rights(admin, call_s, list(found))
+        readable = [name for name, operations in may.items() if "DESCRIBE_CONFIGS" in operations]
+        configs = _configs(admin, call_s, [broker, *(ConfigResource(ResourceType.TOPIC, name) for name in readable)])
     topics = {
         name: Topic(
             name,
@@ -77,8 +88,22 @@ def _look(config: Config) -> Cluster:
             configs[name],
         )
         for name, topic in found.items()
+        if name in configs
     }
-    return Cluster(config, names_of(config), len(metadata.brokers), configs[broker.name], topics)
+    principal = str(settings.client.get("sasl.username", "<principal>"))
+    return Cluster(
+        config, names_of(config), len(metadata.brokers), configs.get(broker.name, {}), topics, may, principal
+    )
+
+
+def _rights(admin: AdminClient, call_s: float, topics: list[str]) -> dict[str, frozenset[str]]:
+    if not topics:
+        return {}
+    asked = admin.describe_topics(TopicCollection(topics), include_authorized_operations=True, request_timeout=call_s)
+    return {
+        name: frozenset(operation.name for operation in future.result().authorized_operations or ())
+        for name, future in asked.items()
+    }
 
 
 def _configs(admin: AdminClient, call_s: float, resources: list[Any]) -> dict[str, dict[str, str]]:
@@ -87,17 +112,45 @@ def _configs(admin: AdminClient, call_s: float, resources: list[Any]) -> dict[st
     for kind in (ResourceType.BROKER, ResourceType.TOPIC):
         if asked := [resource for resource in resources if resource.restype == kind]:
             futures |= admin.describe_configs(asked, request_timeout=call_s)
-    return {
-        resource.name: {key: entry.value for key, entry in future.result().items()}
-        for resource, future in futures.items()
-    }
+    found = {}
+    for resource, future in futures.items():
+        try:
+            found[resource.name] = {key: entry.value for key, entry in future.result().items()}
+        except KafkaException as error:
+            if resource.restype != ResourceType.BROKER or error.args[0].code() != CLUSTER_AUTHORIZATION_FAILED:
+                raise
+    return found
 
 
 def _alter(cluster: Cluster, topic: str, setting: str) -> str:
     return f"kafka-configs --bootstrap-server {cluster.config.kafka.bootstrap} --alter --entity-type topics --entity-name {topic} --add-config {setting}"
 
 
+def _acls(cluster: Cluster) -> Iterator[Finding]:
+    grant = f"kafka-acls --bootstrap-server {cluster.config.kafka.bootstrap} --add --allow-principal User:{cluster.principal}"
+    missing = sorted({each for operations in cluster.may.values() for each in RIGHTS if each not in operations})
+    if missing:
+        words = " ".join(f"--operation {each.title().replace('_', '')}" for each in missing)
+        yield _finding(
+            "acl",
+            Weight.MUST,
+            f"{cluster.principal} may not {', '.join(missing)} topics of the prefix",
+            "the connector ends where it needs it first",
+            f"{grant} {words} --topic {cluster.config.prefix}. --resource-pattern-type prefixed",
+        )
+    if not cluster.broker_config:
+        yield _finding(
+            "acl",
+            Weight.MUST,
+            f"{cluster.principal} may not see the brokers' settings",
+            "whether the brokers' limits fit the configuration cannot be checked, and twofold run checks it",
+            f"{grant} --operation DescribeConfigs --cluster",
+        )
+
+
 def _transaction_timeout(cluster: Cluster) -> Iterator[Finding]:
+    if "transaction.max.timeout.ms" not in cluster.broker_config:
+        return
     bound_s = int(cluster.broker_config["transaction.max.timeout.ms"]) / 1000
     wanted_s, hold_s = cluster.config.kafka.transaction_timeout, cluster.config.prepared.hold
     if wanted_s > bound_s:
@@ -127,7 +180,11 @@ def _replication(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _transaction_log(cluster: Cluster) -> Iterator[Finding]:
-    if cluster.brokers > 1 and int(cluster.broker_config.get("transaction.state.log.replication.factor") or 3) < 3:
+    if (
+        cluster.broker_config
+        and cluster.brokers > 1
+        and int(cluster.broker_config.get("transaction.state.log.replication.factor") or 3) < 3
+    ):
         yield _finding(
             "transaction_log",
             Weight.SHOULD,
@@ -139,7 +196,7 @@ def _transaction_log(cluster: Cluster) -> Iterator[Finding]:
 
 def _missing(cluster: Cluster) -> Iterator[Finding]:
     wanted = sorted(cluster.names.bookkeeping | {cluster.names.messages})
-    missing = [name for name in wanted if name not in cluster.topics]
+    missing = [name for name in wanted if name not in cluster.may]
     if len(missing) == len(wanted):
         yield _finding(
             "topics",
@@ -269,6 +326,7 @@ def _kept(retention_ms: str) -> float:
 
 
 _CHECKS: tuple[Callable[[Cluster], Iterator[Finding]], ...] = (
+    _acls,
     _missing,
     _transaction_timeout,
     _replication,

@@ -1,0 +1,212 @@
+"""Connectors against servers with TLS, passwords and access control, with exactly the rights that docs/security.md grants; and no secret in anything they say."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from fix_connector import Installation, wait_until
+from fix_secured import SECRETS, Secured, blocks
+from twofold.config import load
+from twofold.ops.doctor import Weight, examine
+
+TABLES = """
+CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL);
+CREATE TABLE transfers (id bigint PRIMARY KEY, amount numeric(12, 2) NOT NULL);
+INSERT INTO accounts VALUES (1, 'anna')
+"""
+
+
+@pytest.fixture(scope="module")
+def granted(secured: Secured) -> Secured:
+    """The page's statements have been run."""
+    secured.sql("CREATE DATABASE bank", "postgres")
+    secured.sql(TABLES)
+    for statements in blocks("security.md", "sql"):
+        secured.sql(statements)
+    acls = [acl for script in blocks("security.md", "sh") for acl in secured.acls(script)]
+    assert len(acls) >= 8
+    secured.grant(acls)
+    secured.scram("twofold", SECRETS["kafka"])
+    return secured
+
+
+def bank(secured: Secured, folder: Path, kafka: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Installation:
+    """The connector of the page; its secrets are in files and in the environment."""
+    (folder / "postgres.secret").write_text(f"{SECRETS['postgres']}\n")
+    monkeypatch.setenv("TWOFOLD_REGISTRY__PASSWORD", SECRETS["registry"])
+    made = Installation(folder, "bank", secured.dsn, secured.kafka.bootstrap, secured.registry, {})
+    made._parts["source"] |= {"tables": [], "password_file": str(folder / "postgres.secret")}
+    made._parts["registry"] |= {"username": "twofold", "ca_file": str(secured.authority.certificate)}
+    made._parts["kafka"] |= {**kafka, "call_timeout": 15}
+    made.configure({"log": {"level": "debug"}, "status": {"listen": "127.0.0.1:0"}})
+    return made
+
+
+def run(made: Installation, *arguments: str) -> str:
+    """What a command says; it must succeed."""
+    done = subprocess.run(made.command(*arguments), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def scram(secured: Secured, folder: Path) -> dict[str, Any]:
+    (folder / "kafka.secret").write_text(f'"sasl.password" = "{SECRETS["kafka"]}"\n')
+    return {
+        "bootstrap": secured.sasl,
+        "options_file": str(folder / "kafka.secret"),
+        "options": {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(secured.authority.certificate),
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "twofold",
+        },
+    }
+
+
+def mtls(secured: Secured, _: Path) -> dict[str, Any]:
+    certificate, key = secured.authority.sign("twofold")
+    return {
+        "bootstrap": secured.mtls,
+        "options": {
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(secured.authority.certificate),
+            "ssl.certificate.location": str(certificate),
+            "ssl.key.location": str(key),
+        },
+    }
+
+
+def oauth(secured: Secured, folder: Path) -> dict[str, Any]:
+    (folder / "kafka.secret").write_text(f'"sasl.oauthbearer.client.secret" = "{SECRETS["oauth"]}"\n')
+    return {
+        "bootstrap": secured.sasl,
+        "options_file": str(folder / "kafka.secret"),
+        "options": {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(secured.authority.certificate),
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": "twofold",
+            "sasl.oauthbearer.token.endpoint.url": secured.tokens,
+        },
+    }
+
+
+def rows(secured: Secured, table: str) -> int:
+    """How many records of the table a read_committed consumer gets."""
+    consumer = Consumer({"bootstrap.servers": secured.kafka.bootstrap, "group.id": "x", "isolation.level": "read_committed", "enable.partition.eof": True})  # fmt: skip
+    topic = f"bank.public.{table}"
+    partitions = list(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+    found, ended = 0, 0
+    while ended < len(partitions):
+        message = consumer.poll(20)
+        assert message is not None
+        error = message.error()
+        assert error is None or error.code() == KafkaError._PARTITION_EOF
+        found, ended = found + (error is None), ended + (error is not None)
+    consumer.close()
+    return found
+
+
+def test_the_rights_of_the_page_suffice_and_no_secret_is_told(
+    granted: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = bank(granted, tmp_path, scram(granted, tmp_path), monkeypatch)
+    said = [run(made, "config", "show"), run(made, "init")]
+    first = made.start()
+    granted.sql("INSERT INTO accounts VALUES (2, 'bert')")
+    granted.sql("BEGIN; INSERT INTO transfers VALUES (1, 10); PREPARE TRANSACTION 'maybe'")
+    wait_until(lambda: '"in_kafka": "open"' in run(made, "prepared", "list", "--json"))
+    said += [run(made, "prepared", "list"), run(made, "status"), run(made, "doctor"), run(made, "backfill", "status")]
+    assert rows(granted, "transfers") == 0
+    granted.sql("COMMIT PREPARED 'maybe'")
+    wait_until(lambda: rows(granted, "transfers") == 1)
+    wait_until(lambda: rows(granted, "accounts") == 2)  # one was loaded, one was streamed
+    run(made, "backfill", "start", "public.accounts")
+    wait_until(lambda: rows(granted, "accounts") > 4)
+    found = examine(load(made.file))
+    assert [f for f in found if f.weight is Weight.MUST] == []
+    said.append(Path(f"/proc/{first.process.pid}/cmdline").read_text())
+    first.stop()
+    said += [first.said(), str(found), repr(load(made.file))]
+    assert "librdkafka" in first.said() or "DEBUG" in first.said()
+    for text in said:
+        assert "hunter2" not in text
+
+
+@pytest.mark.parametrize("way", [mtls, oauth], ids=["mtls", "oauthbearer"])
+def test_another_way_in(
+    granted: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[[Secured, Path], dict[str, Any]]
+) -> None:
+    made = bank(granted, tmp_path, way(granted, tmp_path), monkeypatch)
+    run(made, "init")
+    before = rows(granted, "accounts")
+    with_it = made.start()
+    granted.sql(f"INSERT INTO accounts VALUES ({before + 1000}, 'carl')")
+    wait_until(lambda: rows(granted, "accounts") > before)
+    assert [f for f in examine(load(made.file)) if f.weight is Weight.MUST] == []
+    with_it.stop()
+    assert "hunter2" not in with_it.said()
+
+
+@pytest.mark.parametrize(
+    "resource",
+    ["--topic bank.", "--cluster", "--transactional-id bank.", "--group twofold"],
+    ids=lambda r: r.split()[0][2:],
+)
+def test_without_a_right_it_ends_and_says_which(
+    granted: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str
+) -> None:
+    made = bank(granted, tmp_path, scram(granted, tmp_path), monkeypatch)
+    page = [line for script in blocks("security.md", "sh") for line in script.replace("\\\n", " ").splitlines()]
+    (line,) = (each for each in page if resource in each)
+    acls = granted.acls(line)
+    granted.revoke(acls)
+    try:
+        done = subprocess.run(made.command("init"), capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 3, done.stderr
+        assert "grant" in done.stderr
+    finally:
+        granted.grant(acls)
+
+
+def test_doctor_has_the_statement_that_grants_what_is_missing(
+    granted: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = bank(granted, tmp_path, scram(granted, tmp_path), monkeypatch)
+    grant = "kafka-acls --add --allow-principal User:twofold"
+    for right in (
+        "--operation Write --topic bank. --resource-pattern-type prefixed",
+        "--operation DescribeConfigs --cluster",
+    ):
+        acls = granted.acls(f"{grant} {right}")
+        granted.revoke(acls)
+        found = wait_until(lambda: [f for f in examine(load(made.file)) if f.check == "acl"])
+        assert found[0].weight is Weight.MUST
+        granted.grant(granted.acls(found[0].mend[0]))
+        wait_until(lambda: not [f for f in examine(load(made.file)) if f.check == "acl"])
+
+
+@pytest.mark.parametrize("wrong", ["postgres", "kafka", "registry"])
+def test_a_wrong_password_is_told_and_not_shown(
+    granted: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    made = bank(granted, tmp_path, scram(granted, tmp_path), monkeypatch)
+    monkeypatch.setenv("TWOFOLD_REGISTRY__PASSWORD", SECRETS["registry"] + "x" * (wrong == "registry"))
+    for name in ("postgres", "kafka"):
+        if name == wrong:
+            secret = tmp_path / f"{name}.secret"
+            secret.write_text(secret.read_text().replace("hunter2", "hunter2x"))
+    done = subprocess.run(made.command("init"), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 3, done.stderr
+    assert "hunter2" not in done.stdout + done.stderr
+    found = examine(load(made.file))
+    assert [(f.where, f.check) for f in found][:1] == [("postgresql" if wrong == "postgres" else wrong, "unusable")]
+    assert "hunter2" not in str(found)
