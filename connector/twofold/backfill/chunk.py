@@ -71,6 +71,8 @@ class Chunk:
     at_us: int
     rows: int
     size: int
+    begun: float = 0.0
+    """When reading it began, by the monotonic clock."""
     wish: Wish | None = None
     """Carried out with it: a person's, about the table's load. Then there are no rows but, to start, a truncate."""
     whole: Waiting | None = None

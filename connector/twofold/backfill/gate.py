@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -37,6 +38,13 @@ class _Load:
     memory: Memory = field(default_factory=Memory)
     held: Waiting | None = None
     """Of a table without a message key the rows of all transactions that were published: they come behind its one chunk."""
+    published_at: float | None = None
+    """The last chunk of this session, by the monotonic clock."""
+
+    def seconds(self, chunk: Chunk) -> float:
+        """What this chunk took beside the one before."""
+        before, self.published_at = self.published_at or chunk.begun, time.monotonic()
+        return self.published_at - before
 
 
 class Gate:
@@ -112,7 +120,7 @@ class Gate:
 
     def _carry_out(self, chunk: Chunk, load: _Load) -> None:
         """What a person wishes. What was remembered before counts no more: there is a barrier before the next snapshot."""
-        load.memory = Memory()
+        load.memory, load.published_at = Memory(), None
         match chunk.wish:
             case "start":
                 load.state, load.place = "running", Place()
@@ -137,10 +145,11 @@ class Gate:
         if chunk.copying is not None and chunk.whole is None and not drop.everything:
             kept = batch.lists(chunk.topic, chunk.copying.partitions)
             for mine, read in zip(kept, chunk.lists, strict=True):
-                mine += [record for record in read if _key(record) not in drop.keys]
+                mine.extend([r for r in read if _key(r) not in drop.keys] if drop.keys else read)
         if chunk.whole is not None:
             self._publish_whole(chunk.whole, chunk.snapshot, load)
-        load.place = _next(load.place, chunk, drop).counted(batch.records, chunk.size)
+        rows = chunk.rows if chunk.whole is not None else batch.records
+        load.place = _next(load.place, chunk, drop).counted(rows, chunk.size, load.seconds(chunk))
         load.state = "ready" if load.place.complete else "running"
         self._publisher.produce(batch)
 

@@ -27,7 +27,8 @@ class Place:
     """It begins with a truncate, which is not published yet."""
     rows: int = 0
     size: int = 0
-    since_us: int = 0
+    seconds: float = 0.0
+    """How long it has been read, all sessions together."""
 
     def to_bytes(self) -> bytes:
         said = {
@@ -37,7 +38,7 @@ class Place:
             "reload": self.reload,
             "rows": self.rows,
             "size": self.size,
-            "since_us": self.since_us,
+            "seconds": round(self.seconds, 3),
         }
         return json.dumps(said, separators=(",", ":")).encode()
 
@@ -55,8 +56,24 @@ class Place:
     def complete(self) -> bool:
         return self.scanned and not self.again
 
-    def counted(self, rows: int, size: int) -> Place:
-        return replace(self, rows=self.rows + rows, size=self.size + size)
+    def counted(self, rows: int, size: int, seconds: float) -> Place:
+        return replace(self, rows=self.rows + rows, size=self.size + size, seconds=self.seconds + seconds)
+
+    @property
+    def per_second(self) -> float:
+        """Rows, on the average so far."""
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    def left_s(self, estimate: int) -> float | None:
+        """How long it will go on if the table has so many rows; None: not known."""
+        return max(0, estimate - self.rows) / self.per_second if estimate and self.per_second else None
+
+    def words(self, estimate: int) -> str:
+        """For people."""
+        share = f" of about {estimate:,}" if estimate else ""
+        left = "" if (seconds := self.left_s(estimate)) is None else f", about {seconds:,.0f} s left"
+        speed = f", {self.per_second:,.0f} rows a second" if self.per_second else ""
+        return f"{self.rows:,} rows{share}, {self.size:,} bytes{speed}{left}"
 
 
 def key_texts(shape: TableShape, key: bytes) -> dict[str, str]:

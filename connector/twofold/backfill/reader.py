@@ -43,6 +43,8 @@ class Reader:
         self._chunk_bytes = chunk_bytes
         self._spool = spool
         self._known: tuple[Relation, Copying] | None = None
+        self.estimate: int | None = None
+        """How many rows the planner expects; asked once."""
 
     def cancel(self) -> None:
         self._copier.cancel()
@@ -76,14 +78,17 @@ class Reader:
     def read(self, place: Place, *, ask: Callable[[Ask], Copying]) -> Chunk:
         """What comes next: keys that are to be read again first, else the next stretch."""
         among = frozenset(sorted(place.again)[:AGAIN_MAX])
+        begun = time.monotonic()
         with self._copier.view() as view:
             if view.described is None:
                 return self._gone(place, view)
+            if self.estimate is None:
+                self.estimate = self._copier.estimate(view.described)
             if self._known is None or self._known[0] != view.described.relation:
                 self._known = view.described.relation, ask(Ask(view.described.relation))
             copying = self._known[1]
             if copying.shape.keyless:
-                return self._whole(view, copying)
+                return self._whole(view, copying, begun)
             lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
             header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
             rows = size = 0
@@ -109,6 +114,7 @@ class Reader:
             at_us=view.at_us,
             rows=rows,
             size=size,
+            begun=begun,
         )
 
     def _rows(self, view: View, copying: Copying, place: Place, among: frozenset[bytes]) -> Iterator[bytes]:
@@ -119,7 +125,7 @@ class Reader:
         after = None if place.after is None else key_texts(shape, place.after)
         return self._copier.rows(view.described, shape, after=after, limit=self._chunk_rows)
 
-    def _whole(self, view: View, copying: Copying) -> Chunk:
+    def _whole(self, view: View, copying: Copying, begun: float) -> Chunk:
         """All rows at once: without a key nothing tells which of them the stream has too."""
         assert view.described is not None
         header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
@@ -146,6 +152,7 @@ class Reader:
             at_us=view.at_us,
             rows=rows,
             size=size,
+            begun=begun,
             whole=whole,
         )
 

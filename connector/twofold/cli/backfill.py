@@ -65,7 +65,7 @@ def cancel(config_file: Path | None, tables: tuple[str, ...]) -> None:
 
 
 @command.command(
-    help="""Tables that are being loaded: rows so far, rows there may be, and who is waited for.
+    help="""Tables that are being loaded: rows so far, rows there may be, rows a second, the time that is left, and who is waited for.
 
     Example: twofold -c bank.toml backfill status --json"""
 )
@@ -83,7 +83,6 @@ def status(config_file: Path | None, *, as_json: bool) -> None:
     if not found:
         click.echo("all tables are ready")
     for each in found:
-        share = f" of about {each.estimate}" if each.estimate else ""
-        click.echo(f"{each.table}  {each.state}, {each.rows} rows{share}, {each.size} bytes")
+        click.echo(f"{each.table}  {each.state}, {each.words}")
         for holder in each.waits_for:
             click.echo(f"  may have to wait for {holder}")

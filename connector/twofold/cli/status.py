@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from twofold.config import load
 from twofold.positions import format_lsn
 
 if TYPE_CHECKING:
-    from twofold.runner.report import Status
+    from twofold.runner.report import Backfill, Status
 
 
 @click.command(
@@ -26,13 +27,18 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; positions are numbers.")
 @click.pass_obj
 def command(config_file: Path | None, *, as_json: bool) -> None:
-    from twofold.runner.report import look  # noqa: PLC0415  (loads the clients)
+    from twofold.runner.report import backfills, look  # noqa: PLC0415  (loads the clients)
 
-    status = look(load(config_file))
-    click.echo(json.dumps(asdict(status), indent=2) if as_json else _words(status))
+    config = load(config_file)
+    status = look(config)
+    loads = backfills(config) if status.backfilling else ()
+    if as_json:
+        click.echo(json.dumps({**asdict(status), "backfills": [asdict(each) for each in loads]}, indent=2))
+    else:
+        click.echo(_words(status, loads))
 
 
-def _words(status: Status) -> str:
+def _words(status: Status, loads: Sequence[Backfill]) -> str:
     def lsn(position: int | None) -> str:
         return "-" if position is None else format_lsn(position)
 
@@ -48,8 +54,7 @@ def _words(status: Status) -> str:
         f"confirmed   {lsn(status.confirmed_lsn)}, slot {status.slot}, WAL {status.wal_status}",
     ]
     lines += waits
-    if status.backfilling:
-        lines.append(f"backfill    {', '.join(status.backfilling)}")
+    lines += [f"backfill    {each.table}: {each.state}, {each.words}" for each in loads]
     lines.append(f"in doubt    {len(status.in_doubt)}")
     for each in status.in_doubt:
         lines.append(f"  {each.gid}  xid {each.xid}, {each.age_s:.0f} s, {each.in_kafka}, owner {each.owner}")

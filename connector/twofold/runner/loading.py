@@ -9,14 +9,17 @@ import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from typing import Literal
 
 from twofold.backfill.chunk import Ask, Chunk, Done, Seen, Verdict, Wish
-from twofold.backfill.loads import Load, Loads
+from twofold.backfill.loader import Load
+from twofold.backfill.loads import Loads
 from twofold.backfill.place import Place
 from twofold.backfill.plan import Snapshot
 from twofold.bridge import State, events
 from twofold.positions import NO_LSN
 from twofold.runner.carrier import Carrier
+from twofold.runner.newcomers import Newcomers
 from twofold.runner.observer import Backfill
 from twofold.runner.tables import IN_BACKFILL, Tables
 from twofold.sink.wishes import Wishes
@@ -29,7 +32,8 @@ WISHES_LOOK_S = 0.25
 class Loading:
     """One a run."""
 
-    def __init__(self, loads: Loads, tables: Tables, carrier: Carrier, wishes: Wishes) -> None:
+    def __init__(self, loads: Loads, tables: Tables, carrier: Carrier, wishes: Wishes, newcomers: Newcomers) -> None:
+        self._newcomers = newcomers
         self._loads = loads
         self._tables = tables
         self._carrier = carrier
@@ -51,12 +55,12 @@ class Loading:
     def progress(self) -> tuple[Backfill, ...]:
         """How far each table is."""
         reading = tuple(
-            Backfill(load.name, "waiting for locks" if load.holders else "reading", load.place.rows)
+            _shown(load.name, "waiting for locks" if load.holders else "reading", load.place, load.estimate)
             for load in self._loads.all()
         )
         paused = (self._tables.pin(topic) for topic in self._begun - self._loads.topics())
         return reading + tuple(
-            Backfill(f"{pin.schema}.{pin.table}", "paused", Place.from_bytes(pin.bound).rows)
+            _shown(f"{pin.schema}.{pin.table}", "paused", Place.from_bytes(pin.bound), 0)
             for pin in paused
             if pin.backfill == "paused"
         )
@@ -67,6 +71,7 @@ class Loading:
             self._look_at = now + WISHES_LOOK_S
             for topic, what in self._wishes.take().items():
                 self._order(topic, what)
+            self._tables.announce(self._newcomers.take())
         while self._answers:
             topic, answer = self._answers.pop()
             if verdict := answer.result():
@@ -127,6 +132,12 @@ class Loading:
                 return chunk
             chunk.answer.set_result(None)
         return None
+
+
+def _shown(
+    table: str, state: Literal["waiting for locks", "reading", "paused"], place: Place, estimate: int
+) -> Backfill:
+    return Backfill(table, state, place.rows, estimate, place.per_second, place.left_s(estimate))
 
 
 def _order(topic: str, wish: Wish) -> Chunk:

@@ -21,6 +21,11 @@ class Backfill:
     state: Literal["waiting for locks", "reading", "paused"]
     rows: int
     """Published so far, sessions before this one included."""
+    estimate: int
+    """How many the table may have; 0: not known."""
+    per_second: float
+    left_s: float | None
+    """How long it will go on at that; None: not known."""
 
 
 class Observer(Protocol):

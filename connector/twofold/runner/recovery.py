@@ -19,7 +19,8 @@ from dataclasses import replace
 
 from twofold import failpoints
 from twofold.backfill.gate import Gate
-from twofold.backfill.loads import Load, Loads
+from twofold.backfill.loader import Load
+from twofold.backfill.loads import Loads
 from twofold.backfill.reader import Reader
 from twofold.bridge import Policy, State, initial
 from twofold.config import Config
@@ -33,6 +34,7 @@ from twofold.runner.doubt import Doubts
 from twofold.runner.entries import Origin
 from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.loading import Loading
+from twofold.runner.newcomers import Newcomers
 from twofold.runner.run import Run
 from twofold.runner.tables import Tables
 from twofold.runner.timers import Timers
@@ -104,6 +106,8 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patienc
     )
     wishes = Wishes(kafka_settings(config), names_of(config), found=recovered.wishes, offset=recovered.progress_end)
     opened.callback(wishes.close)
+    newcomers = Newcomers(config.conninfo, config.publication, config.backfill.notice)
+    opened.callback(newcomers.close)
     carrier = Carrier(
         worker=worker,
         publisher=fencing.publisher,
@@ -120,7 +124,7 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patienc
         collector=Collector(tables=tables, spool=spool, skips=state.skips, has=state.has, parks=config.prepared.parks),
         carrier=carrier,
         worker=worker,
-        loading=Loading(_loads(config, carrier, spool, opened), tables, carrier, wishes),
+        loading=Loading(_loads(config, carrier, spool, opened), tables, carrier, wishes, newcomers),
         timers=Timers(
             open_within_s=config.prepared.open_within,
             hold_s=config.prepared.hold,

@@ -114,6 +114,8 @@ class Backfill:
     """Rows, on the average while it was read; 0: not known."""
     left_s: float | None
     """How long it will go on at that; None: not known."""
+    words: str
+    """The same for people."""
     waits_for: tuple[str, ...]
     """Who holds a lock under which its rows are written: none of them may be left before its load begins."""
 
@@ -137,6 +139,7 @@ def backfills(config: Config) -> tuple[Backfill, ...]:
                 estimate=estimate,
                 per_second=round(place.per_second, 1),
                 left_s=place.left_s(estimate),
+                words=place.words(estimate),
                 waits_for=tuple(map(str, holders)) if waiting else (),
             )
         )

@@ -147,10 +147,12 @@ class Tables:
         )
 
     def announce(self, relations: Iterable[m.Relation]) -> None:
-        """Give the tables that have no topic yet theirs, before their first row comes."""
+        """Give the tables that have no topic yet theirs, before their first row comes. What the stream has said of them stays: the catalog may be ahead."""
         for relation in relations:
             if topic_of(self._prefix, relation.schema, relation.table) not in self._pins:
-                self.relation(relation, provisional=False)
+                described = self.describe(relation).table
+                if not described.committed:
+                    self._commit(described)
 
     def relation(self, relation: m.Relation, *, provisional: bool) -> None:
         """The stream says what a table looks like from here on."""
@@ -363,5 +365,5 @@ def _misread(shape: TableShape, columns: list[str]) -> Refused:
     return Refused(
         f"table {_name(shape)}: the type of {', '.join(columns)} has changed so that readers of the new schema would take the values written before for others",
         at_stake="a decimal's new scale, for one, moves the point in every row that is in the topic already; no registry notices",
-        repair=f"start the topic and its subjects anew: twofold backfill start {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
+        repair=f"delete the table's topic and the registry's subject of its values, then have both made anew: twofold backfill start {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
     )

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn
 
 from twofold.errors import MissingGround, RunEnded
 from twofold.positions import Lsn, parse_lsn
@@ -98,14 +100,18 @@ class Copier:
         """The tuples of COPY in binary: of the stretch behind the key `after`, in the order of the key, or of the keys `among`. The reader may stop before the end."""
         query = _query(described, shape, after=after, among=among, limit=limit)
         with self._connection.cursor().copy(query) as copy:
-            first = True
-            for part in copy:
-                data = bytes(part)
-                if first:
-                    assert data.startswith(_SIGNATURE), "COPY in binary begins with its signature"
-                    data, first = data[_HEADER_BYTES:], False
-                if data and data != _END:
+            messages = _messages(self._connection.pgconn, copy)
+            head = next(messages, b"")
+            assert head.startswith(_SIGNATURE), "COPY in binary begins with its signature"
+            if first := head[_HEADER_BYTES:]:
+                yield first
+            for data in messages:
+                if data != _END:
                     yield data
+
+    def estimate(self, described: Described) -> int:
+        """How many rows the planner expects, in an open view."""
+        return planned_rows(self._connection, described)
 
     def snapshot(self) -> str:
         """What a snapshot of now would see."""
@@ -141,6 +147,45 @@ class Copier:
         return RunEnded(f"the backfill of {name}: {words_of(error)}")
 
 
+def _messages(pgconn: PGconn, copy: psycopg.Copy) -> Iterator[bytes]:
+    """What COPY sends, in its pieces. psycopg's own iteration is asked only to wait: a generator and a wait for each row cost more than the row."""
+    take = pgconn.get_copy_data
+    while True:
+        size, data = take(1)
+        if size > 0:
+            yield bytes(data)
+        elif size == 0:
+            if not (awaited := copy.read()):
+                return
+            yield bytes(awaited)
+        else:
+            while result := pgconn.get_result():
+                if result.status != ExecStatus.COMMAND_OK:
+                    raise psycopg.errors.error_from_result(result)
+            return
+
+
+def outlook(conninfo: str, publication: str, schema: str, table: str) -> tuple[int, tuple[Holder, ...]]:
+    """For people: how many rows the planner expects (0: not known), and who may be writing to the table."""
+    with connect(conninfo) as connection:
+        holders = writers(connection, schema, table)
+        described = describe(connection, publication, schema, table)
+        try:
+            connection.execute("SET lock_timeout = '1s'")
+            return planned_rows(connection, described) if described else 0, holders
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
+            # Who has it locked is among the holders; that it may not be read is said by the connector, which has to.
+            return 0, holders
+
+
+def planned_rows(connection: Plain, described: Described) -> int:
+    """How many rows the planner expects the table to have; of partitioned tables and of those that were never analysed too."""
+    query = sql.SQL("EXPLAIN (FORMAT json) SELECT {}").format(_from(described, []))
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0][0]["Plan"]["Plan Rows"])
+
+
 def has_rows(conninfo: str, schema: str, table: str) -> bool:
     """Whether a new snapshot shows any."""
     with connect(conninfo) as connection:
@@ -169,22 +214,28 @@ def _query(
     limit: int | None,
 ) -> sql.Composed:
     key = described.key_order(frozenset(column.name for column in shape.key)) if not shape.keyless else ()
-    conditions: list[sql.Composable] = (
-        [sql.SQL(f"({described.row_filter})")] if described.row_filter else []
-    )  # the publication's own SQL
+    conditions: list[sql.Composable] = []
     if after is not None:
         conditions.append(sql.SQL("{} > {}").format(_row(key), _values(described, key, after)))
     if among is not None:
         conditions.append(
             sql.SQL("{} IN ({})").format(_row(key), sql.SQL(", ").join(_values(described, key, each) for each in among))
         )
-    return sql.SQL("COPY (SELECT {} FROM {}{}{}{}{}) TO STDOUT (FORMAT binary)").format(
+    return sql.SQL("COPY (SELECT {} {}{}{}) TO STDOUT (FORMAT binary)").format(
         sql.SQL(", ").join(sql.SQL(copy_item(column)) for column in shape.columns),
-        sql.SQL("" if described.partitioned else "ONLY "),
-        sql.Identifier(shape.schema, shape.table),
-        sql.SQL(" WHERE ") + sql.SQL(" AND ").join(conditions) if conditions else sql.SQL(""),
+        _from(described, conditions),
         sql.SQL(" ORDER BY ") + sql.SQL(", ").join(map(sql.Identifier, key)) if key and among is None else sql.SQL(""),
         sql.SQL(f" LIMIT {limit}") if limit is not None else sql.SQL(""),
+    )
+
+
+def _from(described: Described, conditions: list[sql.Composable]) -> sql.Composed:
+    if described.row_filter:
+        conditions = [sql.SQL(f"({described.row_filter})"), *conditions]  # the publication's own SQL
+    return sql.SQL("FROM {}{}{}").format(
+        sql.SQL("" if described.partitioned else "ONLY "),
+        sql.Identifier(described.relation.schema, described.relation.table),
+        sql.SQL(" WHERE ") + sql.SQL(" AND ").join(conditions) if conditions else sql.SQL(""),
     )
 
 

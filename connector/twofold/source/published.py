@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from twofold.errors import MissingGround
 from twofold.source.connection import Plain, connect
 from twofold.source.messages import Relation, RelationColumn
+from twofold.source.trouble import missing_publication
 from twofold_avro.shapes import ReplicaIdentity
 
 _IDENTITIES: dict[str, ReplicaIdentity] = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
@@ -74,8 +74,7 @@ _MORE = """,
                             JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
                            WHERE k.place <= i.indnkeyatts) ORDER BY i.indisprimary DESC)
           FROM pg_catalog.pg_index i
-         WHERE i.indrelid = c.oid AND i.indisunique AND i.indexprs IS NULL AND i.indpred IS NULL) AS keys,
-       greatest(c.reltuples, 0)::bigint AS estimate
+         WHERE i.indrelid = c.oid AND i.indisunique AND i.indexprs IS NULL AND i.indpred IS NULL) AS keys
 """
 
 
@@ -90,8 +89,6 @@ class Described:
     """Each column's type as SQL writes it."""
     unique: tuple[tuple[str, ...], ...]
     """The columns of each unique index, in its order."""
-    estimate: int
-    """How many rows the planner believes it to have."""
 
     def key_order(self, key: frozenset[str]) -> tuple[str, ...]:
         """The key's columns in the order of an index that has just these."""
@@ -99,15 +96,13 @@ class Described:
 
 
 def published_tables(conninfo: str, publication: str) -> tuple[Relation, ...]:
-    """What the publication holds now."""
+    """What the publication holds now; Refused if it is gone, for the slot is older than any that is made anew."""
     with connect(conninfo) as connection:
         found = connection.execute(
             "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (publication,)
         ).fetchone()
         if found is None:
-            raise MissingGround(
-                f"publication {publication!r} does not exist in this database: run twofold init, or correct source.publication"
-            )
+            raise missing_publication(f"{publication!r} does not exist in this database")
         rows = connection.execute(_TABLES.format(more="", which=""), (publication,)).fetchall()
     return tuple(map(_relation, rows))
 
@@ -118,9 +113,9 @@ def describe(connection: Plain, publication: str, schema: str, table: str) -> De
     row = connection.execute(query, (publication, schema, table)).fetchone()
     if row is None:
         return None
-    row_filter, partitioned, types, keys, estimate = row[5:]
+    row_filter, partitioned, types, keys = row[5:]
     unique = tuple(tuple(columns) for columns in keys or ())
-    return Described(_relation(row[:5]), row_filter, partitioned, types, unique, estimate)
+    return Described(_relation(row[:5]), row_filter, partitioned, types, unique)
 
 
 def _relation(row: tuple[Any, ...]) -> Relation:
