@@ -9,6 +9,7 @@ from twofold.config import Config
 from twofold.errors import UsageError
 from twofold.sink.client import KafkaSettings
 from twofold.sink.names import Names
+from twofold.sink.registry import RegistrySettings
 from twofold.sink.topics import TopicPolicy, Wanted
 
 
@@ -30,21 +31,9 @@ def kafka_settings(config: Config) -> KafkaSettings:
     )
 
 
-def registry_settings(config: Config) -> dict[str, Any]:
+def registry_settings(config: Config) -> RegistrySettings:
     registry = config.registry
-    settings: dict[str, Any] = {"url": registry.url, "timeout": registry.timeout}
-    if registry.basic is not None:
-        settings["basic.auth.user.info"] = ":".join(registry.basic)
-    if (token := registry.bearer) is not None:
-        settings |= {
-            "bearer.auth.credentials.source": "STATIC_TOKEN",
-            "bearer.auth.token": token,
-            "bearer.auth.logical.cluster": "",
-            "bearer.auth.identity.pool.id": "",
-        }
-    if registry.ca_file is not None:
-        settings["ssl.ca.location"] = str(registry.ca_file)
-    return settings
+    return RegistrySettings(registry.url, registry.timeout, registry.basic, registry.bearer, registry.ca_file)
 
 
 def topic_policy(config: Config) -> TopicPolicy:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 

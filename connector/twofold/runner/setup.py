@@ -148,7 +148,6 @@ class _First:
         names, settings = names_of(config), kafka_settings(config)
         Topics(settings, topic_policy(config)).ensure(bookkeeping(names, pinned=False))
         registry = self.registry = Registry(registry_settings(config))
-        opened.callback(registry.close)
         watch = Watch()
         opened.callback(watch.close)
         self.fencing = fence(

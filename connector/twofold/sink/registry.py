@@ -6,32 +6,35 @@ raises `Refused` with the registry's own reason, before a row is written with it
 
 from __future__ import annotations
 
+import base64
+import http.client
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
-
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-from confluent_kafka.schema_registry.common._httpx_compat import httpx
-from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+import ssl
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
 
 from twofold.errors import MissingGround, Refused, TwofoldError, Unreachable, UsageError
 
-_T = TypeVar("_T")
-
 _TRIES = 4
+_JSON = "application/vnd.schemaregistry.v1+json"
 
 
-def _bounded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The client waits for ever by default, and up to 20 s between two tries. `timeout` is for a call with all its tries."""
-    whole_s = float(settings.get("timeout", 10))
-    pauses_ms = int(whole_s * 1000 / (2 * _TRIES))
-    return {
-        **settings,
-        "timeout": whole_s / (2 * _TRIES),
-        "max.retries": _TRIES - 1,
-        "retries.wait.ms": pauses_ms // 4,
-        "retries.max.wait.ms": pauses_ms,
-    }
+@dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """How to reach the registry."""
+
+    url: str
+    timeout_s: float = 10.0
+    """Of a call with all its tries."""
+    basic: tuple[str, str] | None = None
+    """User and password."""
+    bearer: str | None = None
+    ca_file: Path | None = None
 
 
 def key_subject(topic: str) -> str:
@@ -43,105 +46,136 @@ def value_subject(topic: str) -> str:
 
 
 class Registry:
-    """Confluent's client, bounded, with its errors sorted and what is known remembered.
+    """Confluent's API, as far as it is needed; bounded, with its errors sorted and what is known remembered.
 
-    `settings` are the client's own properties: `url`, `basic.auth.user.info`, `ssl.*`, `bearer.auth.*`; `timeout` bounds a call with its retries.
+    The standard library does it: Confluent's own client brings OAuth and an asynchronous client along, which is half of what `twofold run` takes to start.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: RegistrySettings) -> None:
         self._ids: dict[tuple[str, str], int] = {}
         self._schemas: dict[int, str] = {}
-        self._url = settings.get("url", "")
+        self._url = settings.url.rstrip("/")
+        self._timeout_s = settings.timeout_s
+        self._headers = {"Accept": f"{_JSON}, application/json", "Content-Type": _JSON, **_authorization(settings)}
+        parts = urlsplit(self._url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise UsageError(f"registry.url is {settings.url!r}: http://host:port or https://host:port")
         try:
-            self._client = SchemaRegistryClient(_bounded(settings))
-        except (ValueError, TypeError, OSError) as error:
-            raise UsageError(
-                f"the registry's settings are wrong: {error}; see registry in the configuration"
-            ) from error
-
-    def close(self) -> None:
-        self._client.close()
+            context = ssl.create_default_context(cafile=settings.ca_file) if parts.scheme == "https" else None
+        except OSError as error:
+            raise UsageError(f"registry.ca_file {settings.ca_file} cannot be used: {error}") from error
+        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
 
     def register(self, subject: str, schema: str) -> int:
         """The id of the schema under the subject; registers it if it is new there."""
         known = self._ids.get((subject, schema))
         if known is None:
-            known = self._ask(subject, lambda: self._client.register_schema(subject, Schema(schema, "AVRO")))
+            known = int(self._ask(subject, f"/subjects/{_quoted(subject)}/versions", _body(schema))["id"])
             self._ids[subject, schema] = known
         return known
 
     def known_id(self, subject: str, schema: str) -> int | None:
         """The id of the schema under the subject if it is registered there; registers nothing."""
         try:
-            return self._ask(subject, lambda: self._client.lookup_schema(subject, Schema(schema, "AVRO")).schema_id)
+            return int(self._ask(subject, f"/subjects/{_quoted(subject)}", _body(schema))["id"])
         except _Absent:
             return None
 
     def schema(self, schema_id: int) -> str:
         """The schema of an id, as JSON."""
         if schema_id not in self._schemas:
-            text = self._ask(f"schema {schema_id}", lambda: self._client.get_schema(schema_id).schema_str)
-            assert text is not None
-            self._schemas[schema_id] = text
+            self._schemas[schema_id] = str(self._ask(f"schema {schema_id}", f"/schemas/ids/{schema_id}")["schema"])
         return self._schemas[schema_id]
 
     def versions(self, subject: str) -> list[str]:
         """All schemas of the subject, the oldest first."""
         try:
-            numbers = self._ask(subject, lambda: self._client.get_versions(subject))
-            return [self._version(subject, number) for number in numbers]
+            versions = f"/subjects/{_quoted(subject)}/versions"
+            return [str(self._ask(subject, f"{versions}/{n}")["schema"]) for n in self._ask(subject, versions)]
         except _Absent:
             return []
-
-    def _version(self, subject: str, number: int) -> str:
-        text = self._ask(subject, lambda: self._client.get_version(subject, number).schema.schema_str)
-        assert text is not None
-        return text
 
     def accepts(self, subject: str, schema: str) -> bool:
         """Whether `register` would be let through: the subject has no version yet, or the new one is compatible."""
         try:
-            return self._ask(subject, lambda: self._client.test_compatibility(subject, Schema(schema, "AVRO")))
+            path = f"/compatibility/subjects/{_quoted(subject)}/versions/latest"
+            return bool(self._ask(subject, path, _body(schema))["is_compatible"])
         except _Absent:
             return True
 
-    def _ask(self, about: str, question: Callable[[], _T]) -> _T:
-        try:
-            return question()
-        except SchemaRegistryError as error:
-            raise self._sorted(error, about) from error
-        except httpx.TransportError as error:
-            raise Unreachable(
-                f"the registry at {self._url} does not answer: {error or type(error).__name__}; check its address, and that it runs"
-            ) from error
-        except (OAuthTokenError, httpx.HTTPError, json.JSONDecodeError) as error:
-            raise Unreachable(
-                f"the registry at {self._url} does not answer as one: {error}; check its address and bearer.auth.* in the configuration"
-            ) from error
+    def _ask(self, about: str, path: str, body: bytes | None = None) -> Any:
+        """The answer, which may be asked for again: registering the same schema twice is registering it once."""
+        pause_s, tries_left = self._timeout_s / (8 * _TRIES), _TRIES
+        while True:
+            tries_left -= 1
+            request = urllib.request.Request(self._url + path, body, self._headers)  # noqa: S310  (the address is the user's own)
+            try:
+                with self._opener.open(request, timeout=self._timeout_s / (2 * _TRIES)) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                with error:
+                    reason = _reason(error)
+                if error.code < 500 or not tries_left:
+                    raise self._sorted(error.code, reason, about) from error
+            except (OSError, http.client.HTTPException) as error:
+                if not tries_left:
+                    raise Unreachable(
+                        f"the registry at {self._url} does not answer: {error or type(error).__name__}; check its address, and that it runs"
+                    ) from error
+            except ValueError as error:
+                raise Unreachable(
+                    f"the registry at {self._url} does not answer as one: {error}; check its address"
+                ) from error
+            time.sleep(pause_s)
+            pause_s *= 2
 
-    def _sorted(self, error: SchemaRegistryError, about: str) -> TwofoldError:
-        match error.http_status_code:
+    def _sorted(self, status: int, reason: str, about: str) -> TwofoldError:
+        match status:
             case 409:
                 return Refused(
-                    f"the registry refuses the new schema of {about}: {error.error_message}",
+                    f"the registry refuses the new schema of {about}: {reason}",
                     at_stake="readers of the topic could no longer read it; no row was written with the new schema",
                     repair=f"set the subject {about} to another compatibility (NONE lets everything through) and start again; to undo the change in PostgreSQL is not enough, for a row made under it waits to be published",
                 )
             case 422:
                 return Refused(
-                    f"the registry does not take the schema of {about} for valid: {error.error_message}",
+                    f"the registry does not take the schema of {about} for valid: {reason}",
                     at_stake="rows written with it could not be read; none was",
                     repair="report this with the table's definition: Twofold made a schema that the registry cannot parse",
                 )
             case 401 | 403:
                 return MissingGround(
-                    f"the registry at {self._url} does not let us in (HTTP {error.http_status_code}): check basic.auth.user.info or bearer.auth.*,"
+                    f"the registry at {self._url} does not let us in (HTTP {status}): check registry.username and registry.password, or registry.token,"
                     f" and that the account may read and write {about}"
                 )
             case 404:
                 return _Absent(f"the registry at {self._url} does not know {about}")
             case _:
-                return Unreachable(f"the registry at {self._url} fails: {error}; look into its log")
+                return Unreachable(f"the registry at {self._url} fails: HTTP {status}, {reason}; look into its log")
+
+
+def _quoted(subject: str) -> str:
+    return quote(subject, safe="")
+
+
+def _body(schema: str) -> bytes:
+    return json.dumps({"schema": schema, "schemaType": "AVRO"}).encode()
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """In the registry's own words."""
+    try:
+        return str(json.load(error)["message"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return error.reason
+
+
+def _authorization(settings: RegistrySettings) -> dict[str, str]:
+    if settings.bearer is not None:
+        return {"Authorization": f"Bearer {settings.bearer}"}
+    if settings.basic is not None:
+        return {"Authorization": "Basic " + base64.b64encode(":".join(settings.basic).encode()).decode()}
+    return {}
 
 
 class _Absent(MissingGround):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from twofold.sink.registry import Registry
+from schema_readers import Subject
+from twofold.sink.registry import Registry, RegistrySettings
 from twofold_avro.schemas import canonical, envelope_schema
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
@@ -27,10 +27,8 @@ ID = replace(column("id", "int8"), in_key=True, in_identity=True)
 
 
 @pytest.fixture
-def client(registry: Any) -> Iterator[Registry]:
-    made = Registry({"url": registry.url})
-    yield made
-    made.close()
+def client(registry: Any) -> Registry:
+    return Registry(RegistrySettings(registry.url))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +47,12 @@ def client(registry: Any) -> Iterator[Registry]:
     ],
 )
 def test_what_a_mode_lets_pass(
-    client: Registry, prefix: str, old: list[ColumnShape], new: list[ColumnShape], passes: tuple[str, ...]
+    client: Registry,
+    registry: Any,
+    prefix: str,
+    old: list[ColumnShape],
+    new: list[ColumnShape],
+    passes: tuple[str, ...],
 ) -> None:
     before, after = (
         canonical(envelope_schema(TableShape(1, "public", "t", (ID, *columns)), prefix)) for columns in (old, new)
@@ -58,7 +61,7 @@ def test_what_a_mode_lets_pass(
     client.register(subject, before)
     found = []
     for mode in MODES:
-        client._client.set_compatibility(subject, mode)
+        Subject(registry.url, f"{prefix}.public.t").allow(mode)
         if client.accepts(subject, after):
             found.append(mode)
     assert tuple(found) == passes

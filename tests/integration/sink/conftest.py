@@ -11,7 +11,7 @@ import pytest
 from integration.sink.sink_ground import Ground
 from twofold.sink.names import Names
 from twofold.sink.records import register_fixed
-from twofold.sink.registry import Registry
+from twofold.sink.registry import Registry, RegistrySettings
 from twofold.sink.watch import Watch
 
 
@@ -20,8 +20,7 @@ def make_ground(registry: Any) -> Iterator[Callable[..., Ground]]:
     with ExitStack() as ending:
 
         def make(bootstrap: str, prefix: str, **options: Any) -> Ground:
-            client = Registry({"url": registry.url})
-            ending.callback(client.close)
+            client = Registry(RegistrySettings(registry.url))
             watch = Watch()
             ending.callback(watch.close)
             names = Names(prefix, "me")

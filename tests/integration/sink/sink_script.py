@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from integration.sink.sink_ground import Ground, commit, progress
 from twofold.sink.names import Names
 from twofold.sink.records import register_fixed
-from twofold.sink.registry import Registry
+from twofold.sink.registry import Registry, RegistrySettings
 from twofold.sink.watch import Watch
 
 
@@ -21,7 +21,7 @@ def values(sequence: int) -> list[str]:
 
 def main(bootstrap: str, registry_url: str, prefix: str, turns: int) -> None:
     with ExitStack() as ending:
-        registry, names = Registry({"url": registry_url}), Names(prefix, "me")
+        registry, names = Registry(RegistrySettings(registry_url)), Names(prefix, "me")
         ground = Ground(bootstrap, names, registry, register_fixed(registry, names), Watch(), ending)
         fencing = ground.take_over()
         publisher, done = fencing.publisher, fencing.recovered.progress.sequence if fencing.recovered.progress else 0
