@@ -64,7 +64,6 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patienc
     aside.tend = session.tend
     failpoints.hit("after_start_replication")
     registry = Registry(registry_settings(config))
-    opened.callback(registry.close)
     topics = Topics(kafka_settings(config), topic_policy(config))
     fencing = aside(lambda: _fence(config, registry, topics, opened, patience))
     recovered = fencing.recovered

@@ -160,8 +160,7 @@ def topics_of(config: Config, tables: Iterable[str]) -> list[str]:
 
 def read_progress(config: Config) -> Recovered:
     """What Kafka holds of the connector."""
-    with closing(Registry(registry_settings(config))) as registry:
-        return ProgressReader(kafka_settings(config), names_of(config), registry).read()
+    return ProgressReader(kafka_settings(config), names_of(config), Registry(registry_settings(config))).read()
 
 
 def in_doubt(config: Config, ledger: Iterable[Prepared]) -> tuple[InDoubt, ...]:
