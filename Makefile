@@ -88,3 +88,7 @@ test-slow: ready ## The long forms of the tests. ARGS='-k name' chooses.
 .PHONY: crash-matrix
 crash-matrix: ready ## Every death, one by one, and docs/crash-matrix.md with what was seen.
 	TWOFOLD_CRASH_MATRIX=docs/crash-matrix.md $(BIN)/pytest -m 'slow or not slow' tests/integration/connector/test_failpoints.py tests/integration/connector/test_servers_away.py
+
+.PHONY: chaos
+chaos: ready ## Faults of all kinds under load, checked from outside. ARGS='--seed 1 --minutes 60 --faults all'; goes on where it stopped.
+	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)

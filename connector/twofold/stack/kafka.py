@@ -39,17 +39,23 @@ Configuration:
 class KafkaNode:
     """One broker-and-controller of a cluster."""
 
-    def __init__(self, folder: Path, number: int, port: int, controller_port: int) -> None:
+    def __init__(self, folder: Path, number: int, port: int, controller_port: int, front: int | None = None) -> None:
         self.folder = folder
         self.log = folder / "kafka.log"
         self.number = number
         self.port = port
         self.controller_port = controller_port
+        self.front = front or port
         self._process: GuardedProcess | None = None
 
     @property
     def address(self) -> str:
         return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def advertised(self) -> str:
+        """Where clients and the other nodes go."""
+        return f"{LOOPBACK}:{self.front}"
 
     @property
     def voter(self) -> str:
@@ -69,9 +75,9 @@ class KafkaNode:
             "node.id": str(self.number),
             "log.dirs": str(data),
             "listeners": f"CLIENT://{self.address},CONTROLLER://{LOOPBACK}:{self.controller_port}",
-            "advertised.listeners": f"CLIENT://{self.address}",
+            "advertised.listeners": f"CLIENT://{self.advertised}",
         }
-        properties.write_text("".join(f"{name}={value}\n" for name, value in {**settings, **own}.items()))
+        properties.write_text("".join(f"{name}={value}\n" for name, value in {**own, **settings}.items()))
         jars = ":".join(map(str, ground.fetched(ground.locked("kafka"))))
         command = [str(java.for_kafka().program), *_JVM, f"-Dlog4j2.configurationFile={log4j}", "-cp", jars]
         if not (data / "meta.properties").exists():
@@ -100,10 +106,16 @@ class KafkaNode:
 
 
 class KafkaCluster:
-    """All nodes. `kill(0)` and `start(0)` are one node's."""
+    """All nodes. `kill(0)` and `start(0)` are one node's. `fronts` are ports of proxies, one a node, that stand before them for all but the controllers."""
 
     def __init__(
-        self, folder: Path, *, brokers: int = 1, port: int | None = None, settings: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *,
+        brokers: int = 1,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        fronts: Sequence[int] = (),
     ) -> None:
         if not 1 <= brokers <= 9:
             raise UsageError(f"{brokers} brokers: 1 to 9 make sense on one machine")
@@ -111,14 +123,14 @@ class KafkaCluster:
             raise UsageError("a port can be chosen for one broker only: leave it out")
         self.folder = folder
         self.nodes = [
-            KafkaNode(folder / f"node{number}", number, choose_port(port, "Kafka"), choose_port(None, "Kafka"))
-            for number in range(brokers)
+            KafkaNode(folder / f"node{number}", number, choose_port(port, "Kafka"), choose_port(None, "Kafka"), front)
+            for number, front in zip(range(brokers), fronts or (None,) * brokers, strict=True)
         ]
         self._settings = {**self._cluster_settings(), **(settings or {})}
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(node.address for node in self.nodes)
+        return ",".join(node.advertised for node in self.nodes)
 
     def start(self, *numbers: int) -> None:
         """Starts all nodes, or those named, and returns when a transaction has been committed with every running node in it."""

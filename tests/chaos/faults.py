@@ -1,0 +1,203 @@
+"""Does to the trial what the plan says, and heals it. A fault counts when it was done; one whose victim was not there (no standby left, a failpoint that was not reached) does not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from chaos.ground import BROKERS, Database, Servers
+from chaos.keeper import Keeper
+from chaos.plan import Fault
+from standby import ask, promote
+
+REACHED_S = 15.0
+"""How long a failpoint is waited for."""
+SLOT_S = 20.0
+"""How long the standby has for taking over the slot, before it is promoted."""
+
+
+class _Server(Protocol):
+    @property
+    def pid(self) -> int: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Faults:
+    """All victims of one round."""
+
+    def __init__(
+        self,
+        *,
+        servers: Servers,
+        database: Database,
+        connectors: list[Keeper],
+        spark: Keeper | None,
+        spool: Path,
+        clock: Path,
+        slot: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self._servers = servers
+        self._database = database
+        self._connectors = connectors
+        self._spark = spark
+        self._spool = spool
+        self._clock = clock
+        self._slot = slot
+        self._say = say
+        self.done: Counter[str] = Counter()
+        self.failure: BaseException | None = None
+
+    def lane(self, plan: Iterator[Fault], until: threading.Event) -> None:
+        """One after the other, until told."""
+        try:
+            for fault in plan:
+                if until.wait(fault.gap):
+                    return
+                if self.befall(fault):
+                    name = f"{fault.kind} {fault.detail}" if fault.detail else fault.kind
+                    self.done[name] += 1
+                    self._say(f"{name} ({fault.seconds} s)")
+        except BaseException as error:  # the trial asks for it: nobody else sees a thread's exception
+            self.failure = error
+            until.set()
+
+    def befall(self, fault: Fault) -> bool:
+        """Returns when it is healed."""
+        what, _, how = fault.kind.partition("-")
+        match what:
+            case "connector":
+                return self._process(self._connectors[fault.victim % len(self._connectors)], how, fault)
+            case "spark":
+                return self._spark is not None and self._process(self._spark, how, fault)
+            case "failpoint":
+                return self._failpoint(fault)
+            case "broker":
+                kafka, number = self._servers.kafka, fault.victim % BROKERS
+                return self._server(kafka.nodes[number], how, fault, lambda: kafka.start(number))
+            case "registry":
+                return self._server(self._servers.registry, how, fault, self._servers.registry.start)
+            case "postgres" if how == "promote":
+                return self._promote()
+            case "postgres":
+                return self._server(self._database.primary, how, fault, self._database.primary.start)
+            case "net":
+                return self._net(how, fault)
+            case "disk":
+                return self._full_disk(fault)
+            case _:
+                return self._jump(fault)
+
+    @staticmethod
+    def _process(victim: Keeper, how: str, fault: Fault) -> bool:
+        match how:
+            case "kill":
+                return victim.send(signal.SIGKILL, away_s=fault.seconds)
+            case "stop":
+                return victim.stop(fault.seconds)
+            case _:  # a pause, short, or so long that its transactions are timed out by the broker
+                return victim.pause(fault.seconds)
+
+    def _failpoint(self, fault: Fault) -> bool:
+        """One connector lies in wait with the failpoint armed; the other goes, so that it becomes the one."""
+        count = len(self._connectors)
+        victim, other = (self._connectors[(fault.victim + n) % count] for n in range(2))
+        starts = victim.starts
+        said = len(victim.log.read_text(errors="replace"))
+        victim.send(signal.SIGKILL, once={"TWOFOLD_FAILPOINT": fault.detail})
+        if not victim.wait_for(lambda: victim.starts > starts and victim.pid is not None, 10):
+            return False
+        pid, starts = victim.pid, victim.starts
+        other.send(signal.SIGKILL, away_s=6)
+        if fault.detail.endswith("=stop"):
+            reached = victim.wait_for(lambda: _asleep(pid), REACHED_S)
+            time.sleep(fault.seconds)
+            victim.send(signal.SIGCONT)
+        elif fault.detail.endswith("=error"):
+            text = f"failpoint {fault.detail.partition(':')[0]}"
+            reached = victim.wait_for(lambda: text in victim.log.read_text(errors="replace")[said:], REACHED_S)
+        else:
+            reached = victim.wait_for(lambda: victim.pid != pid, REACHED_S)
+        if not reached:
+            victim.send(signal.SIGKILL)
+        return reached
+
+    def _server(self, server: _Server, how: str, fault: Fault, start: Callable[[], None]) -> bool:
+        match how:
+            case "pause":
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(server.pid, signal.SIGSTOP)
+                    time.sleep(fault.seconds)
+                    os.kill(server.pid, signal.SIGCONT)
+            case "stop":
+                server.stop()
+                time.sleep(fault.seconds)
+                start()
+            case _:
+                server.kill()
+                time.sleep(fault.seconds)
+                start()
+        return True
+
+    def _promote(self) -> bool:
+        """Once a round. The standby is the primary only if it has the connector's slot to keep."""
+        database = self._database
+        standby = database.standby
+        if standby is None:
+            return False
+        synced = f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{self._slot}'"
+        deadline = time.monotonic() + SLOT_S
+        while not ask(standby, synced):
+            if time.monotonic() > deadline:
+                return False
+            ask(database.primary, "SELECT pg_log_standby_snapshot()")
+            time.sleep(0.3)
+        database.primary.kill()
+        promote(standby)
+        database.take_over()
+        return True
+
+    def _net(self, how: str, fault: Fault) -> bool:
+        fronts = self._servers.fronts(fault.detail, fault.victim)
+        for front in fronts:
+            self._servers.proxy.set(front, how, seconds=0.01 * (1 + fault.victim % 20))
+        time.sleep(fault.seconds)
+        for front in fronts:
+            self._servers.proxy.set(front, "pass")
+        return True
+
+    def _full_disk(self, fault: Fault) -> bool:
+        """The spool's file system has no byte left for a while."""
+        if not self._spool.is_mount():
+            return False
+        filler = self._spool / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"x" * 4096)
+        time.sleep(fault.seconds)
+        filler.unlink()
+        return True
+
+    def _jump(self, fault: Fault) -> bool:
+        """The connectors' clocks are off for a while, and then right again."""
+        if not self._clock.exists():
+            return False
+        self._clock.write_text(fault.detail)
+        time.sleep(fault.seconds)
+        self._clock.write_text("+0")
+        return True
+
+
+def _asleep(pid: int | None) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except FileNotFoundError:
+        return False

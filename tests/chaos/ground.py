@@ -1,0 +1,155 @@
+"""The servers of a trial, each behind a front: three brokers, a registry, and PostgreSQL with, in some rounds, a standby to promote.
+
+Brokers and registry serve all rounds of a run; PostgreSQL is a round's own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from chaos.plan import Settings
+from chaos.proxy import Proxy
+from standby import SLOT, standby_of
+from twofold.stack import KafkaCluster, PostgresServer, RegistryServer
+from twofold.stack.process import choose_port
+
+DATABASE = "shop"
+POSTGRES_SETTINGS = {
+    "logical_decoding_work_mem": "64kB",
+    "wal_sender_timeout": "6s",
+    "max_connections": "60",
+    "deadlock_timeout": "200ms",
+    "checkpoint_timeout": "30s",
+}
+BROKER_SETTINGS = {"replica.lag.time.max.ms": "5000", "num.partitions": "1", "delete.topic.enable": "true"}
+BROKERS = 3
+
+
+class Servers:
+    """Brokers, registry and the fronts."""
+
+    def __init__(self, folder: Path, ending: ExitStack) -> None:
+        self.folder = folder
+        ports = [choose_port(None, "a front") for _ in range(BROKERS + 2)]
+        self.broker_fronts, self.registry_front, self.postgres_front = ports[:BROKERS], ports[-2], ports[-1]
+        self.kafka = KafkaCluster(
+            folder / "kafka", brokers=BROKERS, fronts=self.broker_fronts, settings=BROKER_SETTINGS
+        )
+        self.registry = RegistryServer(folder / "registry")
+        behind = dict(zip(self.broker_fronts, (node.port for node in self.kafka.nodes), strict=True))
+        behind |= {self.registry_front: self.registry.port, self.postgres_front: 1}
+        self.proxy = Proxy(behind)
+        ending.callback(self.proxy.close)
+        ending.callback(self.kafka.stop)
+        ending.callback(self.registry.stop)
+        self.kafka.start()
+        self.registry.start()
+
+    @property
+    def registry_url(self) -> str:
+        """Behind its front."""
+        return RegistryServer.address(self.registry_front)
+
+    def fronts(self, whose: str, victim: int) -> list[int]:
+        match whose:
+            case "broker":
+                return [self.broker_fronts[victim % BROKERS]]
+            case "brokers":
+                return self.broker_fronts
+            case "registry":
+                return [self.registry_front]
+            case _:
+                return [self.postgres_front]
+
+    def heal(self) -> None:
+        for front in (*self.broker_fronts, self.registry_front, self.postgres_front):
+            self.proxy.set(front, "pass")
+
+
+class Database:
+    """A round's PostgreSQL. Clients ask `dsn` for the server that is the primary now; the connector knows its front alone."""
+
+    def __init__(self, servers: Servers, folder: Path, settings: Settings, ending: ExitStack) -> None:
+        self._servers = servers
+        self._folder = folder
+        self._ending = ending
+        self.standby: PostgresServer | None = None
+        promotable = settings.postgres is not None
+        more = {"synchronized_standby_slots": SLOT} if promotable else {}
+        self.primary = PostgresServer(
+            folder / "postgres", version=settings.postgres, settings={**POSTGRES_SETTINGS, **more}
+        )
+        ending.callback(self.primary.stop)
+        self.primary.start()
+        with psycopg.connect(self.primary.dsn(), autocommit=True) as session:
+            session.execute(f"CREATE DATABASE {DATABASE}")
+        self._point()
+
+    def make_standby(self) -> None:
+        """What is committed from here on is on it as well: a promotion loses nothing that a client was told."""
+        self.standby = standby_of(self.primary, self._folder / "standby")
+        self._ending.callback(self.standby.stop)
+        with psycopg.connect(self.primary.dsn(), autocommit=True) as session:
+            session.execute("ALTER SYSTEM SET synchronous_standby_names = 'walreceiver'")
+            session.execute("SELECT pg_reload_conf()")
+
+    def take_over(self) -> None:
+        """The standby is the primary now."""
+        assert self.standby is not None
+        self.primary, self.standby = self.standby, None
+        self._point()
+
+    def _point(self) -> None:
+        self._servers.proxy.set(self._servers.postgres_front, "pass", target=self.primary.port)
+
+    @property
+    def dsn(self) -> str:
+        return f"{self.primary.dsn(DATABASE)} connect_timeout=3"
+
+    @property
+    def fronted_dsn(self) -> str:
+        return f"host=127.0.0.1 port={self._servers.postgres_front} user=postgres dbname={DATABASE}"
+
+
+def write_configuration(file: Path, prefix: str, spool: Path, dsn: str, servers: Servers, settings: Settings) -> None:
+    """The connector's, with limits so small that every path is taken."""
+    parts: Mapping[str, Mapping[str, Any]] = {
+        "source": {
+            "dsn": dsn, "tables": ["public.*"], "streaming": settings.streaming, "failover": settings.postgres is not None,
+        },
+        "kafka": {
+            "bootstrap": servers.kafka.bootstrap, "partitions": settings.partitions, "transaction_timeout": 8, "call_timeout": 10,
+        },
+        "registry": {"url": servers.registry_url, "timeout": 5},
+        "prepared": {"pool": settings.pool, "hold": settings.hold},
+        "turn": {"idle_progress": 1, "rows": settings.turn_rows},
+        "spool": {"folder": str(spool), "memory": settings.spool_memory},
+        "backfill": {"chunk_rows": settings.chunk_rows},
+        "status": {"listen": "127.0.0.1:0"},
+    }  # fmt: skip
+    lines = [f'name = "{prefix}"']
+    for part, values in parts.items():
+        lines += [f"[{part}]", *(f"{name} = {_toml(value)}" for name, value in values.items())]
+    file.write_text("\n".join(lines) + "\n")
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return f'"{value}"'
+        case list():
+            return f"[{', '.join(map(_toml, value))}]"
+        case _:
+            return str(value)
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

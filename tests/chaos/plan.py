@@ -1,0 +1,124 @@
+"""What a seed decides: the server's version, the connector's settings, and every fault with its moment, victim and length.
+
+Pure: the same seed gives the same plan on every machine. Faults run in lanes side by side (what befalls the connectors, the servers, the network and the machine), one after the other within a lane, so
+that each fault meets the others in ever new ways. How far the lanes come depends on the machine, and so does the interleaving: a seed repeats the plan, not the accident.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+FAILPOINTS: Final = (
+    "after_read", "after_decode", "after_staging", "after_begin", "after_produce", "after_flush", "before_commit_record", "after_commit_record", "before_commit", "after_commit",
+    "before_feedback", "after_feedback", "before_open", "after_open", "before_abort", "after_abort", "after_start_replication", "fence_main", "fence_prepared", "after_takeover",
+    "after_progress_read", "after_checks",
+)  # fmt: skip
+
+LANES: Final = {
+    "connector": {
+        "connector-kill": 5, "connector-pause": 2, "connector-outlasted": 1, "connector-stop": 2, "failpoint": 8,
+    },
+    "servers": {
+        "broker-kill": 3, "broker-stop": 1, "broker-pause": 3, "postgres-kill": 2, "postgres-stop": 1, "postgres-pause": 2, "postgres-promote": 1,
+        "registry-kill": 1, "registry-stop": 1, "registry-pause": 1, "spark-kill": 2, "spark-stop": 1, "spark-pause": 1,
+    },
+    "surroundings": {
+        "net-cut": 4, "net-freeze": 3, "net-halfopen": 2, "net-delay": 3, "disk-full": 2, "clock": 2,
+    },
+}  # fmt: skip
+"""Kinds of faults by lane, and how often each is drawn beside the others of its lane."""
+
+KINDS: Final = frozenset(kind for kinds in LANES.values() for kind in kinds)
+GAP_S: Final = {"connector": (0.3, 4.0), "servers": (0.5, 5.0), "surroundings": (0.2, 3.0)}
+"""From the end of a fault to the next of its lane."""
+
+SECONDS: Final = {
+    "connector-outlasted": (9.0, 12.0), "connector-pause": (0.2, 5.0), "connector-stop": (0.0, 1.5), "connector-kill": (0.0, 1.5), "failpoint": (0.0, 1.5),
+    "clock": (1.0, 5.0), "disk-full": (1.0, 5.0), "net-delay": (2.0, 6.0), "postgres-promote": (0.0, 0.0),
+}  # fmt: skip
+"""How long a fault lasts; a process that was killed stays away that long. Others: `OTHERS_S`."""
+OTHERS_S: Final = (0.2, 4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`gap` seconds after the one before it in its lane. `detail` is what its kind needs beside a number of the victim."""
+
+    kind: str
+    victim: int
+    gap: float
+    seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What of the trial's surroundings the seed decides."""
+
+    postgres: str | None
+    streaming: str
+    pool: int
+    hold: float
+    spool_memory: int
+    chunk_rows: int
+    partitions: int
+    turn_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    settings: Settings
+
+    def faults(self, lane: str, kinds: Collection[str]) -> Iterator[Fault]:
+        """Without end: the lane takes as many as its time allows."""
+        rng = random.Random(f"{self.seed} {lane}")
+        weights = {kind: weight for kind, weight in LANES[lane].items() if kind in kinds}
+        while weights:
+            (kind,) = rng.choices(list(weights), list(weights.values()))
+            yield Fault(
+                kind,
+                victim=rng.randrange(60),
+                gap=round(rng.uniform(*GAP_S[lane]), 2),
+                seconds=round(rng.uniform(*SECONDS.get(kind, OTHERS_S)), 2),
+                detail=_detail(kind, rng),
+            )
+
+    def reloads(self) -> Iterator[tuple[float, str]]:
+        """Tables to be loaded anew, and how long after the one before."""
+        rng = random.Random(f"{self.seed} reloads")
+        while True:
+            yield rng.uniform(8, 25), rng.choice(["register", "docs", "scratch", "bank_a", "shapes", "bulk", "notes"])
+
+
+def draw(seed: int, kinds: Collection[str]) -> Plan:
+    """Rounds with a standby to promote take a server whose slots survive it."""
+    rng = random.Random(seed)
+    version = rng.choice(["17", "18"]) if "postgres-promote" in kinds and seed % 4 == 0 else None
+    settings = Settings(
+        postgres=version,
+        streaming=rng.choice(["on", "on", "off"]),
+        pool=rng.randint(1, 4),
+        hold=rng.choice([0.5, 2.0, 5.0]),
+        spool_memory=rng.choice([0, 100_000, 64 << 20]),
+        chunk_rows=rng.choice([50, 300, 10_000]),
+        partitions=rng.choice([1, 3, 6]),
+        turn_rows=rng.choice([20, 500, 20_000]),
+    )
+    return Plan(seed, settings)
+
+
+def _detail(kind: str, rng: random.Random) -> str:
+    match kind:
+        case "failpoint":
+            action = rng.choices(["kill", "error", "stop"], [6, 2, 1])[0]
+            return f"{rng.choice(FAILPOINTS)}:{rng.choice([1, 1, 2, 3, 7])}={action}"
+        case "clock":
+            return rng.choice(["-3600", "+3600", "-86400", "+30", "-5", "+31536000"])
+        case "net-cut" | "net-freeze" | "net-halfopen" | "net-delay":
+            return rng.choice(["broker", "broker", "brokers", "postgres", "postgres", "registry"])
+        case _:
+            return ""

@@ -1,0 +1,244 @@
+"""Violations planted into a history that has none: each kind must be found. What a broken connector would also get wrong beside it (ranges, counts) is told as a broken connector would tell it, so that the
+check that the violation is named after has to find it by itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from chaos.checks import History
+from chaos.reading import Record
+
+Plant = Callable[["Draft"], None]
+
+
+class Draft:
+    """A history that can be changed: rows by commit record, in the order in which they were written."""
+
+    def __init__(self, history: History, rng: random.Random) -> None:
+        self.history = history
+        self.rng = rng
+        self.journal = copy.deepcopy(history.journal)
+        self.source = {table: [dict(row) for row in rows] for table, rows in history.source.items()}
+        self.commits: list[dict[str, Any]] = [dict(commit.value) for commit in history.commits]
+        self.progress = list(history.progress)
+        self.ledger = list(history.ledger)
+        by_partition: dict[tuple[str, int], list[Record]] = defaultdict(list)
+        for record in history.rows:
+            by_partition[record.topic, record.partition].append(record)
+        self.home: dict[int, list[Record]] = {commit["sequence"]: [] for commit in self.commits}
+        for commit in self.commits:
+            for r in commit["ranges"]:
+                rows = by_partition[r["topic"], r["partition"]]
+                self.home[commit["sequence"]] += [row for row in rows if r["first"] <= row.offset <= r["last"]]
+
+    def rows(self, table: str, op: str = "") -> list[tuple[int, Record]]:
+        """With the commit records that they are in."""
+        topic = f"{self.history.prefix}.public.{table}"
+        found = [(sequence, row) for sequence, rows in self.home.items() for row in rows if row.topic == topic]
+        return [(n, row) for n, row in found if row.value is not None and (not op or row.value["op"] == op)]
+
+    def transaction(self, *, at_least: int = 2) -> tuple[int, list[Record]]:
+        """A committed one with so many rows, the mark among them, and its commit record."""
+        found = []
+        for sequence, mark in self.rows("marks", "c"):
+            rows = [row for row in self.home[sequence] if _transaction(row) == _transaction(mark)]
+            if len(rows) >= at_least and all(row.value["op"] in {"c", "u"} for row in rows):
+                found.append((sequence, rows))
+        return self.rng.choice(found)
+
+    def drop(self, sequence: int, rows: Sequence[Record]) -> None:
+        self.home[sequence] = [row for row in self.home[sequence] if all(row is not other for other in rows)]
+
+    def done(self) -> History:
+        """Offsets and, as a connector would declare them, ranges anew."""
+        written: list[Record] = []
+        next_offset: dict[tuple[str, int], int] = defaultdict(int)
+        for commit in self.commits:
+            ranges: dict[tuple[str, int], dict[str, Any]] = {}
+            rows = self.home[commit["sequence"]]
+            for row in rows:
+                place = row.topic, row.partition
+                offset = next_offset[place]
+                next_offset[place] += 1
+                written.append(replace(row, offset=offset))
+                r = ranges.setdefault(place, {"topic": place[0], "partition": place[1], "first": offset, "count": 0})
+                r["last"], r["count"] = offset, r["count"] + 1
+            for place in ranges:
+                next_offset[place] += 1  # the commit's marker
+            commit["ranges"], commit["rows"] = list(ranges.values()), len(rows)
+            if commit["kind"] in {"batch", "prepared"}:
+                commit["transactions"] = len({_transaction(row) for row in rows if row.value is not None})
+        commits = [Record(f"{self.history.prefix}.commits", 0, n, None, value) for n, value in enumerate(self.commits)]
+        return History(
+            prefix=self.history.prefix,
+            journal=self.journal,
+            rows=sorted(written, key=lambda record: record.place),
+            commits=commits,
+            progress=self.progress,
+            ledger=self.ledger,
+            source=self.source,
+        )
+
+
+def _transaction(row: Record) -> str | None:
+    return row.value["transaction"]["id"] if row.value and row.value.get("transaction") else None
+
+
+def a_lost_row(draft: Draft) -> None:
+    sequence, rows = draft.transaction()
+    draft.drop(sequence, [next(row for row in rows if not row.topic.endswith(".marks"))])
+
+
+def a_lost_transaction(draft: Draft) -> None:
+    sequence, rows = draft.transaction()
+    draft.drop(sequence, rows)
+
+
+def a_doubled_row(draft: Draft) -> None:
+    sequence, rows = draft.transaction()
+    draft.home[sequence].append(draft.rng.choice(rows))
+
+
+def a_doubled_transaction(draft: Draft) -> None:
+    """Again in the next commit record, as after a restart that forgot."""
+    sequence, rows = draft.transaction()
+    draft.home[min(sequence + 1, len(draft.commits))] += rows
+
+
+def a_torn_transaction(draft: Draft) -> None:
+    """One half in the next Kafka transaction."""
+    sequence, rows = draft.transaction()
+    half = rows[: len(rows) // 2]
+    draft.drop(sequence, half)
+    other = sequence + 1 if sequence < len(draft.commits) else sequence - 1
+    draft.home[other] = half + draft.home[other]
+
+
+def a_transaction_without_its_mark(draft: Draft) -> None:
+    """Its row of one table is there and that of the other is not."""
+    sequence, rows = draft.transaction()
+    draft.drop(sequence, [row for row in rows if row.topic.endswith(".marks")])
+
+
+def a_wrong_order_of_a_key(draft: Draft) -> None:
+    """Two versions of a register change places, each in the other's transaction."""
+    by_key: dict[str, list[tuple[int, Record]]] = defaultdict(list)
+    for sequence, row in draft.rows("register", "u"):
+        by_key[str(row.key)].append((sequence, row))
+    (_, first), (_, second) = next(v for v in by_key.values() if len(v) > 1)[:2]
+    swap = {id(first): replace(first, value=second.value), id(second): replace(second, value=first.value)}
+    for sequence, rows in draft.home.items():
+        draft.home[sequence] = [swap.get(id(row), row) for row in rows]
+
+
+def a_wrong_order_of_transactions(draft: Draft) -> None:
+    """Two Kafka transactions were committed in the wrong order."""
+    plain = [c["sequence"] for c in draft.commits if c["kind"] == "batch" and draft.home[c["sequence"]]]
+    first, second = next((a, b) for a, b in pairwise(plain) if b == a + 1)
+    draft.home[first], draft.home[second] = draft.home[second], draft.home[first]
+
+
+def a_rolled_back_transaction(draft: Draft) -> None:
+    """The source has it not, its client was told so, and it is visible."""
+    _, rows = draft.transaction()
+    name = next(row.value["after"]["id"] for row in rows if row.topic.endswith(".marks"))
+    draft.journal.entries[name].told = "rolled back"
+    draft.source["marks"] = [row for row in draft.source["marks"] if row["id"] != name]
+
+
+def money_out_of_nothing(draft: Draft) -> None:
+    """Even if the client's journal agreed."""
+    sequence, row = draft.rng.choice(draft.rows("bank_a", "u"))
+    richer = {**row.value, "after": {**row.value["after"], "balance": row.value["after"]["balance"] + 1}}
+    draft.home[sequence] = [replace(row, value=richer) if other is row else other for other in draft.home[sequence]]
+    for entry in draft.journal.entries.values():
+        entry.ops = [
+            ("bank_a", op[1], op[2], richer["after"]) if op[3] == row.value["after"] else op for op in entry.ops
+        ]
+
+
+def a_changed_value(draft: Draft) -> None:
+    sequence, row = draft.rng.choice(draft.rows("lists"))
+    other = {**row.value, "after": {**row.value["after"], "items": row.value["after"]["items"] + "!"}} if row.value["after"] else {**row.value, "op": "u"}  # fmt: skip
+    draft.home[sequence] = [replace(row, value=other) if each is row else each for each in draft.home[sequence]]
+
+
+def a_lost_tombstone(draft: Draft) -> None:
+    sequence, at = next((n, i) for n, rows in draft.home.items() for i, row in enumerate(rows) if row.value is None)
+    del draft.home[sequence][at]
+
+
+def a_truncate_in_one_partition(draft: Draft) -> None:
+    sequence, row = draft.rows("scratch", "t")[-1]
+    draft.drop(sequence, [row])
+
+
+def a_load_of_an_older_row(draft: Draft) -> None:
+    """A chunk that took the place of a change made after its snapshot."""
+    sequence, row = draft.rows("register", "r")[-1]
+    older = {**row.value, "after": {**row.value["after"], "version": row.value["after"]["version"] - 1}}
+    draft.home[sequence] = [replace(row, value=older) if each is row else each for each in draft.home[sequence]]
+
+
+def a_lost_line_without_key(draft: Draft) -> None:
+    sequence, row = draft.rng.choice(draft.rows("notes", "c"))
+    draft.drop(sequence, [row])
+
+
+def a_missing_commit_record(draft: Draft) -> None:
+    """Its rows are there, and nothing says so."""
+    at = len(draft.commits) // 2
+    gone = draft.commits[at]["sequence"]
+    draft.commits[at]["sequence"] = gone + 1_000_000
+    draft.home[gone + 1_000_000] = draft.home.pop(gone)
+
+
+def a_position_that_goes_back(draft: Draft) -> None:
+    at = len(draft.commits) // 2
+    draft.commits[at]["applied_lsn"] = draft.commits[at - 1]["applied_lsn"] - 8
+
+
+def progress_that_goes_back(draft: Draft) -> None:
+    last = draft.progress[-1]
+    draft.progress.append(replace(last, offset=last.offset + 1, value={**last.value, "sequence": last.value["sequence"] - 1}))  # fmt: skip
+
+
+def a_doubt_that_does_not_end(draft: Draft) -> None:
+    last = draft.ledger[-1]
+    draft.ledger.append(replace(last, offset=last.offset + 1, value={**last.value, "state": "open"}))
+
+
+def a_source_that_differs(draft: Draft) -> None:
+    draft.source["docs"][0]["n"] += 1
+
+
+PLANTS: dict[Plant, set[str]] = {
+    a_lost_row: {"lost", "differs"},
+    a_lost_transaction: {"lost"},
+    a_doubled_row: {"doubled"},
+    a_doubled_transaction: {"torn", "doubled"},
+    a_torn_transaction: {"torn"},
+    a_transaction_without_its_mark: {"torn", "lost"},
+    a_wrong_order_of_a_key: {"order", "differs"},
+    a_wrong_order_of_transactions: {"order"},
+    a_rolled_back_transaction: {"rolled back"},
+    money_out_of_nothing: {"bank"},
+    a_changed_value: {"differs"},
+    a_lost_tombstone: {"lost", "doubled"},
+    a_truncate_in_one_partition: {"torn"},
+    a_load_of_an_older_row: {"order"},
+    a_lost_line_without_key: {"lost", "differs", "final"},
+    a_missing_commit_record: {"commit records"},
+    a_position_that_goes_back: {"commit records"},
+    progress_that_goes_back: {"progress"},
+    a_doubt_that_does_not_end: {"ledger"},
+    a_source_that_differs: {"final"},
+}
+"""Each with the kinds of which one must be found."""

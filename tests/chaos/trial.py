@@ -1,0 +1,228 @@
+"""One round: a database, a connector with a standby, clients, faults; then everything is healed, settles, and is checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from chaos import workload
+from chaos.faults import Faults
+from chaos.ground import Database, Servers, write_configuration
+from chaos.journal import Writer
+from chaos.keeper import Keeper
+from chaos.plan import LANES, Plan, draw
+from chaos.reading import avro, read_all
+
+CLIENTS = 5
+CAUGHT_UP_S = 120.0
+"""After the last fault is healed, what was committed must be visible within this time."""
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+SPOOL_BYTES = 6 << 20
+
+
+@dataclass(slots=True)
+class Result:
+    """Of one round; a line of the results file."""
+
+    seed: int
+    seconds: float
+    faults: dict[str, int] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)
+    transactions: int = 0
+    records: int = 0
+    commits: int = 0
+    starts: int = 0
+    caught_up_s: float = 0.0
+    violations: int = 0
+    kinds: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Trial:
+    """Made of a seed; `run` once."""
+
+    def __init__(
+        self, seed: int, seconds: float, kinds: Collection[str], servers: Servers, folder: Path, product: Path | None, say: Callable[[str], None]
+    ) -> None:  # fmt: skip
+        self.plan: Plan = draw(seed, kinds)
+        self.seconds = seconds
+        self.kinds = kinds
+        self.servers = servers
+        self.folder = folder
+        self.say = say
+        self.prefix = f"chaos{seed}_{os.getpid()}_{time.time_ns() % 1_000_000}"
+        self.file = folder / "twofold.toml"
+        self.journal = folder / "journal"
+        self.environment = {"PYTHONUNBUFFERED": "1"}
+        if product is not None:
+            self.environment["PYTHONPATH"] = f"{product / 'connector'}:{product / 'avro'}"
+        self.violations: list[str] = []
+
+    def run(self) -> Result:
+        result = Result(self.plan.seed, self.seconds)
+        self.folder.mkdir(parents=True)
+        self.journal.mkdir()
+        self.say(f"seed {self.plan.seed}: {self.plan.settings}")
+        with ExitStack() as ending:
+            database = Database(self.servers, self.folder, self.plan.settings, ending)
+            seeding = Writer(self.journal / "seed.jsonl")
+            workload.create(database.dsn, seeding)
+            seeding.close()
+            spool = self._spool(ending)
+            write_configuration(self.file, self.prefix, spool, database.fronted_dsn, self.servers, self.plan.settings)
+            self._twofold("init")
+            if self.plan.settings.postgres is not None:
+                database.make_standby()
+            connectors = [self._connector(name, ending) for name in ("one", "two")]
+            faults = Faults(
+                servers=self.servers,
+                database=database,
+                connectors=connectors,
+                spark=None,
+                spool=spool,
+                clock=self.folder / "clock",
+                slot=self.prefix,
+                say=self.say,
+            )
+            told = self._under_load(database, faults, connectors)
+            self.servers.heal()
+            workload.settle(database.dsn, self.plan.seed)
+            result.caught_up_s = self._caught_up(database)
+            tables = [*workload.KEYS, "bulk", "notes", "marks"]
+            (self.journal / "source.json").write_text(json.dumps(workload.source_tables(database.dsn, tables)))
+            for connector in connectors:
+                connector.close()
+                self.violations += [f"gave up: {connector.name} ended with {status}: {words}" for status, words in connector.ended]  # fmt: skip
+            result.starts = sum(connector.starts for connector in connectors)
+            checked = self._check()
+        result.faults, result.told = dict(sorted(faults.done.items())), dict(told)
+        for name in ("transactions", "records", "commits", "kinds"):
+            setattr(result, name, checked.get(name, getattr(result, name)))
+        for violation in self.violations:
+            self.say(f"!!! {violation}")
+        result.kinds = sorted({*result.kinds, *(violation.partition(":")[0] for violation in self.violations)})
+        result.violations = checked["violations"] + len(self.violations)
+        return result
+
+    def _connector(self, name: str, ending: ExitStack) -> Keeper:
+        environment = dict(self.environment)
+        clock = self.folder / "clock"
+        if "clock" in self.kinds and FAKETIME.exists():
+            clock.write_text("+0")
+            environment |= {
+                "LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1",
+            }  # fmt: skip
+        command = [sys.executable, "-m", "twofold", "-c", str(self.file), "run"]
+        keeper = Keeper(f"connector {name}", command, self.folder / f"{name}.log", environment)
+        ending.callback(keeper.close)
+        keeper.start()
+        return keeper
+
+    def _spool(self, ending: ExitStack) -> Path:
+        """A file system of its own that can be filled, where the machine lets us mount one."""
+        spool = self.folder / "spool"
+        spool.mkdir()
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={SPOOL_BYTES}", "tmpfs", spool], capture_output=True, check=False
+        )
+        if made.returncode == 0:
+            ending.callback(lambda: subprocess.run(["umount", "-l", spool], check=False))
+        return spool
+
+    def _twofold(self, *arguments: str, check: bool = True) -> None:
+        command = [sys.executable, "-m", "twofold", "-c", str(self.file), *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **self.environment}
+        )
+        if check and done.returncode != 0:
+            raise RuntimeError(f"twofold {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
+
+    def _under_load(self, database: Database, faults: Faults, connectors: list[Keeper]) -> Counter[str]:
+        """Clients, faults and loads side by side, for as long as the round lasts."""
+        over, no_more_faults = threading.Event(), threading.Event()
+        clients = [
+            workload.Client(number, self.plan.seed, lambda: database.dsn, self.journal, over)
+            for number in range(CLIENTS)
+        ]
+        lanes = []
+        for lane in LANES:
+            drawn = self.plan.faults(lane, self.kinds)
+            lanes.append(threading.Thread(target=faults.lane, args=(drawn, no_more_faults)))
+        lanes.append(threading.Thread(target=self._reload, args=(no_more_faults,)))
+        for thread in (*clients, *lanes):
+            thread.start()
+        no_more_faults.wait(self.seconds)
+        no_more_faults.set()
+        for thread in lanes:
+            thread.join()
+        over.set()
+        for client in clients:
+            client.join()
+        for failure in (faults.failure, *(client.failure for client in clients)):
+            if failure is not None:
+                raise failure
+        return sum((client.told for client in clients), Counter())
+
+    def _reload(self, until: threading.Event) -> None:
+        """A person asks for tables to be loaded anew; without an answer, not again."""
+        for gap, table in self.plan.reloads():
+            if until.wait(gap):
+                return
+            self._twofold("backfill", "start", f"public.{table}", check=False)
+            self.say(f"asked to load {table} anew")
+
+    def _caught_up(self, database: Database) -> float:
+        """Seconds until all that was committed is visible and no table is being loaded."""
+        begun = time.monotonic()
+        with psycopg.connect(database.dsn, autocommit=True) as connection:
+            row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+            assert row is not None
+            connection.execute("INSERT INTO marks VALUES ('end')")
+        writer = Writer(self.journal / "end.jsonl")
+        writer.begun("end", None, [("marks", "c", {"id": "end"}, {"id": "end"})])
+        writer.told("end", "committed")
+        writer.close()
+        decode = avro(self.servers.registry_url)
+        while time.monotonic() < begun + CAUGHT_UP_S:
+            last = self._last_commit(decode)
+            if last is not None and last["applied_lsn"] > row[0] and not last["backfilling"]:
+                return round(time.monotonic() - begun, 1)
+            time.sleep(0.3)
+        self.violations.append(
+            f"staleness: after {CAUGHT_UP_S:.0f} s without faults the topics are not there yet (last commit record: {str(last)[:300]}); the connectors say:\n"
+            + "\n".join("\n".join((self.folder / f"{n}.log").read_text(errors="replace").splitlines()[-8:]) for n in ("one", "two"))
+        )  # fmt: skip
+        return CAUGHT_UP_S
+
+    def _last_commit(self, decode: Any) -> Any:
+        records = read_all(self.servers.kafka.bootstrap, decode, [f"{self.prefix}.commits"])
+        return records[-1].value if records else None
+
+    def _check(self) -> dict[str, Any]:
+        """By the program that knows nothing of the product."""
+        command = [
+            sys.executable, "-m", "chaos.checker", "--bootstrap", self.servers.kafka.bootstrap, "--registry", self.servers.registry_url, "--prefix", self.prefix,
+            "--journal", str(self.journal), "--keep", str(self.folder / "history.pickle"),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        lines = done.stdout.splitlines()
+        for line in lines[:-1]:
+            self.say(line)
+        if not lines or not lines[-1].startswith("{"):
+            raise RuntimeError(f"the checker failed: {done.stderr[-3000:]}")
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found

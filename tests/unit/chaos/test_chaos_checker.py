@@ -1,0 +1,58 @@
+"""The checker finds nothing in a faultless history, and each planted violation by the check that is meant for it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from chaos import checks, journal, plan
+from chaos.planted import PLANTS, Draft, Plant
+from chaos.sample import faultless
+
+
+def test_a_faultless_history_has_no_violation() -> None:
+    history = faultless()
+    assert checks.check(history) == []
+    assert checks.check(Draft(history, random.Random(1)).done()) == [], "what is only written anew has none either"
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_each_planted_violation_is_found(plant: Plant) -> None:
+    draft = Draft(faultless(), random.Random(1))
+    plant(draft)
+    found = {violation.kind for violation in checks.check(draft.done())}
+    assert found & PLANTS[plant], found
+
+
+def test_a_seed_gives_the_same_plan() -> None:
+    drawn = plan.draw(7, plan.KINDS)
+    again = plan.draw(7, plan.KINDS)
+    assert drawn == again
+    for lane in plan.LANES:
+        first, second = drawn.faults(lane, plan.KINDS), again.faults(lane, plan.KINDS)
+        assert [next(first) for _ in range(50)] == [next(second) for _ in range(50)]
+    assert plan.draw(8, plan.KINDS) != drawn
+
+
+def test_all_kinds_are_drawn_and_only_those_that_were_asked_for() -> None:
+    for lane, kinds in plan.LANES.items():
+        faults = plan.draw(1, plan.KINDS).faults(lane, plan.KINDS)
+        assert {next(faults).kind for _ in range(500)} == set(kinds)
+        some = frozenset(sorted(kinds)[:2])
+        faults = plan.draw(1, some).faults(lane, some)
+        assert {next(faults).kind for _ in range(50)} == some
+
+
+def test_a_journal_is_read_as_it_was_written(tmp_path: Path) -> None:
+    writer = journal.Writer(tmp_path / "client-1.jsonl")
+    writer.seed("bank_a", [({"id": 1}, {"id": 1, "balance": 5})])
+    writer.begun("1-1", None, [("notes", "c", None, {"line": "x"})])
+    writer.begun("1-2", "gid", [("scratch", "t", None, None)])
+    writer.told("1-1", "committed")
+    writer.close()
+    found = journal.read(tmp_path)
+    assert found.seed == [("bank_a", {"id": 1}, {"id": 1, "balance": 5})]
+    assert found.entries["1-1"].told == "committed"
+    assert found.entries["1-2"] == journal.Entry("1-2", "gid", [("scratch", "t", None, None)], "unknown")
