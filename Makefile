@@ -77,9 +77,10 @@ bench: ready ## Twofold beside pg_recvlogical and Debezium: backlogs drained. QU
 bench-latency: ready ## From COMMIT and COMMIT PREPARED to what a consumer sees, beside Debezium.
 	@PYTHONPATH=benchmarks $(BIN)/python -m bench.latency $(ARGS)
 
-.PHONY: browser
-browser: ready ## The status page in Chromium, which must be on PATH.
-	$(BIN)/pytest -m slow tests/browser $(ARGS)
+.PHONY: screenshots
+screenshots: ready ## The status page in Chromium, which must be on PATH: tested, and its pictures in dist/screenshots.
+	mkdir -p dist/screenshots
+	TWOFOLD_SCREENSHOTS=dist/screenshots $(BIN)/pytest tests/browser $(ARGS)
 
 .PHONY: test-slow
 test-slow: ready ## The long forms of the tests. ARGS='-k name' chooses.
