@@ -34,6 +34,15 @@ MIN_SERVER_VERSION = 150000
 CONNECT_TIMEOUT_S = 10
 """Unless the connection string has its own. A server that takes longer is tried again by the run's back-off."""
 
+NOTICE_A_LOST_PEER = {
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+}
+"""Unless the connection string has its own. A server that vanished without a word (its machine, the network) is noticed within half a minute; by default Linux takes
+hours. A server that is there and lets one wait, for a lock as an example, is not ended by it."""
+
 
 def connect(conninfo: str, application_name: str = "twofold", *, replication: bool = False) -> Plain:
     """Open a connection in autocommit; with `replication` one that takes replication commands and simple queries only."""
@@ -44,8 +53,8 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
         "client_encoding": "UTF8",
         "options": f"{given.get('options') or ''} {own}".strip(),
     }
-    if "connect_timeout" not in given:
-        parameters["connect_timeout"] = str(CONNECT_TIMEOUT_S)
+    patience = {"connect_timeout": str(CONNECT_TIMEOUT_S), **NOTICE_A_LOST_PEER}
+    parameters |= {name: value for name, value in patience.items() if name not in given}
     if replication:
         parameters["replication"] = "database"
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -16,6 +17,7 @@ from integration.source.stream import PLAIN, Stream, Writer, make_slot, prepare,
 from twofold.errors import MissingGround, Refused, RunEnded, Unreachable
 from twofold.positions import Lsn
 from twofold.source import ground, identity, setup
+from twofold.source.connection import connect
 from twofold.source.session import ReplicationSession
 from twofold.source.trouble import SlotBusy
 from twofold.stack import PostgresServer
@@ -89,6 +91,15 @@ def test_a_silent_server_ends_the_run(database: str, prefix: str, writer: Writer
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("postgres", ["18"], indirect=True)
+@pytest.mark.parametrize(("own", "idle_s"), [("", 10), ("keepalives_idle=7", 7)])
+def test_every_connection_notices_a_server_that_vanished(database: str, own: str, idle_s: int) -> None:
+    with connect(f"{database} {own}") as connection, socket.socket(fileno=os.dup(connection.fileno())) as inside:
+        asked = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        assert [inside.getsockopt(socket.IPPROTO_TCP, option) for option in asked] == [idle_s, 5, 4, 30_000]
+        assert inside.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
 def test_a_terminated_stream_ends_the_run(database: str, prefix: str, writer: Writer) -> None:
     with streaming(database, prefix) as stream:
         writer.execute("SELECT pg_terminate_backend(%s)", [stream.session.backend_pid])
@@ -108,7 +119,7 @@ def test_a_publication_that_is_gone_is_refused(
     ):
         stream.until_mark(writer)
     assert ("WARNING:" in str(refused.value)) == (postgres.version >= 18)
-    assert any("is not there" in f.what for f in ground.examine(database, slot=prefix, publications=[prefix]))
+    assert any("does not exist" in f.what for f in ground.examine(database, slot=prefix, publications=[prefix]))
 
 
 def test_a_slot_that_is_not_there(database: str, prefix: str) -> None:
@@ -137,7 +148,7 @@ def test_a_server_that_was_never_made_for_it(own_postgres: Callable[..., Postgre
     )
     with pytest.raises(MissingGround) as error:
         ground.require(server.dsn(), slot="s", publications=["p"], two_phase=True)
-    for words in ("SET wal_level = logical", "all 0 replication slots are taken", "publication 'p' is not there"):
+    for words in ("SET wal_level = logical", "all 0 replication slots are taken", "publication 'p' does not exist"):
         assert words in str(error.value)
     findings = ground.examine(server.dsn(), slot="s", publications=[])
     assert any("max_prepared_transactions is 0" in f.what and not f.must for f in findings)
