@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from twofold.errors import MissingGround
 from twofold.source.connection import Plain, connect
 from twofold.source.identity import SlotState, slot_state
-from twofold.source.trouble import RELOAD, slot_holder
+from twofold.source.trouble import RELOAD, lost_slot, missing_publication, slot_holder
 
 FLOORS = {15: 19, 16: 15, 17: 11, 18: 6}
 """The first minor version in which two-phase decoding has no known bug."""
@@ -34,17 +34,28 @@ class Finding:
 
 
 def require(conninfo: str, *, slot: str, publications: Sequence[str] = (), two_phase: bool) -> tuple[Finding, ...]:
-    """Raise MissingGround with all that must be mended; else return the advice."""
+    """Raise MissingGround with all that must be mended; else return the advice. Refused: the slot is there, and its stream has a gap that nothing mends."""
+    if (state := slot_state(conninfo, slot)) is not None:
+        _refuse_a_gap(conninfo, state, publications)
     findings = examine(conninfo, slot=slot, publications=publications, two_phase=two_phase)
     if must := [finding for finding in findings if finding.must]:
         raise MissingGround("\n".join(map(str, must)))
     return findings
 
 
+def _refuse_a_gap(conninfo: str, state: SlotState, publications: Sequence[str]) -> None:
+    if state.lost:
+        raise lost_slot(state.name, state.invalidation_reason)
+    with connect(conninfo) as connection:
+        missing = _missing(connection, publications)
+    if missing:
+        raise missing_publication(f"{missing[0]!r} does not exist in this database")
+
+
 def examine(
     conninfo: str, *, slot: str, publications: Sequence[str] = (), two_phase: bool = True
 ) -> tuple[Finding, ...]:
-    """All that is wrong. `publications` are those that must be there: none before `twofold init`."""
+    """All that is wrong. `publications` are those that must be there, and not those that `twofold init` makes."""
     state = slot_state(conninfo, slot)
     with connect(conninfo) as connection:
         findings = [*_server(connection, slot_exists=state is not None, two_phase=two_phase)]
@@ -102,12 +113,18 @@ def known_bugs(version: int) -> tuple[Finding, ...]:
 
 
 def _publications(connection: Plain, wanted: Sequence[str]) -> list[Finding]:
-    rows = connection.execute("SELECT pubname FROM pg_catalog.pg_publication").fetchall()
-    missing = [name for name in wanted if (name,) not in rows]
     return [
-        Finding(f"publication {name!r} is not there", f"`twofold init`; if the slot has been used with it: {RELOAD}")
-        for name in missing
+        Finding(
+            f"publication {name!r} does not exist in this database",
+            f'CREATE PUBLICATION "{name}" FOR TABLE ..., or name the tables in source.tables, or correct source.publication',
+        )
+        for name in _missing(connection, wanted)
     ]
+
+
+def _missing(connection: Plain, wanted: Sequence[str]) -> list[str]:
+    rows = connection.execute("SELECT pubname FROM pg_catalog.pg_publication").fetchall()
+    return [name for name in wanted if (name,) not in rows]
 
 
 def _slot(conninfo: str, state: SlotState, database: str, *, two_phase: bool) -> list[Finding]:

@@ -83,7 +83,7 @@ def missing_publication(words: str) -> Refused:
         f"a publication of this slot is gone: {words}",
         at_stake="changes made while there is no publication are not sent, and making it again does not bring them back: "
         "the server decodes each change with the catalog of its own time",
-        repair=f"{RELOAD}: it makes the publication and reads the tables as they are",
+        repair=f"{RELOAD}: it makes the publication and reads the tables as they are; or correct source.publication if it is another",
     )
 
 

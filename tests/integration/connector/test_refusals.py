@@ -226,4 +226,5 @@ def test_a_setting_that_cannot_hold_is_named(
 
 def test_the_publication_is_gone(stopped: Installation) -> None:
     stopped.sql(f"DROP PUBLICATION {stopped.prefix}", INSERT.format(2))
-    refuses(stopped, "twofold init", kind=MissingGround)
+    refuses(stopped, "a publication of this slot is gone", "twofold reset")
+    init_refuses(stopped, "a publication of this slot is gone", "twofold reset")

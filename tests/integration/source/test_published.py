@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from twofold.errors import MissingGround
+from twofold.errors import Refused
 from twofold.source.published import published_tables
 
 TABLES = """
@@ -63,7 +63,7 @@ def test_columns_and_identity(database: str, connection: psycopg.Connection[Any]
         "listed": [("x", True), ("y", True)],
         "whole": [("a", True), ("b", True)],
     }
-    with pytest.raises(MissingGround, match="run twofold init"):
+    with pytest.raises(Refused, match="'nobody' does not exist in this database"):
         published_tables(database, "nobody")
 
 
