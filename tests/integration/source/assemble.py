@@ -174,36 +174,40 @@ def named(relation: Relation, row: Row) -> Named:
 
 @dataclass
 class Mirror:
-    """The tables as the committed transactions leave them: rows by key, or in a heap where there is none."""
+    """The tables as the committed transactions leave them. Rows are found by their key, or where there is none by all that they are, among those of the same `k`."""
 
     catalog: Catalog
     keys: dict[Relation, tuple[str, ...]] = field(default_factory=dict)
-    tables: dict[str, list[Named]] = field(default_factory=dict)
+    tables: dict[str, dict[object, list[Named]]] = field(default_factory=dict)
+
+    def rows(self, table: str) -> list[Named]:
+        return [row for rows in self.tables.get(table, {}).values() for row in rows]
 
     def apply(self, change: Change) -> None:
         if change.relation is None:
             return
-        rows = self.tables.setdefault(change.relation.table, [])
+        table = self.tables.setdefault(change.relation.table, {})
         if change.what == "TRUNCATE":
-            rows.clear()
+            table.clear()
             return
-        before = None if change.what == "INSERT" else self._remove(rows, change)
+        before = None if change.what == "INSERT" else self._remove(table, change)
         if change.new is not None:
             known = {**(before or {}), **(change.old if change.old_whole and change.old else {})}
             row = {n: known[n] if isinstance(v, Unchanged) else v for n, v in change.new.items()}
             assert not any(isinstance(v, Unchanged) for v in row.values())
-            rows.append(row)
+            table.setdefault(row["k"], []).append(row)
 
     def key(self, relation: Relation) -> tuple[str, ...]:
         if relation not in self.keys:
             self.keys[relation] = tuple(column.name for column in self.catalog.shape(relation).key)
         return self.keys[relation]
 
-    def _remove(self, rows: list[Named], change: Change) -> Named:
+    def _remove(self, table: dict[object, list[Named]], change: Change) -> Named:
         assert change.relation is not None
         looked_for = change.old if change.old is not None else change.new
         assert looked_for is not None
         names = self.key(change.relation) or tuple(looked_for)
+        rows = table.get(looked_for["k"], [])
         for number, row in enumerate(rows):
             if all(row.get(name) == looked_for[name] for name in names):
                 return rows.pop(number)

@@ -20,6 +20,7 @@ from twofold.source.messages import LogicalMessage, Message, Relation, StreamSta
 from twofold.source.session import Keepalive, ReplicationSession, SessionOptions
 
 DEADLINE_S = 30
+"""Without a message."""
 on_each_version = pytest.mark.parametrize("postgres", ["15", "16", "17", "18"], indirect=True)
 _marks = itertools.count(1)
 M = TypeVar("M")
@@ -58,13 +59,15 @@ class Stream:
         got: list[Message] = []
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
-            for _, message in self.read():
+            if new := self.read():
+                deadline = time.monotonic() + DEADLINE_S
+            for _, message in new:
                 if isinstance(message, LogicalMessage) and message.prefix == "mark" and not message.transactional:
                     if message.content == mark:
                         return got
                 else:
                     got.append(message)
-        raise AssertionError(f"{mark!r} did not come; got {got}")
+        raise AssertionError(f"{mark!r} did not come; got {len(got)} messages, the last of them {got[-20:]}")
 
     def confirm(self, position: Lsn) -> None:
         self.session.report(write=position, flush=position)

@@ -157,7 +157,7 @@ def check_tables(database: str, assembler: Assembler, *, binary: bool) -> None:
             assert result is not None
             columns = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
             there = [tuple(result.get_value(r, c) for c in range(result.nfields)) for r in range(result.ntuples)]
-            mirrored = [tuple(row.get(column) for column in columns) for row in mirror.tables.get(name, [])]
+            mirrored = [tuple(row.get(column) for column in columns) for row in mirror.rows(name)]
             assert sorted(mirrored, key=repr) == sorted(there, key=repr), name
 
 
