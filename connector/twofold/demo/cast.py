@@ -140,7 +140,7 @@ class Cast:
         """Source against mirror; status 0 if they are equal."""
         postgres = self.stack.postgres
         source = f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres?user=postgres"
-        with (self.folder / "verify.log").open("w") as log:
+        with self._verify_log.open("w") as log:
             return subprocess.run(
                 self._spark("verify", "--source", source, "--patience", "180"),
                 stdout=subprocess.PIPE,
@@ -149,10 +149,18 @@ class Cast:
                 check=False,
             )
 
+    def last_words_of_verify(self) -> str:
+        lines = self._verify_log.read_text().strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
     def stop(self) -> None:
         for process in (self.mirror, self.connector):
             if process is not None:
                 process.stop()
+
+    @property
+    def _verify_log(self) -> Path:
+        return self.folder / "verify.log"
 
     @property
     def _twofold(self) -> list[str]:

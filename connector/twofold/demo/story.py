@@ -152,7 +152,9 @@ class _Story:
         done = self.cast.verify()
         for line in done.stdout.strip().splitlines():
             t.say(f"  {line}")
-        t.check("the mirror tables equal the source", holds=done.returncode == 0)
+        equal = "the mirror tables equal the source"
+        why = "" if done.returncode == 0 else f" (status {done.returncode}: {self.cast.last_words_of_verify()})"
+        t.check(equal + why, holds=done.returncode == 0)
 
     def _transfer_and_wait(self, what: str) -> float:
         before = self.everyone.rows_in("transfer")
