@@ -102,7 +102,7 @@ def test_parked_ones_end_in_the_ledger_as_they_ended(connector: Maker) -> None:
 
 
 def test_more_in_doubt_than_the_pool(connector: Maker) -> None:
-    here = connector(prepared={"pool": 2, "hold": 3.0})
+    here = connector(prepared={"pool": 2, "hold": 1.0})
     with here.carrying():
         for n in range(20):
             here.prepare(f"g{n}", insert(n + 1))

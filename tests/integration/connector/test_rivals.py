@@ -133,16 +133,20 @@ def test_the_slots_connection_is_cut_many_times_while_two_compete(connector: Mak
 
 @pytest.mark.parametrize("times", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_the_connection_is_cut_in_the_middle_of_fencing(times: int, connector: Maker) -> None:
-    """Whoever lost the slot there goes on fencing for a moment, beside the one that has it now."""
+    """Whoever lost the slot there goes on fencing for a moment, beside the one that has it now; then the same with their parts exchanged."""
     here = connector()
     work = Workload(here, seed=4)
-    for place in ("fence_main", "after_takeover", "after_progress_read", "after_checks") * times:
-        slow = here.start(f"{place}=stop", ready=False)
+    for first, second in (("fence_main", "after_progress_read"), ("after_takeover", "after_checks")) * times:
+        slow = here.start(f"{first}=stop", ready=False)
         wait_until(partial(is_asleep, slow))
         cut(here)
-        heir = here.start()
-        slow.signal(signal.SIGCONT)
-        work.running = None
+        heir = here.start(f"{second}=stop", ready=False)
+        wait_until(partial(is_asleep, heir))
+        slow.signal(signal.SIGCONT)  # it fences on, beside one that has the slot and is half-way there
+        slow.wait_for("standing by:")
+        cut(here)
+        slow.wait_for("recovered:")
+        heir.signal(signal.SIGCONT)
         work.run()
         here.caught_up()
         slow.kill9()

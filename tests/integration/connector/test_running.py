@@ -56,7 +56,7 @@ def test_init_that_was_interrupted_is_taken_up(connector: Maker) -> None:
 def test_a_stop_commits_what_is_gathered_and_leaves_the_rest(connector: Maker) -> None:
     here = connector()
     work = Workload(here, seed=10)
-    for _ in range(3):
+    for _ in range(2):
         work.running = run = here.start()
         work.run()
         run.stop()

@@ -148,6 +148,7 @@ def test_postgresql_is_killed_under_a_running_connector(
     run.stop()
 
 
+@pytest.mark.slow  # tests/integration/evolution has its outages in the short form
 def test_the_registry_is_away_at_start_and_when_a_table_is_changed(
     connector: Maker, own_registry: Callable[[], RegistryServer]
 ) -> None:

@@ -76,9 +76,9 @@ def test_a_table_is_pinned_by_the_commit_that_has_its_first_row(connector: Maker
 
 def test_a_large_prepared_transaction_waits_on_disk(connector: Maker) -> None:
     """Opened from there, parked after the hold, over a kill, and committed."""
-    here = connector(spool={"memory": 100_000}, prepared={"hold": 2.0})
+    here = connector(spool={"memory": 20_000}, prepared={"hold": 2.0})
     run = here.start()
-    here.prepare("big", "INSERT INTO transfer SELECT n::text, n, 1 FROM generate_series(1, 20000) n")
+    here.prepare("big", "INSERT INTO transfer SELECT n::text, n, 1 FROM generate_series(1, 4000) n")
     rows = here.tail("transfer", isolation=UNCOMMITTED)
     assert rows.wait_for(lambda s: gid_of(s) == "big")
     wait_until(partial(ledger_has, here, "big", "parked"))
@@ -86,11 +86,11 @@ def test_a_large_prepared_transaction_waits_on_disk(connector: Maker) -> None:
     here.start()
     here.sql("INSERT INTO account VALUES (1, 1, '')", "COMMIT PREPARED 'big'")
     topics = here.check()
-    assert len([s for s in topics.rows if gid_of(s) == "big"]) == 20_000
+    assert len([s for s in topics.rows if gid_of(s) == "big"]) == 4000
 
 
 def test_a_topic_that_is_deleted_under_a_running_connector(connector: Maker, kafka: Any) -> None:
-    here = connector(kafka={"call_timeout": 5.0})
+    here = connector(kafka={"call_timeout": 2.0})
     run = here.start()
     here.sql("INSERT INTO account VALUES (1, 1, '')", "INSERT INTO transfer VALUES ('a', 1, 1)")
     here.caught_up()
