@@ -93,3 +93,7 @@ crash-matrix: ready ## Every death, one by one, and docs/crash-matrix.md with wh
 .PHONY: chaos
 chaos: ready ## Faults of all kinds under load, checked from outside. ARGS='--seed 1 --minutes 60 --faults all'; goes on where it stopped.
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
+
+.PHONY: alerts
+alerts: ready ## The alert rules on a real Prometheus: each on its fault, and none in an hour of load (TWOFOLD_ALERT_MINUTES).
+	$(BIN)/pytest -m 'slow or not slow' tests/integration/ops/test_alerts.py $(ARGS)
