@@ -1,4 +1,4 @@
-"""The logs that are explored, in words that `logs.Record` explains. Neighbouring records share a boundary in all of them, and every run ends in two crashes at most, anywhere."""
+"""The logs that are explored, in words that `logs.Record` explains. Neighbouring records share a boundary in all of them, and every run ends in two crashes at most, anywhere. What takes longest comes first."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from twofold.bridge import Policy
 SYNCHRONOUS = Policy(synchronous=True)
 
 FULL = (
+    scenario("large", "P1a L2bc P3d T4b K1 L5ab K3", turns=True, chunks=1),
     scenario("one", "T1a P2b T3a K2 T4b", turns=True, timeouts=1, parks=9),
     scenario("crossed", "P1a P2b T3c K2 T4b R1 T5a", timeouts=1),
     scenario("three", "P1a P2b P3c R2 T4b K3 K1 T5a"),
@@ -19,7 +20,6 @@ FULL = (
     scenario("by rule, and without rows", "Q1a E2 P3b X4 K2 K1 R3 T5ab"),
     scenario("prepared before two_phase_at", "H1a T2b P3c K1 T4a K3", timeouts=1),
     scenario("quiet", "T1a W2 P3b M4a T5a R3 M6b W7", turns=True, chunks=1),
-    scenario("large", "P1a L2bc P3d T4b K1 L5ab K3", turns=True, chunks=1),
     scenario("synchronous", "P1a T2b P3c K1 T4a R3 W5", pool=1, policy=SYNCHRONOUS, timeouts=1),
     scenario("opened at once", "P1a P2b K1 T3a P4a K2 R4 T5a", policy=Policy(open_at_once=True), timeouts=1),
 )
