@@ -23,8 +23,8 @@ from twofold.errors import RunEnded
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-BARRIER_LOOK_S = 0.2
-"""How often a load that waits behind the barrier looks whether it may begin, and reads keys again that were not visible yet."""
+BARRIER_LOOK_S, BARRIER_LOOK_S_MAX = 0.2, 3.0
+"""How often a load that waits behind the barrier looks whether it may begin: in a session of its own, so less and less often. Keys that were not visible yet are read again as often as at first."""
 TELL_S = 10.0
 """How often the log says how far a load is."""
 _LOOK_S = 0.2
@@ -43,6 +43,8 @@ class Load:
     holders: frozenset[tuple[str, int | None]] | None = None
     """Who held a lock when this session's barrier began, and still does; None: it has not begun."""
     not_before: float = 0.0
+    look_s: float = BARRIER_LOOK_S
+    """How long it will wait for its next look at the barrier."""
     estimate: int = 0
     """How many rows the planner expects; 0: not known yet."""
     told_at: float = 0.0
@@ -75,7 +77,7 @@ class Loader:
     def carry_on(self) -> bool:
         """False: it waits for somebody, try again later."""
         load = self._load
-        if load.place.reload:
+        while load.place.reload:
             self._begin_reload()
         if not self._through_barrier():
             return False
@@ -121,6 +123,7 @@ class Loader:
             if offered is not None:
                 verdict = self._settled(offered)
                 if verdict is None:
+                    self._reader.describe_anew()
                     chunk = None
                 elif verdict.state == "ready":
                     _log.info("backfill of %s: ready, %d rows", load.name, load.place.rows)

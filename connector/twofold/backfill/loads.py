@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 
 from twofold.backfill.chunk import Chunk, Done, Offer
-from twofold.backfill.loader import BARRIER_LOOK_S, Load, Loader
+from twofold.backfill.loader import BARRIER_LOOK_S_MAX, Load, Loader
 from twofold.backfill.reader import Reader
 from twofold.config import BackfillConfig
 from twofold.positions import Lsn
@@ -38,7 +38,7 @@ class Loads:
         self._offers: queue.SimpleQueue[tuple[Load, Offer]] = queue.SimpleQueue()
         self._chunks: list[Chunk] = []
         self._loads: dict[str, Load] = {}
-        self._readers: dict[str, Reader] = {}
+        self._readers: set[Reader] = set()
         self._failure: BaseException | None = None
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -101,7 +101,7 @@ class Loads:
             load.stopped.set()
         for _ in self._threads:
             self._queue.put(None)
-        for reader in list(self._readers.values()):
+        for reader in list(self._readers):
             reader.cancel()
         for thread in self._threads:
             thread.join(_CLOSE_WAIT_S)
@@ -121,7 +121,8 @@ class Loads:
         load.stopped.wait(max(0.0, load.not_before - time.monotonic()))
         if load.stopped.is_set():
             return
-        reader = self._readers[load.topic] = self._make_reader(load)
+        reader = self._make_reader(load)
+        self._readers.add(reader)
         loader = Loader(
             load,
             reader,
@@ -132,10 +133,11 @@ class Loads:
         )
         try:
             if not loader.carry_on():
-                load.not_before = time.monotonic() + BARRIER_LOOK_S
+                load.not_before = time.monotonic() + load.look_s
+                load.look_s = min(load.look_s * 1.5, BARRIER_LOOK_S_MAX)
                 self._queue.put(load)
         finally:
-            del self._readers[load.topic]
+            self._readers.discard(reader)
             reader.close()
 
     def _put(self, load: Load, offer: Offer) -> None:

@@ -1,6 +1,6 @@
 """The rule of the backfill: which rows of a chunk are published, and what must be remembered for that. Pure.
 
-A chunk is read under a snapshot while the stream goes on, and is published when the stream has passed the position at which reading ended. What a transaction that the snapshot does *not* see has
+A chunk is read under a snapshot while the stream goes on, and is published when the stream has passed every commit that the snapshot sees. What a transaction that the snapshot does *not* see has
 changed and the stream has published is newer than the chunk's row: it is dropped. Visibility is by xid, so it is exact; a position would not do, because a commit is in the write-ahead log, and may
 have been streamed and published, before a new snapshot sees it.
 

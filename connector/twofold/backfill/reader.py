@@ -52,6 +52,10 @@ class Reader:
     def close(self) -> None:
         self._copier.close()
 
+    def describe_anew(self) -> None:
+        """The stream has said something else of the table since it was asked how to encode it."""
+        self._known = None
+
     def writers(self) -> tuple[locks.Holder, ...]:
         """Who may be writing to the table now."""
         return self._copier.writers()
@@ -107,7 +111,7 @@ class Reader:
             copying=copying,
             lists=lists,
             snapshot=Snapshot.parse(view.snapshot),
-            end_lsn=self._copier.end_of_log(),
+            end_lsn=view.lsn,
             last=last,
             among=among,
             scanned=not among and not full and rows < self._chunk_rows,
@@ -145,7 +149,7 @@ class Reader:
             copying=copying,
             lists=[],
             snapshot=Snapshot.parse(view.snapshot),
-            end_lsn=self._copier.end_of_log(),
+            end_lsn=view.lsn,
             last=None,
             among=frozenset(),
             scanned=True,

@@ -33,9 +33,10 @@ _IS_PARTITIONED = """
 SELECT c.relkind = 'p' FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %s AND c.relname = %s
 """
+# The snapshot is taken before the columns are computed: the log's end lies behind every commit that it sees.
 _SNAPSHOT = """
 SELECT pg_catalog.pg_current_snapshot()::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-       pg_catalog.pg_current_wal_insert_lsn()::text
+       pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.current_setting('wal_block_size')::int
 """
 
 
@@ -49,7 +50,7 @@ class View:
     """As pg_current_snapshot() writes it."""
     at_us: int
     lsn: Lsn
-    """Where the write-ahead log ended shortly before."""
+    """Behind every commit that the snapshot sees. Not behind all that happens while it is read, and need not be: the stream brings that behind the rows."""
 
 
 class Copier:
@@ -81,7 +82,7 @@ class Copier:
             row = connection.execute(_SNAPSHOT).fetchone()
             assert row is not None
             described = describe(connection, self._publication, self._schema, self._table)
-            yield View(described, row[0], row[1], parse_lsn(row[2]))
+            yield View(described, row[0], row[1], _reached(parse_lsn(row[2]), row[3]))
         except psycopg.Error as error:
             raise self._error(error) from error
         finally:
@@ -130,21 +131,16 @@ class Copier:
         wait_for_all(self._connection, f"twofold_barrier_{self._connection.info.backend_pid}")
         return True
 
-    def end_of_log(self) -> Lsn:
-        """Behind every commit that a snapshot taken before sees."""
-        row = self._connection.execute(
-            "SELECT pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.current_setting('wal_block_size')::int"
-        ).fetchone()
-        assert row is not None
-        lsn, page = parse_lsn(row[0]), row[1]
-        # At a page's beginning the insert position is behind the page's header, and the stream's is not until more is written.
-        return Lsn(lsn - lsn % page) if lsn % page <= _PAGE_HEADER_BYTES_MAX else lsn
-
     def _error(self, error: psycopg.Error) -> Exception:
         name = f"{self._schema}.{self._table}"
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             return _forbidden(name, self._connection, error)
         return RunEnded(f"the backfill of {name}: {words_of(error)}")
+
+
+def _reached(lsn: Lsn, page: int) -> Lsn:
+    """What the stream reaches when it has sent all before the insert position: that is behind a page's header at the page's beginning, and the stream is not until more is written."""
+    return Lsn(lsn - lsn % page) if lsn % page <= _PAGE_HEADER_BYTES_MAX else lsn
 
 
 def _messages(pgconn: PGconn, copy: psycopg.Copy) -> Iterator[bytes]:

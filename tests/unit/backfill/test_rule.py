@@ -1,4 +1,5 @@
-"""The backfill's rule in random histories: plain and prepared transactions, truncates and partial updates run while chunks are read under snapshots, with restarts. The product's own rule decides.
+"""The backfill's rule in random histories: plain and prepared transactions, truncates and partial updates run while chunks are read under snapshots, one ahead of the other, with restarts. The product's
+own rule decides.
 
 A commit is in the log, and may be streamed and published, some time before snapshots see it. At the end the topic, folded by key, must be the table. Each part of the rule is left out once, and then
 some history ends wrong.
@@ -61,6 +62,7 @@ class History:
         self.chunks = [list(chunk) for chunk in CHUNKS]
         self.again: set[bytes] = set()
         self.pending: Chunk | None = None
+        self.ahead: Chunk | None = None
         self.barrier: list[Transaction] | None = None
         self.open: set[int] = set()
 
@@ -117,7 +119,7 @@ class History:
     def stream(self) -> None:
         kind, t = self.log[self.streamed]
         self.streamed += 1
-        in_backfill = bool(self.chunks or self.pending or self.again)
+        in_backfill = bool(self.chunks or self.pending or self.ahead or self.again)
         if kind == "prepare" and self.mutant == "open_in_backfill" and in_backfill:
             self.topic += [(*change, t) for change in t.changes]
             self.open.add(t.xid)
@@ -142,9 +144,8 @@ class History:
     def restart(self) -> None:
         """The session's memory is lost; what is published, and how far the backfill is, are not."""
         self.memory = Memory()
-        if self.pending and not self.pending.again:
-            self.chunks.insert(0, self.pending.keys)
-        self.pending = None
+        self.chunks = [chunk.keys for chunk in (self.pending, self.ahead) if chunk and not chunk.again] + self.chunks
+        self.pending = self.ahead = None
         if self.mutant != "no_barrier":
             self.barrier = [*self.active, *self.invisible]
 
@@ -154,8 +155,8 @@ class History:
             if self.barrier:
                 return
         self.barrier = None
-        again = bool(self.again)
-        keys = sorted(self.again) if again else self.chunks.pop(0)
+        again = bool(self.unclear())
+        keys = sorted(self.unclear()) if again else self.chunks.pop(0)
         in_progress = [t.xid for t in self.active + self.prepared + self.invisible]
         snapshot = Snapshot.parse(
             f"{min([*in_progress, self.next_xid])}:{self.next_xid}:{','.join(map(str, in_progress))}"
@@ -163,11 +164,19 @@ class History:
         if self.mutant == "forget":
             self.memory = Memory()
         rows = {k: self.table[k] for k in keys if k in self.table}
-        self.pending = Chunk(keys, rows, snapshot, len(self.log), again)
+        chunk = Chunk(keys, rows, snapshot, len(self.log), again)
+        if self.pending:
+            self.ahead = chunk
+        else:
+            self.pending = chunk
+
+    def unclear(self) -> set[bytes]:
+        """The keys to be read again, but for those that just are."""
+        return self.again - set(self.pending.keys if self.pending and self.pending.again else ())
 
     def publish(self) -> None:
         assert self.pending
-        chunk, self.pending = self.pending, None
+        chunk, self.pending, self.ahead = self.pending, self.ahead, None
         drop = self.memory.judge(chunk.snapshot)
         if self.mutant != "no_drop":
             gone = set(chunk.rows) if drop.everything else drop.keys
@@ -194,7 +203,7 @@ class History:
             self.appear(pick(self.invisible))
         elif chance < 0.88 and self.streamed < len(self.log):
             self.stream()
-        elif chance < 0.92 and self.pending is None and (self.chunks or self.again):
+        elif chance < 0.92 and self.ahead is None and (self.chunks or self.unclear()):
             self.read()
         elif chance < 0.925:
             self.restart()
