@@ -10,6 +10,7 @@ version. A test that kills or reconfigures a server takes its own: `own_postgres
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -112,6 +113,8 @@ def kafka(stack_folder: Path, request: pytest.FixtureRequest) -> Iterator[Kafka]
             cluster = KafkaCluster(stack_folder / "kafka")
             ending.callback(cluster.stop)
             cluster.start()
+            # Clients that tests have let go end before it does; else they cry for a broker below pytest's closing line.
+            ending.callback(gc.collect)
             yield cluster
 
 
