@@ -98,6 +98,19 @@ def check(history: History) -> list[Violation]:
     ]
 
 
+def exactly_once(history: History) -> list[Violation]:
+    """Of topics without commit records: transactions against the journals, and the versions of each register."""
+    found = list(_exactly_once(history, _transactions(history, {})))
+    last: dict[Key, Record] = {}
+    for record in history.rows:
+        if history.table(record.topic) == "register" and record.value and record.value["after"]:
+            key = _plain(record.key)
+            if key in last and record.value["after"]["version"] != last[key].value["after"]["version"] + 1:
+                found.append(Violation("order", f"register {record.key}", show([last[key], record])))
+            last[key] = record
+    return found
+
+
 def show(records: Iterable[Record]) -> tuple[str, ...]:
     """As a person reads them; large values are cut."""
     lines = []

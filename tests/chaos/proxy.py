@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -36,9 +38,8 @@ class Front:
         self._changed = asyncio.Event()
         self._links: set[Link] = set()
 
-    async def serve(self) -> None:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        await server.serve_forever()
+    async def listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
     def change(self, mode: str, seconds: float, target: int | None) -> None:
         self.mode, self.seconds = mode, seconds
@@ -69,7 +70,7 @@ class Front:
                 raise ConnectionRefusedError
             there, back = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
-            writer.transport.abort()
+            reset(writer)
             return
         link = Link(self, writer, back)
         self._links.add(link)
@@ -81,7 +82,7 @@ class Front:
             for pump in pumps:
                 pump.cancel()
         finally:
-            link.reset()
+            link.close()
             self._links.discard(link)
 
 
@@ -107,22 +108,35 @@ class Link:
         if self._forgotten:
             await asyncio.sleep(FORGOTTEN_S)
 
+    def close(self) -> None:
+        """What was written still goes out."""
+        for side in self._sides:
+            side.close()
+
     def reset(self) -> None:
         for side in self._sides:
-            side.transport.abort()
+            reset(side)
+
+
+def reset(side: asyncio.StreamWriter) -> None:
+    """At once, and the peer is told so: without lingering, an abort is a RST."""
+    connection = side.get_extra_info("socket")
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    side.transport.abort()
 
 
 async def main(pairs: list[str]) -> None:
     fronts = {port: Front(port, target) for port, target in (map(int, pair.split(":")) for pair in pairs)}
-    serving = [asyncio.ensure_future(front.serve()) for front in fronts.values()]
+    listening = [await front.listen() for front in fronts.values()]
     commands = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     while line := await commands.readline():
         wanted = json.loads(line)
         fronts[wanted["front"]].change(wanted["mode"], wanted.get("seconds", 0.0), wanted.get("target"))
         print("done", flush=True)
-    for task in serving:
-        task.cancel()
+    for server in listening:
+        server.close()
 
 
 class Proxy:

@@ -22,9 +22,11 @@ from chaos.faults import Faults
 from chaos.ground import Database, Servers, write_configuration
 from chaos.journal import Writer
 from chaos.keeper import Keeper
+from chaos.mirror import MirrorJob
 from chaos.plan import LANES, Plan, draw
 from chaos.reading import avro, read_all
 
+TESTS = Path(__file__).parents[1]
 CLIENTS = 5
 CAUGHT_UP_S = 120.0
 """After the last fault is healed, what was committed must be visible within this time."""
@@ -43,6 +45,7 @@ class Result:
     transactions: int = 0
     records: int = 0
     commits: int = 0
+    cuts: int = 0
     starts: int = 0
     caught_up_s: float = 0.0
     violations: int = 0
@@ -56,7 +59,7 @@ class Trial:
     """Made of a seed; `run` once."""
 
     def __init__(
-        self, seed: int, seconds: float, kinds: Collection[str], servers: Servers, folder: Path, product: Path | None, say: Callable[[str], None]
+        self, seed: int, seconds: float, kinds: Collection[str], servers: Servers, folder: Path, product: Path | None, say: Callable[[str], None], *, patience_s: float = CAUGHT_UP_S
     ) -> None:  # fmt: skip
         self.plan: Plan = draw(seed, kinds)
         self.seconds = seconds
@@ -64,12 +67,15 @@ class Trial:
         self.servers = servers
         self.folder = folder
         self.say = say
+        self.patience_s = patience_s
         self.prefix = f"chaos{seed}_{os.getpid()}_{time.time_ns() % 1_000_000}"
         self.file = folder / "twofold.toml"
         self.journal = folder / "journal"
         self.environment = {"PYTHONUNBUFFERED": "1"}
         if product is not None:
-            self.environment["PYTHONPATH"] = f"{product / 'connector'}:{product / 'avro'}"
+            self.environment["PYTHONPATH"] = ":".join(
+                str(product / part) for part in ("connector", "avro", "spark_jobs")
+            )
         self.violations: list[str] = []
 
     def run(self) -> Result:
@@ -88,11 +94,12 @@ class Trial:
             if self.plan.settings.postgres is not None:
                 database.make_standby()
             connectors = [self._connector(name, ending) for name in ("one", "two")]
+            mirror = self._mirror(ending)
             faults = Faults(
                 servers=self.servers,
                 database=database,
                 connectors=connectors,
-                spark=None,
+                spark=mirror.keeper if mirror else None,
                 spool=spool,
                 clock=self.folder / "clock",
                 slot=self.prefix,
@@ -104,11 +111,13 @@ class Trial:
             result.caught_up_s = self._caught_up(database)
             tables = [*workload.KEYS, "bulk", "notes", "marks"]
             (self.journal / "source.json").write_text(json.dumps(workload.source_tables(database.dsn, tables)))
-            for connector in connectors:
+            for connector in [*connectors, *([mirror.keeper] if mirror else [])]:
                 connector.close()
                 self.violations += [f"gave up: {connector.name} ended with {status}: {words}" for status, words in connector.ended]  # fmt: skip
             result.starts = sum(connector.starts for connector in connectors)
             checked = self._check()
+            if mirror is not None:
+                self._check_mirror(mirror, result)
         result.faults, result.told = dict(sorted(faults.done.items())), dict(told)
         for name in ("transactions", "records", "commits", "kinds"):
             setattr(result, name, checked.get(name, getattr(result, name)))
@@ -128,9 +137,27 @@ class Trial:
             }  # fmt: skip
         command = [sys.executable, "-m", "twofold", "-c", str(self.file), "run"]
         keeper = Keeper(f"connector {name}", command, self.folder / f"{name}.log", environment)
-        ending.callback(keeper.close)
         keeper.start()
+        ending.callback(keeper.close)
         return keeper
+
+    def _mirror(self, ending: ExitStack) -> MirrorJob | None:
+        if not any(kind.startswith("spark") for kind in self.kinds):
+            return None
+        environment = {**self.environment, "PYTHONPATH": f"{self.environment.get('PYTHONPATH', '')}:{TESTS}"}
+        job = MirrorJob(self.folder, self.servers.kafka.bootstrap, self.servers.registry_url, self.prefix, environment)
+        job.keeper.start()
+        ending.callback(job.keeper.close)
+        return job
+
+    def _check_mirror(self, mirror: MirrorJob, result: Result) -> None:
+        try:
+            found, lines = mirror.check()
+        except RuntimeError as error:
+            self.violations.append(f"mirror: {error}")
+            return
+        result.cuts = found["cuts"]
+        self.violations += lines
 
     def _spool(self, ending: ExitStack) -> Path:
         """A file system of its own that can be filled, where the machine lets us mount one."""
@@ -197,16 +224,16 @@ class Trial:
         writer.told("end", "committed")
         writer.close()
         decode = avro(self.servers.registry_url)
-        while time.monotonic() < begun + CAUGHT_UP_S:
+        while time.monotonic() < begun + self.patience_s:
             last = self._last_commit(decode)
             if last is not None and last["applied_lsn"] > row[0] and not last["backfilling"]:
                 return round(time.monotonic() - begun, 1)
             time.sleep(0.3)
         self.violations.append(
-            f"staleness: after {CAUGHT_UP_S:.0f} s without faults the topics are not there yet (last commit record: {str(last)[:300]}); the connectors say:\n"
+            f"staleness: after {self.patience_s:.0f} s without faults the topics are not there yet (last commit record: {str(last)[:300]}); the connectors say:\n"
             + "\n".join("\n".join((self.folder / f"{n}.log").read_text(errors="replace").splitlines()[-8:]) for n in ("one", "two"))
         )  # fmt: skip
-        return CAUGHT_UP_S
+        return self.patience_s
 
     def _last_commit(self, decode: Any) -> Any:
         records = read_all(self.servers.kafka.bootstrap, decode, [f"{self.prefix}.commits"])

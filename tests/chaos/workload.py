@@ -103,11 +103,9 @@ class Client(threading.Thread):
     def _transaction(self, connection: psycopg.Connection[Any]) -> None:
         self._given += 1
         name, chance = f"{self.number}-{self._given}", self._rng.random()
-        gid = f"gid {name} é'" if chance < 0.25 else None
-        if gid and chance < 0.05:
-            gid = f"again {self.number}"  # used over and over
-            if any(gid == other for _, _, other, _ in self._in_doubt):
-                return
+        gid = self._gid(chance, name)
+        if any(gid == other for _, _, other, _ in self._in_doubt):
+            return
         self._ops = []
         try:
             connection.execute("BEGIN")
@@ -130,6 +128,12 @@ class Client(threading.Thread):
         else:
             self._begun(name, None)
             self._ask(connection, name, "COMMIT", "committed")
+
+    def _gid(self, chance: float, name: str) -> str | None:
+        """Of a transaction that is to be prepared; some are used over and over."""
+        if chance >= 0.25:
+            return None
+        return f"again {self.number}" if chance < 0.05 else f"gid {name} é'"
 
     def _begun(self, name: str, gid: str | None, *, rolled_back: bool = False) -> None:
         self._journal.begun(name, gid, self._ops)
@@ -174,13 +178,12 @@ class Client(threading.Thread):
     # What a transaction is made of
 
     def _piece(self, connection: psycopg.Connection[Any]) -> None:
-        pieces, weights = zip(*_PIECES, strict=True)
-        (piece,) = self._rng.choices(pieces, weights)
+        (piece,) = self._rng.choices(list(_PIECES), list(_PIECES.values()))
         taken_back = self._rng.random() < 0.12
         before = len(self._ops)
         if taken_back:
             connection.execute("SAVEPOINT a")
-        piece(self, connection)
+        getattr(self, piece)(connection)
         if taken_back:
             connection.execute("ROLLBACK TO SAVEPOINT a")
             del self._ops[before:]
@@ -278,10 +281,9 @@ class Client(threading.Thread):
             self._one(connection, "bulk", "d", "DELETE FROM bulk WHERE id >= %s AND id < %s RETURNING id", first, first + rows // 2)  # fmt: skip
 
 
-_PIECES: Final[list[tuple[Callable[[Client, psycopg.Connection[Any]], None], float]]] = [
-    (Client._transfer, 6), (Client._register, 5), (Client._append, 4), (Client._note, 2), (Client._doc, 4), (Client._scratch, 4), (Client._shape, 3), (Client._message, 1),
-    (Client._nothing, 1), (Client._bulk, 0.25),
-]  # fmt: skip
+_PIECES: Final = {
+    "_transfer": 6, "_register": 5, "_append": 4, "_note": 2, "_doc": 4, "_scratch": 4, "_shape": 3, "_message": 1, "_nothing": 1, "_bulk": 0.25,
+}  # fmt: skip
 
 
 def settle(dsn: str, seed: int) -> None:

@@ -1,0 +1,56 @@
+"""The Spark job of a round: kept running under faults, then brought to the end of the topics and checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chaos.keeper import Keeper
+from twofold.stack import spark_java_home
+
+# Java's first compiler alone: the round is over before the second would pay.
+_QUICK = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+_ENDS_WITH_KAFKA = (1, 8)
+"""Without its brokers a job may end with the error that Spark had; who keeps it starts it again."""
+_TO_THE_END_S = 240
+
+
+class MirrorJob:
+    """`python -m twofold_spark mirror` into a lake of the round's own."""
+
+    def __init__(
+        self, folder: Path, bootstrap: str, registry: str, prefix: str, environment: Mapping[str, str]
+    ) -> None:
+        self.lake = folder / "lake"
+        self._journal = folder / "journal"
+        self._environment = {**environment, **_QUICK, "JAVA_HOME": str(spark_java_home())}
+        self._command = [
+            sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", registry, "--prefix", prefix, "--warehouse", str(self.lake),
+            "--batch-rows", "20000", "--maintain-every", "20",
+        ]  # fmt: skip
+        self.keeper = Keeper(
+            "mirror", [*self._command, "--trigger", "interval=1s"], folder / "mirror.log", self._environment, allowed=_ENDS_WITH_KAFKA
+        )  # fmt: skip
+
+    def check(self) -> tuple[dict[str, Any], list[str]]:
+        """What the checker's other half says, and its lines."""
+        self.keeper.close()
+        self._run([*self._command, "--trigger", "available-now"])
+        jars = self._run([sys.executable, "-m", "twofold_spark", "jars"]).strip()
+        command = [sys.executable, "-m", "chaos.tables", "--warehouse", str(self.lake), "--journal", str(self._journal), "--jars", jars]  # fmt: skip
+        lines = self._run(command, statuses=(0, 1)).splitlines()
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found, lines[:-1]
+
+    def _run(self, command: list[str], statuses: tuple[int, ...] = (0,)) -> str:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_TO_THE_END_S, env={**os.environ, **self._environment}
+        )  # fmt: skip
+        if done.returncode not in statuses:
+            raise RuntimeError(f"{' '.join(command[:4])} ended with {done.returncode}: {done.stderr[-3000:]}")
+        return done.stdout

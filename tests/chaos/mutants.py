@@ -1,0 +1,106 @@
+"""Breaks of single lines of the product, each in a copy, under faults: the suite must find every one.
+
+    python -m chaos.mutants [--only NAME,...]
+
+For each: a copy of the product with the one line broken, a round of faults on it, and a verdict. The last line is JSON; exit status 1: one of them was not found. What is found, and how, is in docs/chaos.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.__main__ import say
+from chaos.ground import Servers
+from chaos.plan import LANES
+from chaos.trial import Trial
+from twofold.stack import temporary_folder
+
+ROOT = Path(__file__).parents[2]
+ROUND_S = 30.0
+DEATHS = frozenset(LANES["connector"]) - {"connector-outlasted"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`old`, which is there once, becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    spark: bool = False
+
+
+MUTANTS = (
+    Mutant("the record at the boundary is skipped", "connector/twofold/bridge/state.py", "return start_lsn < self.resume_lsn", "return start_lsn <= self.resume_lsn"),
+    Mutant("what is in Kafka is not skipped", "connector/twofold/bridge/state.py", "return start_lsn < self.resume_lsn", "return False"),
+    Mutant("flush does not wait for prepares", "connector/twofold/bridge/feedback.py", "return min(reachable, oldest_unresolved(state), oldest_uncommitted(state))", "return reachable"),
+    Mutant("a sequence number for progress alone", "connector/twofold/bridge/group.py", "state.sequence + (1 if state.group.rows else 0)", "state.sequence + 1"),
+    Mutant("the ledger is not told of outcomes", "connector/twofold/bridge/prepared.py", "    out.append(NoteInDoubt(identity, how))", "    pass"),
+    Mutant("a rollback commits", "connector/twofold/sink/publisher.py", "self._pool[slot].abort()", "self._pool[slot].commit()"),
+    Mutant("no progress with a commit record", "connector/twofold/sink/publisher.py", "self._write(producer, self._names.progress, self._progress_records(progress, pins))", "self._write(producer, self._names.progress, [] if commit else self._progress_records(progress, pins))"),
+    Mutant("ranges begin at their end", "connector/twofold/sink/publisher.py", "Range(w.topic, w.partition, w.first, w.last, w.count)", "Range(w.topic, w.partition, w.last, w.last, w.count)"),
+    Mutant("progress is read uncommitted", "connector/twofold/sink/client.py", '"isolation.level": "read_committed"', '"isolation.level": "read_uncommitted"'),
+    Mutant("recovery goes by the slot", "connector/twofold/runner/recovery.py", "applied_lsn=Lsn(progress.applied_lsn),", "applied_lsn=slot.confirmed_flush,"),
+    Mutant("recovery has read what it has not", "connector/twofold/runner/recovery.py", "confirmed_lsn=slot.confirmed_flush,", "confirmed_lsn=Lsn(progress.applied_lsn),"),
+    Mutant("chunks take the place of changes", "connector/twofold/backfill/plan.py", "keys=frozenset().union(*(changes.keys for changes in unseen)),", "keys=frozenset(),"),
+    Mutant("savepoints of streamed transactions stay", "connector/twofold/runner/streamed.py", "self._streamed[xid].take_back(subxid)", "pass"),
+    Mutant("the mirror takes a key's first row", "spark_jobs/twofold_spark/fold.py", 'f.max(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', 'f.min(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', spark=True),
+)  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos.mutants")
+    parser.add_argument("--only", default="", help="names or beginnings of names, with commas")
+    parser.add_argument("--rounds", type=int, default=3, help="seeds that are tried for one that is not found")
+    options = parser.parse_args()
+    chosen = [m for m in MUTANTS if m.name.startswith(tuple(options.only.split(",")))]
+    verdicts: dict[str, list[str]] = {}
+    with ExitStack() as ending:
+        folder = temporary_folder()
+        servers = Servers(folder, ending)
+        for mutant in chosen:
+            product = break_copy(mutant, folder / "product")
+            for seed in range(1, options.rounds + 1):
+                verdicts[mutant.name] = tried(mutant, seed, servers, folder, product)
+                if verdicts[mutant.name]:
+                    break
+            say(f"mutant {mutant.name!r}: {verdicts[mutant.name] or 'NOT FOUND'}")
+    shutil.rmtree(folder, ignore_errors=True)
+    missed = [name for name, kinds in verdicts.items() if not kinds]
+    print(json.dumps({"mutants": len(verdicts), "found": len(verdicts) - len(missed), "missed": missed}))
+    return 1 if missed else 0
+
+
+def tried(mutant: Mutant, seed: int, servers: Servers, folder: Path, product: Path) -> list[str]:
+    """The kinds of violations that were found."""
+    kinds = DEATHS | ({"spark-kill"} if mutant.spark else frozenset())
+    room = folder / f"mutant-{seed}"
+    shutil.rmtree(room, ignore_errors=True)
+    try:
+        return Trial(seed, ROUND_S, kinds, servers, room, product, say, patience_s=30).run().kinds
+    except RuntimeError as error:
+        return [f"fails: {str(error).strip().splitlines()[-1][:100]}"]
+
+
+def break_copy(mutant: Mutant, folder: Path) -> Path:
+    """A copy with one line broken. Compiled modules come along: they are not what is broken."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for part in ("connector", "avro", "spark_jobs"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    file = folder / mutant.file
+    text = file.read_text()
+    if text.count(mutant.old) != 1:
+        raise SystemExit(f"mutant {mutant.name!r}: {mutant.file} has {text.count(mutant.old)} times {mutant.old!r}")
+    file.write_text(text.replace(mutant.old, mutant.new))
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(main())
