@@ -15,8 +15,9 @@ from fix_connector import Installation, Maker, Running, wait_until
 from fix_crashes import Died
 from twofold.stack import KafkaCluster, PostgresServer, RegistryServer
 
+IN_RECOVERY = ("fence_main", "fence_prepared:2", "after_takeover", "after_progress_read")
 EVERY_STATE = (
-    *("fence_main", "fence_prepared:2", "after_takeover", "after_progress_read"),
+    *IN_RECOVERY,
     *("after_begin:4", "after_produce:3", "after_flush:2", "before_commit:3", "after_commit:4"),
     *("before_open", "after_open:2", "before_abort", "after_abort"),
 )
@@ -41,7 +42,7 @@ def test_the_broker_is_killed_and_comes_back(
     here = connector(kafka_server=kafka, kafka={"call_timeout": 10.0})
     work = Workload(here, seed=7)
     for place in places:
-        run = here.start(f"{place}=stop", ready=False)
+        run = here.start(f"{place}=stop", ready=place not in IN_RECOVERY)
         work.run()
         wait_until(partial(is_asleep, run), what=place)
         kafka.kill()
