@@ -97,3 +97,11 @@ chaos: ready ## Faults of all kinds under load, checked from outside. ARGS='--se
 .PHONY: alerts
 alerts: ready ## The alert rules on a real Prometheus: each on its fault, and none in an hour of load (TWOFOLD_ALERT_MINUTES).
 	$(BIN)/pytest -m 'slow or not slow' tests/integration/ops/test_alerts.py $(ARGS)
+
+.PHONY: docs
+docs: ready ## The documentation as a site, in dist/docs; links that lead nowhere fail it.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+.PHONY: tutorial
+tutorial: ready ## docs/tutorial.md, word by word.
+	$(BIN)/pytest -m slow tests/integration/demo/test_tutorial.py

@@ -1,0 +1,63 @@
+"""docs/tutorial.md, word by word: each grey box is typed into one shell, and what it says must be the box below."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[3] / "docs/tutorial.md"
+BOX = re.compile(r"^```(sh|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+MARK = "--- that was the box, with status"
+
+
+def matches(said: str, shown: str) -> bool:
+    pattern = re.escape(shown.strip()).replace(re.escape("..."), ".*?")
+    return re.fullmatch(pattern, said.strip(), re.DOTALL) is not None
+
+
+def test_matching() -> None:
+    assert matches("a 1 b\nc\nd", "a ... b\n...\nd")
+    assert not matches("a b\nx", "a b")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_tutorial(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    shell = subprocess.Popen(
+        ["bash", "-m"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path, env=environment, text=True
+    )
+    assert shell.stdin is not None
+    assert shell.stdout is not None
+
+    def typed(box: str) -> str:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        shell.stdin.write(f'{box}\necho "{MARK} $?"\n')
+        shell.stdin.flush()
+        said: list[str] = []
+        for line in shell.stdout:
+            if line.startswith(MARK):
+                assert line == f"{MARK} 0\n", f"{box}\nended with {line}{''.join(said)}"
+                return "".join(said)
+            said.append(line)
+        raise AssertionError(f"the shell has ended in {box}: {said}")
+
+    try:
+        boxes = [*BOX.findall(PAGE.read_text()), ("end", "")]
+        for (kind, box), (following, shown) in pairwise(boxes):
+            if kind == "sh":
+                said = typed(box)
+                if following == "text":
+                    assert matches(said, shown), f"typed:\n{box}\nsaid:\n{said}\nshown:\n{shown}"
+    finally:
+        shell.stdin.write("kill -9 %% 2> /dev/null; twofold stack down --folder $PWD/stack\n")
+        shell.stdin.close()
+        shell.wait(60)
+        shell.stdout.close()
