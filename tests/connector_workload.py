@@ -79,7 +79,7 @@ class Workload:
         self._connection.execute(f"PREPARE TRANSACTION {_quoted(gid)}")
         running = self.running
         if open_it and running is not None:
-            self._seen.wait_for(lambda s: gid_of(s) == gid or _parked(s, gid), unless=lambda: running.dead)
+            self._seen.wait_for(lambda s: gid_of(s) == gid or _parked(s, gid), unless=lambda: running.still)
         return gid
 
     def commit(self, gid: str) -> None:

@@ -57,6 +57,11 @@ class Running:
         """Stopped by SIGSTOP."""
         return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
+    @property
+    def still(self) -> bool:
+        """Dead or asleep."""
+        return self.dead or self.asleep
+
     def said(self) -> str:
         return self.log.read_text()
 

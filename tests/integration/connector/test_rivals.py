@@ -53,7 +53,7 @@ def test_one_that_slept_until_another_took_over_is_refused_and_stands_by(place: 
     """Everything waits in the spool's files, which both would find in the same folder."""
     here = connector(spool={"memory": 0})
     work = Workload(here, seed=2)
-    sleeper = here.start(place)
+    work.running = sleeper = here.start(place)
     threading.Thread(target=cut_the_slot_when_asleep, args=(here, sleeper), daemon=True).start()
     work.run()
     wait_until(lambda: sleeper.asleep, what="the failpoint is reached")

@@ -42,9 +42,10 @@ def test_the_broker_is_killed_and_comes_back(
     here = connector(kafka_server=kafka, kafka={"call_timeout": 10.0})
     work = Workload(here, seed=7)
     for place in places:
-        run = here.start(f"{place}=stop", ready=place not in IN_RECOVERY)
+        work.running = run = here.start(f"{place}=stop", ready=place not in IN_RECOVERY)
         work.run()
         wait_until(partial(is_asleep, run), what=place)
+        work.running = None
         kafka.kill()
         run.signal(signal.SIGCONT)
         work.run()
@@ -62,7 +63,7 @@ def test_the_broker_is_killed_and_comes_back(
 def test_a_transaction_that_the_broker_timed_out(place: str, connector: Maker) -> None:
     here = connector(kafka={"transaction_timeout": 2.0}, prepared={"hold": 1.5})
     work = Workload(here, seed=8)
-    run = here.start(f"{place}=stop")
+    work.running = run = here.start(f"{place}=stop")
     work.run()
     wait_until(partial(is_asleep, run))
     wait_until(lambda: readable_to_the_end(here), 60, "the broker has ended the transaction")
