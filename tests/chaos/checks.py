@@ -5,6 +5,7 @@ They know the topics' public contract and nothing of the product. Each violation
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -60,6 +61,10 @@ class Transaction:
     rows: list[Record] = field(default_factory=list)
     commits: set[int] = field(default_factory=set)
     """Sequence numbers of the commit records whose ranges hold its rows."""
+    keyed: set[int] = field(default_factory=set)
+    """The same of its rows that have a key."""
+    excused: bool = False
+    """A keyless table was being loaded: its rows may come with the load."""
     pairs: list[tuple[Record, Op]] = field(default_factory=list)
     """Its rows and what the journal says of each, as far as both go."""
 
@@ -84,7 +89,7 @@ def check(history: History) -> list[Violation]:
         *_commit_records(history),
         *_ranges(history),
         *_exactly_once(history, transactions),
-        *_whole(history, transactions),
+        *_whole(transactions),
         *_in_stretches(history, transactions),
         *_in_order(history),
         *_tombstones(history),
@@ -124,6 +129,7 @@ def show(records: Iterable[Record]) -> tuple[str, ...]:
 
 
 def _transactions(history: History, home: Mapping[tuple[str, int, int], int]) -> dict[str, Transaction]:
+    loads = {c.value["sequence"] for c in history.commits if f"{history.prefix}.public.{KEYLESS}" in c.value["backfilling"]}  # fmt: skip
     found: dict[str, Transaction] = {}
     for record in history.rows:
         inside = record.value and record.value.get("transaction")
@@ -131,7 +137,11 @@ def _transactions(history: History, home: Mapping[tuple[str, int, int], int]) ->
             each = found.setdefault(inside["id"], Transaction(inside["id"]))
             each.rows.append(record)
             if record.place in home:
-                each.commits.add(home[record.place])
+                number = home[record.place]
+                each.commits.add(number)
+                each.excused |= number in loads
+                if history.table(record.topic) != KEYLESS:
+                    each.keyed.add(number)
     return found
 
 
@@ -159,7 +169,8 @@ def _ranges(history: History) -> Iterator[Violation]:
     for commit in history.commits:
         value, counted = commit.value, 0
         for r in value["ranges"]:
-            held = [o for o in offsets[r["topic"], r["partition"]] if r["first"] <= o <= r["last"]]
+            there = offsets[r["topic"], r["partition"]]
+            held = there[bisect_left(there, r["first"]) : bisect_right(there, r["last"])]
             counted += r["count"]
             covered.update((r["topic"], r["partition"], o) for o in held)
             if len(held) != r["count"] or (held and (held[0], held[-1]) != (r["first"], r["last"])):
@@ -209,16 +220,12 @@ def _told(journal: Journal, committed: Set[str]) -> Iterator[Violation]:
 
 def _same(history: History, transaction: Transaction, ops: Sequence[Op]) -> Iterator[Violation]:
     """Row by row, in the transaction's own order. Rows of a keyless table whose load is under way may come with the load instead."""
-    loading = {
-        topic for commit in history.commits if commit.value["sequence"] in transaction.commits for topic in commit.value["backfilling"]
-    }  # fmt: skip
-    excused = f"{history.prefix}.public.{KEYLESS}" in loading
     yield from _truncates(history, transaction)
     seen = _changes(transaction)
     orders = [row.value["transaction"]["total_order"] for row in seen]
     if len(set(orders)) < len(orders):
         yield Violation("doubled", f"transaction {transaction.id}: total_order {orders[:20]}", show(_repeated(seen)))
-    if excused:
+    if transaction.excused:
         seen = [row for row in seen if history.table(row.topic) != KEYLESS]
         ops = [op for op in ops if op[0] != KEYLESS]
     transaction.pairs = list(zip(seen, ops, strict=False))
@@ -276,14 +283,11 @@ def _fits(history: History, record: Record, op: Op) -> bool:
     return after.keys() == row.keys() and all(after[c] == row[c] or c in unchanged for c in row)
 
 
-def _whole(history: History, transactions: Mapping[str, Transaction]) -> Iterator[Violation]:
+def _whole(transactions: Mapping[str, Transaction]) -> Iterator[Violation]:
     """A source transaction lies in one Kafka transaction; but rows that a keyless table's load brought."""
     for each in transactions.values():
-        if len({*each.commits}) > 1:
-            keyed = [row for row in each.rows if history.table(row.topic) != KEYLESS]
-            loading = any(f"{history.prefix}.public.{KEYLESS}" in c.value["backfilling"] for c in history.commits if c.value["sequence"] in each.commits)  # fmt: skip
-            if not loading or len(keyed) == len(each.rows):
-                yield Violation("torn", f"transaction {each.id} lies in the commit records {sorted(each.commits)}", show(each.rows))  # fmt: skip
+        if len(each.keyed if each.excused else each.commits) > 1:
+            yield Violation("torn", f"transaction {each.id} lies in the commit records {sorted(each.commits)}", show(each.rows))  # fmt: skip
 
 
 def _positions(history: History) -> Callable[[str], int]:
@@ -358,12 +362,12 @@ def _bookkeeping(history: History) -> Iterator[Violation]:
             yield Violation("progress", f"it ends at {last['sequence']}, the commit records at {commit['sequence']}", show([said[-1]]))  # fmt: skip
     entries = {record.key: record for record in history.ledger}
     for record in entries.values():
-        if record.value["state"] in {"open", "parked"}:
+        if record.value and record.value["state"] in {"open", "parked"}:
             yield Violation("ledger", "a transaction that has ended is still in doubt", show([record]))
     for commit in history.commits:
         for prepared in commit.value["prepared"]:
             entry = entries.get(prepared["id"])
-            if entry is not None and entry.value["state"] != "committed":
+            if entry is not None and entry.value and entry.value["state"] != "committed":
                 yield Violation("ledger", f"commit record {commit.value['sequence']} has committed it", show([entry]))
 
 

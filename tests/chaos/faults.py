@@ -17,7 +17,7 @@ from chaos.keeper import Keeper
 from chaos.plan import Fault
 from standby import ask, promote
 
-REACHED_S = 15.0
+REACHED_S = 8.0
 """How long a failpoint is waited for."""
 SLOT_S = 20.0
 """How long the standby has for taking over the slot, before it is promoted."""
@@ -133,10 +133,11 @@ class Faults:
     def _server(self, server: _Server, how: str, fault: Fault, start: Callable[[], None]) -> bool:
         match how:
             case "pause":
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(server.pid, signal.SIGSTOP)
-                    time.sleep(fault.seconds)
-                    os.kill(server.pid, signal.SIGCONT)
+                for number in (signal.SIGSTOP, signal.SIGCONT):
+                    for pid in _family(server.pid):
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, number)
+                    time.sleep(fault.seconds if number is signal.SIGSTOP else 0)
             case "stop":
                 server.stop()
                 time.sleep(fault.seconds)
@@ -194,6 +195,14 @@ class Faults:
         time.sleep(fault.seconds)
         self._clock.write_text("+0")
         return True
+
+
+def _family(pid: int) -> list[int]:
+    """A server and its children: PostgreSQL has a process for each session."""
+    try:
+        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    except FileNotFoundError:
+        return []
 
 
 def _asleep(pid: int | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -25,13 +26,15 @@ from chaos.keeper import Keeper
 from chaos.mirror import MirrorJob
 from chaos.plan import LANES, Plan, draw
 from chaos.reading import avro, read_all
+from chaos.soak import Samples
 
 TESTS = Path(__file__).parents[1]
 CLIENTS = 5
 CAUGHT_UP_S = 120.0
 """After the last fault is healed, what was committed must be visible within this time."""
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
-SPOOL_BYTES = 6 << 20
+SAMPLE_S = 2.0
+SPOOL_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
@@ -130,10 +133,10 @@ class Trial:
     def _connector(self, name: str, ending: ExitStack) -> Keeper:
         environment = dict(self.environment)
         clock = self.folder / "clock"
-        if "clock" in self.kinds and FAKETIME.exists():
+        if self.plan.settings.clock and FAKETIME.exists():
             clock.write_text("+0")
             environment |= {
-                "LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1",
+                "LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }  # fmt: skip
         command = [sys.executable, "-m", "twofold", "-c", str(self.file), "run"]
         keeper = Keeper(f"connector {name}", command, self.folder / f"{name}.log", environment)
@@ -188,12 +191,17 @@ class Trial:
         lanes = []
         for lane in LANES:
             drawn = self.plan.faults(lane, self.kinds)
-            lanes.append(threading.Thread(target=faults.lane, args=(drawn, no_more_faults)))
-        lanes.append(threading.Thread(target=self._reload, args=(no_more_faults,)))
+            lanes.append(threading.Thread(target=faults.lane, args=(drawn, no_more_faults), daemon=True))
+        lanes.append(threading.Thread(target=self._reload, args=(no_more_faults,), daemon=True))
         for thread in (*clients, *lanes):
             thread.start()
-        no_more_faults.wait(self.seconds)
+        samples, end = Samples(), time.monotonic() + self.seconds
+        while not no_more_faults.wait(min(SAMPLE_S, max(0.0, end - time.monotonic()))) and time.monotonic() < end:
+            for connector in connectors:
+                samples.take(connector.pid)
         no_more_faults.set()
+        for line in samples.plot():
+            self.say(line)
         for thread in lanes:
             thread.join()
         over.set()
@@ -202,6 +210,7 @@ class Trial:
         for failure in (faults.failure, *(client.failure for client in clients)):
             if failure is not None:
                 raise failure
+        self.say(f"errors that clients met: {dict(sum((client.errors for client in clients), Counter()))}")
         return sum((client.told for client in clients), Counter())
 
     def _reload(self, until: threading.Event) -> None:
@@ -209,7 +218,8 @@ class Trial:
         for gap, table in self.plan.reloads():
             if until.wait(gap):
                 return
-            self._twofold("backfill", "start", f"public.{table}", check=False)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._twofold("backfill", "start", f"public.{table}", check=False)
             self.say(f"asked to load {table} anew")
 
     def _caught_up(self, database: Database) -> float:

@@ -31,7 +31,8 @@ CREATE TABLE scratch (id int PRIMARY KEY, v int);
 CREATE TABLE shapes (id int PRIMARY KEY, a text);
 CREATE TABLE bulk (id bigint PRIMARY KEY, filler text);
 CREATE TABLE notes (line text);
-CREATE TABLE unpublished_marks (id text);
+CREATE SCHEMA hidden;
+CREATE TABLE hidden.nothing (id text);
 """
 KEYS: Final = {"bank_a": 60, "bank_b": 60, "register": 40, "lists": 30, "docs": 40, "scratch": 30, "shapes": 25}
 BALANCE: Final = 1000
@@ -62,9 +63,10 @@ class Client(threading.Thread):
     """One session at a time, a new one whenever the old one is lost."""
 
     def __init__(self, number: int, seed: int, dsn: Callable[[], str], folder: Path, until: threading.Event) -> None:
-        super().__init__(name=f"client {number}")
+        super().__init__(name=f"client {number}", daemon=True)
         self.number = number
         self.told: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
         self.failure: BaseException | None = None
         self._rng = random.Random(f"{seed} client {number}")
         self._dsn = dsn
@@ -84,7 +86,7 @@ class Client(threading.Thread):
                             "SET lock_timeout = '300ms'; SET idle_in_transaction_session_timeout = '30s'"
                         )
                         self._work(connection)
-                except psycopg.OperationalError:
+                except (psycopg.OperationalError, psycopg.InterfaceError):
                     # The server is away: what was not yet told is in the journal as unknown.
                     self._until.wait(0.2)
         except BaseException as error:  # the trial asks for it: nobody else sees a thread's exception
@@ -111,10 +113,12 @@ class Client(threading.Thread):
             connection.execute("BEGIN")
             for _ in range(self._rng.choice([1, 1, 2, 3])):
                 self._piece(connection)
-            connection.execute("INSERT INTO marks VALUES (%s)", (name,))
-            self._ops.append(("marks", "c", {"id": name}, {"id": name}))
-        except psycopg.Error:
+            if self._ops or self._rng.random() < 0.5:  # else nothing that is published: an empty transaction
+                connection.execute("INSERT INTO marks VALUES (%s)", (name,))
+                self._ops.append(("marks", "c", {"id": name}, {"id": name}))
+        except psycopg.Error as error:
             # A lock that was not given, a duplicate key, a deadlock, a lost server: nothing was asked to be committed.
+            self.errors[type(error).__name__] += 1
             self._begun(name, gid, rolled_back=True)
             if connection.closed:
                 raise
@@ -259,11 +263,11 @@ class Client(threading.Thread):
 
     def _message(self, connection: psycopg.Connection[Any]) -> None:
         text = f"{self.number}-{self._given}-{len(self._ops)}"
-        connection.execute("SELECT pg_logical_emit_message(true, 'chaos', %s)", (text,))
+        connection.execute("SELECT pg_logical_emit_message(true, 'chaos', %s::text)", (text,))
         self._ops.append(("messages", "m", None, {"content": text}))
 
     def _nothing(self, connection: psycopg.Connection[Any]) -> None:
-        connection.execute("INSERT INTO unpublished_marks VALUES ('x')")
+        connection.execute("INSERT INTO hidden.nothing VALUES ('x')")
 
     def _bulk(self, connection: psycopg.Connection[Any]) -> None:
         """Large enough to be streamed before its end."""
@@ -282,7 +286,7 @@ class Client(threading.Thread):
 
 
 _PIECES: Final = {
-    "_transfer": 6, "_register": 5, "_append": 4, "_note": 2, "_doc": 4, "_scratch": 4, "_shape": 3, "_message": 1, "_nothing": 1, "_bulk": 0.25,
+    "_transfer": 6, "_register": 5, "_append": 4, "_note": 2, "_doc": 4, "_scratch": 4, "_shape": 3, "_message": 1, "_nothing": 1, "_bulk": 0.12,
 }  # fmt: skip
 
 
