@@ -42,7 +42,14 @@ def test_every_command_has_help_with_an_example_of_itself(path: tuple[str, ...])
 
 
 def test_what_reports_takes_json() -> None:
-    for path in (("status",), ("doctor",), ("prepared", "list"), ("stack", "status")):
+    for path in (
+        ("status",),
+        ("doctor",),
+        ("prepared", "list"),
+        ("stack", "status"),
+        ("backfill", "status"),
+        ("version",),
+    ):
         assert "--json" in CliRunner().invoke(twofold, [*path, "--help"]).output, path
 
 
@@ -78,3 +85,30 @@ def test_completion_for(shell: str) -> None:
         timeout=60,
     )
     assert "_TWOFOLD_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("prep", {"prepared"}),
+        ("backfill s", {"start", "status"}),
+        ("status --l", {"--live"}),
+        ("stack up --postgres 1", {"15", "16", "17", "18"}),
+    ],
+)
+def test_bash_completes(typed: str, offered: set[str]) -> None:
+    words = ["twofold", *typed.split()]
+    done = subprocess.run(
+        [sys.executable, "-c", "from twofold.cli import main; main()"],
+        env={
+            **os.environ,
+            "_TWOFOLD_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert {line.partition(",")[2] for line in done.stdout.split()} == offered
