@@ -86,6 +86,25 @@ class SourceConfig(_Part):
     slot_wait: float = Field(
         60, gt=0, description="How long `init` waits for running transactions when it makes the slot."
     )
+    standby: bool = Field(
+        True,
+        description="While another instance holds the slot: wait for its end (a hot standby), or, if false, end with status 6.",
+    )
+
+    @field_validator("dsn")
+    @classmethod
+    def _is_a_conninfo(cls, dsn: SecretStr) -> SecretStr:
+        from psycopg import ProgrammingError  # noqa: PLC0415  (libpq is loaded when a configuration is)
+        from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
+
+        try:
+            conninfo_to_dict(dsn.get_secret_value())
+        except ProgrammingError:
+            # libpq's own words quote the place, which may be the password.
+            raise ValueError(
+                "libpq does not understand it: it is made of name=value pairs, a value with spaces in single quotes, or a URL whose special characters are percent-encoded"
+            ) from None
+        return dsn
 
 
 class KafkaConfig(_Part):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -74,6 +75,20 @@ def test_a_password_in_the_registrys_address_is_refused_and_not_shown(
     with pytest.raises(UsageError, match=r"registry\.password") as raised:
         load(DOCS / "twofold.toml")
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "dsn", ["host=db password=my hunter2", "postgresql://u:hunter2 x@h/db", "postgresql://u:%ZZhunter2@h/db"]
+)
+def test_a_connection_string_that_libpq_does_not_take_is_told_without_it(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TWOFOLD_SOURCE__DSN", dsn)
+    shown = CliRunner().invoke(twofold, ["-c", str(DOCS / "twofold.toml"), "config", "check"])
+    assert isinstance(shown.exception, UsageError)
+    assert re.search(r"source\.dsn: .*libpq does not understand it", str(shown.exception))
+    assert "hunter2" not in str(shown.exception)
+    assert shown.exception.__cause__ is None
 
 
 def test_secrets_may_be_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
