@@ -183,11 +183,11 @@ class Installation:
             impatience.cancel()
         raise AssertionError("it did not end")
 
-    def start(self, failpoint: str = "", *, ready: bool = True) -> Running:
+    def start(self, failpoint: str = "", *options: str, ready: bool = True) -> Running:
         """`twofold run`; ready: it has recovered."""
         self._started += 1
         log = self.folder / f"{self.prefix}.{self._started}.log"
-        run = Running(self.command("run"), log, {"TWOFOLD_FAILPOINT": failpoint})
+        run = Running(self.command("run", *options), log, {"TWOFOLD_FAILPOINT": failpoint})
         self.runs.append(run)
         if ready:
             run.wait_for("recovered:")

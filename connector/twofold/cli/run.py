@@ -15,14 +15,19 @@ from twofold.config import load
     help="""Carry changes until stopped by SIGTERM or Ctrl-C.
 
     Errors that a new start can mend are mended by one: it recovers by itself. Where going on could lose or repeat data it refuses, says which command repairs it, and ends with status 5.
-    A second instance waits until the first one is gone.
+    A second instance waits until the first one is gone (source.standby).
 
     While it runs, http://127.0.0.1:8787/ shows what it does (status.listen).
 
     Example: twofold -c bank.toml run"""
 )
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="First end the server's process that holds the slot. For a predecessor whose machine is dead: PostgreSQL gives its connection up only after wal_sender_timeout.",
+)
 @click.pass_obj
-def command(config_file: Path | None) -> None:
+def command(config_file: Path | None, *, take_over: bool) -> None:
     from twofold.ops.logs import set_up  # noqa: PLC0415  (loads the clients)
     from twofold.ops.watching import watched  # noqa: PLC0415
     from twofold.runner.supervisor import supervise  # noqa: PLC0415
@@ -33,4 +38,4 @@ def command(config_file: Path | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with watched(config) as observer:
-        supervise(config, stop, observer)
+        supervise(config, stop, observer, take_over=take_over)

@@ -1,7 +1,7 @@
 """`twofold run`: recover, run, and after every error that a new start can mend, recover again.
 
 A refusal, a wrong configuration, missing ground and bytes that make no sense (they would come again) end the process with their own status: a person has to act. Everything else (a server that is away, a connection lost, a fence, a Kafka error)
-drops what is in memory, waits, and takes the one path again. A slot that another instance holds is waited for: that is the hot standby.
+drops what is in memory, waits, and takes the one path again. A slot that another instance holds is waited for: that is the hot standby (`source.standby`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from twofold.runner.aside import Stopped
 from twofold.runner.observer import Observer, Silent
 from twofold.runner.recovery import recover
 from twofold.runner.streamed import StreamUnclear
+from twofold.source.setup import end_holder
 from twofold.source.trouble import SlotBusy
 
 _log = logging.getLogger(__name__)
@@ -31,8 +32,10 @@ PATIENCE_MAX = 1024
 """The brokers' own limit is met before."""
 
 
-def supervise(config: Config, stop: threading.Event, observer: Observer | None = None) -> None:
-    """Until told to stop, or until a person has to act."""
+def supervise(
+    config: Config, stop: threading.Event, observer: Observer | None = None, *, take_over: bool = False
+) -> None:
+    """Until told to stop, or until a person has to act. `take_over`: whoever holds the slot now is ended first."""
     observer = observer or Silent()
     backoff_s = BACKOFF_S_MIN
     standing_by: str | None = None
@@ -42,6 +45,9 @@ def supervise(config: Config, stop: threading.Event, observer: Observer | None =
         if standing_by is None:
             observer.recovering()
         try:
+            if take_over:
+                _end_holder(config)
+                take_over = False
             with ExitStack() as opened:
                 run = recover(config, stop, opened, patience=patience)
                 standing_by = None
@@ -50,6 +56,8 @@ def supervise(config: Config, stop: threading.Event, observer: Observer | None =
         except Stopped:
             _log.info("stopped in the middle of recovery")
         except SlotBusy as busy:
+            if not config.source.standby:
+                raise Fenced(f"{busy}; not waited for, as source.standby says") from busy
             if standing_by != str(busy):
                 _log.info("standing by: %s", busy)
                 observer.standing_by(str(busy))
@@ -70,3 +78,10 @@ def supervise(config: Config, stop: threading.Event, observer: Observer | None =
                 config = config.model_copy(update={"source": source})
             stop.wait(wait_s)
             backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+
+
+def _end_holder(config: Config) -> None:
+    """Once: who comes after that is a rival that lives, and is waited for."""
+    pid = end_holder(config.conninfo, config.slot)
+    if pid is not None:
+        _log.warning("taking over: process %d, which held slot %s, is ended", pid, config.slot)

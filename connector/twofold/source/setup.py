@@ -225,6 +225,22 @@ def drop(conninfo: str, slot: str, publications: Sequence[str]) -> tuple[str, ..
     return tuple(removed)
 
 
+def end_holder(conninfo: str, slot: str) -> int | None:
+    """End the server process that serves whoever holds the slot; its pid, or None if nobody does. For a client that is dead and whose connection the server has not given up yet."""
+    with connect(conninfo) as connection:
+        try:
+            row = connection.execute(
+                "SELECT active_pid, pg_catalog.pg_terminate_backend(active_pid, %s)"
+                " FROM pg_catalog.pg_replication_slots WHERE slot_name = %s AND active",
+                (int(DROP_WAIT_S * 1000), slot),
+            ).fetchone()
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise MissingGround(
+                f"the process that holds slot {slot!r} may not be ended by this user: {words_of(error)}; end it with a user who may, or GRANT pg_signal_backend"
+            ) from error
+    return row[0] if row else None
+
+
 def _drop_slot(conninfo: str, connection: Plain, slot: str) -> bool:
     deadline = time.monotonic() + DROP_WAIT_S
     while True:

@@ -40,6 +40,32 @@ def test_a_standby_stops_when_it_is_told_to(connector: Maker) -> None:
     first.stop()
 
 
+def test_one_that_shall_not_stand_by_ends_with_a_status_of_its_own(connector: Maker) -> None:
+    here = connector(source={"standby": False})
+    first, second = here.start(), here.start(ready=False)
+    assert second.ended() == 6
+    assert f"slot '{here.prefix}' is held by process" in second.said()
+    here.check()
+    first.stop()
+
+
+def test_a_dead_machines_connection_is_ended_to_take_over(connector: Maker) -> None:
+    """PostgreSQL would give it up after wal_sender_timeout, a minute."""
+    here = connector()
+    dead = here.start()
+    here.sql("INSERT INTO account VALUES (1, 1, 'a')")
+    here.caught_up()
+    dead.signal(signal.SIGSTOP)
+    heir = here.start("", "--take-over", ready=False)
+    heir.wait_for("recovered:", within_s=40)
+    assert "taking over: process" in heir.said()
+    here.sql("UPDATE account SET version = 2")
+    dead.signal(signal.SIGCONT)
+    dead.wait_for("standing by:")
+    here.check()
+    assert not heir.dead
+
+
 @pytest.mark.parametrize(
     "place",
     [
