@@ -3,7 +3,7 @@
     python -m chaos [--seed 1] [--minutes 5] [--round 90] [--faults connector-kill,net] [--results FILE] [--again]
 
 Every finished round is a line in the results file. A run goes on with the first seed, from --seed on, that is not there, so it can be stopped at any moment and taken up again; the last line adds up all
-rounds of the file. `--again` repeats the one seed. The exit status is 1 if any round of this run had a violation.
+rounds of the file, and the exit status is 1 if they have a violation. `--again` repeats the one seed, whose round then counts as it ends this time.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ import json
 import signal
 import sys
 import time
-from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from chaos.ground import Servers, remove
 from chaos.plan import KINDS
+from chaos.report import RESULTS, rounds, totals
 from chaos.trial import Trial
 from twofold.stack import temporary_folder
-
-RESULTS = Path(".chaos/results.jsonl")
 
 
 def main() -> int:
@@ -60,40 +58,27 @@ def main() -> int:
                 break
     if not bad:
         remove(folder)
-    print(json.dumps(totals(results)))
-    return 1 if bad else 0
-
-
-def totals(results: Path) -> dict[str, Any]:
-    """Of all rounds in the file."""
-    rounds = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-    faults: Counter[str] = Counter()
-    for each in rounds:
-        faults.update({kind.partition(":")[0]: times for kind, times in each["faults"].items()})
-    return {
-        "seed": [each["seed"] for each in rounds],
-        "faults": sum(faults.values()),
-        "transactions": sum(each["transactions"] for each in rounds),
-        "violations": sum(each["violations"] for each in rounds),
-    }
+    total = totals(results)
+    print(json.dumps(total))
+    return 1 if total["violations"] else 0
 
 
 def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
-def _seeds(options: argparse.Namespace, results: Path) -> Any:
+def _seeds(options: argparse.Namespace, results: Path) -> Iterator[int]:
     if options.again:
         return iter([options.seed])
-    done = {json.loads(line)["seed"] for line in results.read_text().splitlines()} if results.exists() else set()
+    done = {each["seed"] for each in rounds(results)}
     return (seed for seed in count(options.seed) if seed not in done)
 
 
 def _kinds(text: str) -> frozenset[str]:
     """Kinds by their names or beginnings; those of Spark only where they are asked for."""
-    if text == "all":
-        return frozenset(kind for kind in KINDS if not kind.startswith("spark"))
     chosen = {kind for kind in KINDS for part in text.split(",") if part and kind.startswith(part)}
+    if "all" in text.split(","):
+        chosen |= {kind for kind in KINDS if not kind.startswith("spark")}
     if not chosen and text != "none":
         raise SystemExit(f"--faults {text}: none of {', '.join(sorted(KINDS))} begins like that")
     return frozenset(chosen)
