@@ -56,7 +56,7 @@ def test_rows_are_in_kafka_at_prepare_and_visible_at_commit_prepared(connector: 
 
 def test_one_that_is_held_too_long_is_parked_and_others_go_on(connector: Maker) -> None:
     """Its Kafka transaction is given up, so that readers go on; the rows wait here, over two kills."""
-    here = connector(prepared={"hold": 2.0})
+    here = connector(prepared={"hold": 1.0})
     run = here.start()
     here.prepare("doubt", insert(1), insert(2))
     assert here.tail("account", isolation=UNCOMMITTED).wait_for(lambda s: gid_of(s) == "doubt")
