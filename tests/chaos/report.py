@@ -54,10 +54,13 @@ def section(results: Path) -> str:
         for name in ("transactions", "commits", "starts", "cuts", "violations")
     }
     waited = [each["caught_up_s"] for each in of]
-    lines = [
+    summary = (
         f"{len(of)} rounds, each of a seed of its own; {sum(found.values())} faults in {len(found)} kinds; {sums['transactions']} committed transactions in {sums['commits']} commit records"
-        + f" ({told['unknown']} whose outcome the client was not told, {told['rolled back']} rolled back); {sums['starts']} starts of a connector; {sums['cuts']} cuts:"
-        + f" **{sums['violations']} violations**.",
+        f" ({told['unknown']} whose outcome the client was not told, {told['rolled back']} rolled back); {sums['starts']} starts of a connector; {sums['cuts']} cuts:"
+        f" **{sums['violations']} violations**."
+    )
+    lines = [
+        summary,
         f"From the last fault until everything was visible: {median(waited):.0f} s in the median, {max(waited):.0f} s at most." if waited else "",
         "",
         "| fault | times |",

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -19,6 +20,9 @@ from chaos.plan import FAILPOINTS
 from chaos.proxy import Proxy
 from twofold import failpoints
 from twofold.stack.process import choose_port
+
+
+TESTS = Path(__file__).parents[2]
 
 
 def test_the_plan_knows_every_failpoint() -> None:
@@ -55,7 +59,7 @@ class Echo(threading.Thread):
 
 @pytest.fixture
 def fronted(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, int]]:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
     server = Echo()
     server.start()
     front = choose_port(None, "a front")
@@ -171,3 +175,12 @@ def test_what_is_kept_ends_with_its_keeper(keep: Callable[..., Keeper]) -> None:
     assert pid is not None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("name", ["checker", "checks", "reading", "journal", "tables"])
+def test_the_checker_knows_nothing_of_the_product(name: str) -> None:
+    """Not through another module either: it is loaded where the product cannot be imported."""
+    program = (
+        f"import sys; sys.modules.update(twofold=None, twofold_avro=None, twofold_spark=None); import chaos.{name}"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(TESTS)})
