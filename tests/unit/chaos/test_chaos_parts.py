@@ -21,7 +21,6 @@ from chaos.proxy import Proxy
 from twofold import failpoints
 from twofold.stack.process import choose_port
 
-
 TESTS = Path(__file__).parents[2]
 
 
