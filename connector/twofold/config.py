@@ -24,12 +24,18 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from twofold.errors import UsageError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,40}$")]
 TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
+
+_REFUSED_OF_LIBPQ = {
+    "replication": "each session says itself what it is",
+    "client_encoding": "rows are read in UTF-8, streamed or copied",
+    "load_balance_hosts": "the stream and the sessions beside it must meet the same server",
+}
 
 DEFAULT_FILE = Path("twofold.toml")
 MASK = "**********"
@@ -98,12 +104,15 @@ class SourceConfig(_Part):
         from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
 
         try:
-            conninfo_to_dict(dsn.get_secret_value())
+            given = conninfo_to_dict(dsn.get_secret_value())
         except ProgrammingError:
             # libpq's own words quote the place, which may be the password.
             raise ValueError(
                 "libpq does not understand it: it is made of name=value pairs, a value with spaces in single quotes, or a URL whose special characters are percent-encoded"
             ) from None
+        for name, why in _REFUSED_OF_LIBPQ.items():
+            if given.get(name) not in {None, "disable"}:
+                raise ValueError(f"it must not set {name}: {why}")
         return dsn
 
 
@@ -379,6 +388,9 @@ def load(path: Path | None = None) -> Config:
             raise UsageError(f"configuration file {given} is not TOML: {error}") from None
     try:
         return Config(**values)
+    except SettingsError as error:
+        # Of a variable: it names the part and the source, never the value.
+        raise UsageError(f"environment TWOFOLD_*: {error}: lists and tables are JSON") from None
     except ValidationError as error:
         lines = [
             f"  {'.'.join(str(p) for p in e['loc']) or given}: {e['msg']}"

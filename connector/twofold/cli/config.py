@@ -28,5 +28,9 @@ def show(config_file: Path | None) -> None:
 )
 @click.pass_obj
 def check(config_file: Path | None) -> None:
+    from twofold.runner.ground import kafka_settings, registry_settings  # noqa: PLC0415  (loads the clients)
+
     config = load(config_file)
+    kafka_settings(config)
+    registry_settings(config)
     click.echo(f"configuration of connector {config.name} is usable")

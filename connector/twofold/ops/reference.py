@@ -29,7 +29,7 @@ the file: the setting's path in capitals, joined by two underscores, with `TWOFO
 environment variable. None is ever an argument of a command, so the process list shows none.
 
 **librdkafka and libpq.** Everything that libpq knows may stand in `source.dsn`, everything that librdkafka knows in `kafka.options`, but for what would break a promise: `acks`, `enable.idempotence`,
-`transactional.id`, `isolation.level`, timeouts of transactions and messages, and a few more are refused by name, with the reason.
+`transactional.id`, `isolation.level`, timeouts of transactions and messages, and a few more are refused by name, with the reason. In `source.dsn` these are `replication`, `client_encoding` and `load_balance_hosts`.
 
 This page is generated: edit the descriptions in `connector/twofold/config.py`.
 """

@@ -91,6 +91,28 @@ def test_a_connection_string_that_libpq_does_not_take_is_told_without_it(
     assert shown.exception.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("TWOFOLD_SOURCE__DSN", "host=a,b load_balance_hosts=random", "load_balance_hosts"),
+        ("TWOFOLD_SOURCE__DSN", "host=a replication=database", "replication"),
+        ("TWOFOLD_KAFKA__OPTIONS", '{"acks": "1"}', "acks"),
+        ("TWOFOLD_KAFKA__OPTIONS", '{"sasl.password": hunter2}', "JSON"),
+        ("TWOFOLD_REGISTRY__PASSWORD_FILE", "/nowhere", "/nowhere"),
+    ],
+)
+def test_config_check_names_what_would_break_a_promise_and_what_cannot_be_read(
+    name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "kafka.toml").write_text("")
+    monkeypatch.setenv("TWOFOLD_KAFKA__OPTIONS_FILE", str(tmp_path / "kafka.toml"))
+    monkeypatch.setenv(name, value)
+    shown = CliRunner().invoke(twofold, ["-c", str(DOCS / "twofold.toml"), "config", "check"])
+    assert isinstance(shown.exception, UsageError)
+    assert words in str(shown.exception)
+    assert "hunter2" not in str(shown.exception)
+
+
 def test_secrets_may_be_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("registry.password", "registry.token", "status.token"):
         (tmp_path / name).write_text(f"hunter2-{name}\nnot this\n")
