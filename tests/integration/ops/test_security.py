@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,6 @@ from fix_connector import Installation, wait_until
 from fix_secured import SECRETS, Secured, blocks
 from twofold.config import load
 from twofold.ops.doctor import Weight, examine
-from twofold.stack import java
 
 TABLES = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL);
@@ -143,7 +139,7 @@ def test_the_rights_of_the_page_suffice_and_no_secret_is_told(
     said += [first.said(), str(found), repr(load(made.file))]
     assert "librdkafka" in first.said() or "DEBUG" in first.said()
     for text in said:
-        assert "hunter2" not in text
+        assert not re.search("hunter2|bert", text)  # neither a secret nor a row's value
 
 
 @pytest.mark.parametrize("way", [mtls, oauth], ids=["mtls", "oauthbearer"])
@@ -215,42 +211,3 @@ def test_a_wrong_password_is_told_and_not_shown(
     found = examine(load(made.file))
     assert [(f.where, f.check) for f in found][:1] == [("postgresql" if wrong == "postgres" else wrong, "unusable")]
     assert "hunter2" not in str(found)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_mirror_with_its_own_rights(granted: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of docs/install.md: the job as another user, with what docs/security.md grants it, to a table; the connector sees how far it is."""
-    made = bank(granted, tmp_path, scram(granted, tmp_path), monkeypatch)
-    granted.scram("mirror", "hunter2-mirror")
-    run(made, "init")
-    with_it = made.start()
-    wait_until(lambda: rows(granted, "accounts") >= 1)
-    jaas = (
-        'org.apache.kafka.common.security.scram.ScramLoginModule required username="mirror" password="hunter2-mirror";'
-    )
-    (page,) = blocks("install.md", "properties")
-    properties = re.sub(r"^sasl.jaas.config=.*$", f"sasl.jaas.config={jaas}", page, flags=re.MULTILINE)
-    (tmp_path / "mirror.properties").write_text(
-        properties.replace("/etc/twofold/ca.pem", str(granted.authority.certificate))
-    )
-    environment = {
-        **os.environ,
-        "JAVA_HOME": str(java.spark_java_home()),
-        "TWOFOLD_REGISTRY__USERNAME": "twofold",
-        "TWOFOLD_REGISTRY__CA_FILE": str(granted.authority.certificate),
-    }
-    job = [sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", granted.sasl, "--kafka-file", str(tmp_path / "mirror.properties")]  # fmt: skip
-    job += ["--registry", granted.registry, "--prefix", "bank", "--warehouse", str(tmp_path / "lake"), "--trigger", "available-now"]  # fmt: skip
-    done = subprocess.run(job, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "hunter2" not in done.stderr
-    assert "its place cannot be shown" not in done.stderr
-    status = json.loads(run(made, "status", "--json"))
-    assert status["mirror"]["sequence"] >= 1
-    assert status["mirror"]["sequence"] <= status["sequence"]
-    source = f"jdbc:postgresql://127.0.0.1:{granted.postgres.port}/bank?user=postgres"
-    verify = [sys.executable, "-m", "twofold_spark", "verify", "--source", source, "--prefix", "bank", "--warehouse", str(tmp_path / "lake")]  # fmt: skip
-    done = subprocess.run(verify, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    with_it.stop()

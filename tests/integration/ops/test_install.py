@@ -1,0 +1,114 @@
+"""docs/install.md as a newcomer follows it: their own tables, a PostgreSQL with TLS, a Kafka with TLS, SASL and ACLs, a registry with a password, from `init` to a mirror table. Only names of hosts and files are replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from fix_connector import Running, wait_until
+from fix_secured import SECRETS, Secured, blocks
+from twofold.stack import java
+
+TABLES = """
+CREATE TYPE mood AS ENUM ('glad', 'sad');
+CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL, feels mood, at timestamptz DEFAULT now());
+CREATE TABLE transfers (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, source bigint REFERENCES accounts, amount numeric(12, 2), note jsonb);
+INSERT INTO accounts SELECT n, 'owner ' || n, 'glad' FROM generate_series(1, 500) n;
+INSERT INTO transfers (source, amount) SELECT id, id / 3.0 FROM accounts
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secured.sql("CREATE DATABASE bank", "postgres")
+    secured.sql(TABLES)
+    for statements in blocks("security.md", "sql"):
+        secured.sql(statements)
+    for commands in blocks("security.md", "sh"):
+        secured.grant(secured.acls(commands))
+    for user in ("twofold", "mirror"):
+        secured.scram(user, SECRETS["kafka"])
+
+    their_own = {
+        "/etc/twofold/ca.pem": str(secured.authority.certificate),
+        "/etc/twofold": str(tmp_path),
+        "host=db.example.org": make_conninfo("", host="localhost", hostaddr="127.0.0.1", port=secured.postgres.port),
+        "kafka-1.example.org:9093": secured.sasl,
+        "https://registry.example.org": secured.registry,
+        "/opt/twofold-spark/bin/python": sys.executable,
+        "/srv/lake": str(tmp_path / "lake"),
+        'password="..."': f'password="{SECRETS["kafka"]}"',
+        "PASSWORD=...": f"PASSWORD={SECRETS['registry']}",
+        "mirror.properties": str(tmp_path / "mirror.properties"),
+        "--trigger interval=1s": "--trigger available-now",
+    }
+
+    def theirs(text: str) -> str:
+        for ours, own in their_own.items():
+            text = text.replace(ours, own)
+        return text
+
+    (configuration,) = blocks("install.md", "toml")
+    (properties,) = blocks("install.md", "properties")
+    for name, text in {
+        "bank.toml": configuration,
+        "mirror.properties": properties,
+        "kafka.toml": f'"sasl.password" = "{SECRETS["kafka"]}"',
+        "postgres.secret": SECRETS["postgres"],
+        "registry.secret": SECRETS["registry"],
+    }.items():
+        (tmp_path / name).write_text(theirs(text))
+    # One broker: the page names these two.
+    monkeypatch.setenv("TWOFOLD_KAFKA__REPLICATION", "1")
+    monkeypatch.setenv("TWOFOLD_KAFKA__MIN_INSYNC_REPLICAS", "1")
+    monkeypatch.setenv("TWOFOLD_STATUS__LISTEN", "127.0.0.1:0")
+
+    typed = [line for box in blocks("install.md", "") for line in theirs(box).replace("\\\n", " ").splitlines()]
+    commands = [shlex.split(line) for line in typed if line.startswith("twofold ")]
+    assert [words[3:] for words in commands] == [["config", "check"], ["doctor"], ["init"], ["run"]]
+    for _, *words in commands[:-1]:
+        done = subprocess.run([sys.executable, "-m", "twofold", *words], capture_output=True, text=True, check=False, timeout=120)  # fmt: skip
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        assert not re.search(r"^must", done.stdout, re.MULTILINE)
+    run = Running([sys.executable, "-m", "twofold", *commands[-1][1:]], tmp_path / "run.log", {})
+    try:
+        run.wait_for("recovered:")
+        page = wait_until(lambda: re.search(r"http://127\.0\.0\.1:\d+/", run.said()))[0]
+
+        def status() -> dict[str, object]:
+            return dict(json.load(urlopen(f"{page}api/status")))
+
+        wait_until(
+            lambda: not status()["backfills"] and b"twofold_rows_total 1000.0" in urlopen(f"{page}metrics").read(), 90
+        )
+        secured.sql(
+            "BEGIN; INSERT INTO transfers (source, amount) VALUES (1, 7); PREPARE TRANSACTION 'one'; COMMIT PREPARED 'one'"
+        )
+        wait_until(lambda: b"twofold_rows_total 1001.0" in urlopen(f"{page}metrics").read(), 60)
+
+        (exported,) = (line for line in typed if line.startswith("export "))
+        environment = dict(word.split("=", 1) for word in shlex.split(exported)[1:])
+        (job,) = (shlex.split(line) for line in typed if "-m twofold_spark mirror" in line)
+        told = {**os.environ, "JAVA_HOME": str(java.spark_java_home()), **environment}
+        done = subprocess.run(job, env=told, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert not re.search("hunter2|cannot be shown", done.stderr), done.stderr
+        wait_until(lambda: (status()["mirror"] or {}).get("bytes") == 0, 30)  # type: ignore[attr-defined]
+        source = f"jdbc:postgresql://127.0.0.1:{secured.postgres.port}/bank?user=postgres"
+        check = [sys.executable, "-m", "twofold_spark", "verify", "--source", source, "--prefix", "bank", "--warehouse", str(tmp_path / "lake")]  # fmt: skip
+        done = subprocess.run(check, env=told, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert {"accounts", "transfers"} <= set(re.findall(r"public\.(\w+)", done.stdout))
+        assert "hunter2" not in run.said()
+    finally:
+        run.stop()
