@@ -57,7 +57,8 @@ _RESOURCES = {"--topic": ResourceType.TOPIC, "--group": ResourceType.GROUP, "--t
 
 def blocks(page: str, language: str) -> list[str]:
     """The code blocks of a page of docs/, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+    boxes = re.findall(r"^```(\w*)\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+    return [box for kind, box in boxes if kind == language]
 
 
 @dataclass

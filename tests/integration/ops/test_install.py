@@ -74,13 +74,14 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("TWOFOLD_STATUS__LISTEN", "127.0.0.1:0")
 
     typed = [line for box in blocks("install.md", "") for line in theirs(box).replace("\\\n", " ").splitlines()]
-    commands = [shlex.split(line) for line in typed if line.startswith("twofold ")]
-    assert [words[3:] for words in commands] == [["config", "check"], ["doctor"], ["init"], ["run"]]
-    for _, *words in commands[:-1]:
+    steps = [shlex.split(line) for line in typed if line.startswith("twofold ")]
+    assert [words[3:] for words in steps] == [["config", "check"], ["doctor"], ["init"], ["run"]]
+    for command in steps[:-1]:
+        words = command[1:]
         done = subprocess.run([sys.executable, "-m", "twofold", *words], capture_output=True, text=True, check=False, timeout=120)  # fmt: skip
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         assert not re.search(r"^must", done.stdout, re.MULTILINE)
-    run = Running([sys.executable, "-m", "twofold", *commands[-1][1:]], tmp_path / "run.log", {})
+    run = Running([sys.executable, "-m", "twofold", *steps[-1][1:]], tmp_path / "run.log", {})
     try:
         run.wait_for("recovered:")
         page = wait_until(lambda: re.search(r"http://127\.0\.0\.1:\d+/", run.said()))[0]
