@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from math import isnan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twofold_avro.errors import MalformedRow
 from twofold_avro.names import avro_name
@@ -24,7 +24,6 @@ from twofold_avro.shapes import ColumnShape, TableShape
 from twofold_avro.text import array_elements, binary_text
 from twofold_avro.types import Encoding, encoding_of, key_encoding_of
 from twofold_avro.wire import header as frame_header
-from twofold_avro.wire import partition_of
 
 if TYPE_CHECKING:
     from twofold_avro import plain as cython
@@ -35,7 +34,10 @@ else:
         from twofold_avro import plain as cython
 
 if cython.compiled:
-    from cython.cimports.libc.string import memcpy
+    from cython.cimports.libc.string import memcmp, memcpy
+    from cython.cimports.twofold_avro.wire import partition_of
+else:
+    from twofold_avro.wire import partition_of
 
 # The numbers of types.How, as C numbers.
 TEXT = cython.declare(cython.uint, 0)
@@ -243,6 +245,11 @@ class Field:
         self.size = 0
 
 
+ENDING = b"\0\x0afalse"
+ENDING_OF_SNAPSHOT = b"\0\x08true"
+"""No gid, and whether the row is of a snapshot."""
+
+
 @cython.final
 @cython.cclass
 class TransactionHeader:
@@ -264,8 +271,10 @@ class TransactionHeader:
     def __init__(self, xid: int | None, ts_us: int, transaction_id: str | None, gid: str | None = None) -> None:
         self.open_end = False
         self.origin = avro_long(ts_us // 1000) + avro_long(ts_us) + (b"\0" if xid is None else b"\2" + avro_long(xid))
-        gid_bytes = b"\0" if gid is None else b"\2" + avro_string(gid)
-        self.ending = gid_bytes + avro_string("true" if xid is None else "false")
+        if gid is None:
+            self.ending = ENDING if xid is not None else ENDING_OF_SNAPSHOT
+        else:
+            self.ending = b"\2" + avro_string(gid) + ENDING[1:]
         self.block = b"" if transaction_id is None else b"\2" + avro_string(transaction_id)
         self.total = 0
         self.of_table = {}
@@ -405,6 +414,36 @@ class RowPlan:
         self.column = -1
         try:
             return self._change(payload, offset, wal_start, header, ts_ms, lists)
+        except ValueError as error:
+            raise self._malformed(str(error)) from error
+
+    def append_run(
+        self,
+        received: list[Any],
+        at: cython.Py_ssize_t,
+        offset: cython.Py_ssize_t,
+        header: TransactionHeader,
+        ts_ms: cython.longlong,
+        lists: list[list[dict[str, bytes | None]]],
+        bytes_max: cython.Py_ssize_t,
+    ) -> tuple[int, int]:
+        """The same for all that stands behind the row at `at`, as `(wal_start, payload)`, with nothing between them that is not a row of the same relation: of the same subtransaction too where it is
+        said before the oid. Ends when they have more than `bytes_max`. Gives the place behind them, and how many bytes they have.
+        """
+        first: bytes = received[at][1]
+        src: cython.p_uchar = first
+        payload: bytes
+        taken: cython.Py_ssize_t = 0
+        end: cython.Py_ssize_t = len(received)
+        self.column = -1
+        try:
+            while True:
+                lsn, payload = received[at]
+                self._change(payload, offset, lsn, header, ts_ms, lists)
+                taken += len(payload)
+                at += 1
+                if at == end or taken > bytes_max or not is_row_like(src, offset + 4, received[at]):
+                    return at, taken
         except ValueError as error:
             raise self._malformed(str(error)) from error
 
@@ -700,12 +739,26 @@ class RowPlan:
         return MalformedRow(what, table=f"{self.shape.schema}.{self.shape.table}", column=column, offset=self.at)
 
 
-def avro_long(value: int) -> bytes:
-    """A long, where speed does not matter."""
-    rest = value << 1 ^ value >> 63
-    out = bytearray()
+@cython.cfunc
+def is_row_like(src: cython.p_uchar, end: cython.Py_ssize_t, item: object) -> cython.bint:
+    """Whether what was received is a row whose message begins, behind its tag, as that one does."""
+    if type(item) is not tuple:
+        return False
+    payload: bytes = item[1]
+    other: cython.p_uchar = payload
+    if len(payload) < end or other[0] not in (INSERT, UPDATE, DELETE):
+        return False
+    if cython.compiled:
+        return bool(memcmp(src + 1, other + 1, end - 1) == 0)
+    return bool(src[1:end] == other[1:end])
+
+
+def avro_long(value: cython.longlong) -> bytes:
+    """A long by itself."""
+    rest: cython.ulonglong = (value << 1) ^ (value >> 63)
+    out: bytearray = bytearray()
     while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
+        out.append((rest & 0x7F) | 0x80)
         rest >>= 7
     out.append(rest)
     return bytes(out)
@@ -867,7 +920,7 @@ def put_float(
     if binary and size != (8 if wide else 4):
         raise ValueError(f"a float of {size} bytes")
     raw: bytes = data[at : at + size]
-    value: float = struct.unpack(">d" if wide else ">f", raw)[0] if binary else float(raw)
+    value: float = struct.unpack(">d" if wide else ">f", raw)[0] if binary else float(raw.decode("latin-1"))
     if isnan(value):
         value = NAN  # one NaN, as in text: its bits would otherwise depend on how it came about
     try:

@@ -30,7 +30,7 @@ from twofold.runner.waiting import BatchRows, Collected, PreparedRows, Rows, Wai
 from twofold.sink.batch import RowBatch
 from twofold.source import messages as m
 from twofold.source.decoder import decode, row_relation
-from twofold.source.session import Keepalive
+from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool
 from twofold_avro.transcode import TransactionHeader
 
@@ -77,23 +77,29 @@ class Collector:
         self._streams = Streams(tables, spool)
         self._passed = NO_LSN
 
-    def collect(self, received: Iterable[tuple[int, bytes] | Keepalive], ts_ms: int) -> Iterator[Collected]:
+    def collect(self, received: Received, ts_ms: int) -> Iterator[Collected]:
         """Everything that these messages complete, in order. A transaction that they leave unfinished goes on with the next call."""
         current, block = self._current, self._streams.block
-        for item in received:
+        at, end = 0, len(received)
+        while at < end:
+            item = received[at]
             if isinstance(item, Keepalive):
                 self._passed = max(self._passed, item.wal_end)
+                at += 1
                 continue
             wal_start, payload = item
             if payload[0] not in _ROWS:
                 yield from self._other(decode(payload, in_stream=block is not None), wal_start, ts_ms)
                 current, block = self._current, self._streams.block
+                at += 1
             elif block is not None:
-                block.row(wal_start, payload, ts_ms)
+                at = block.rows(received, at, ts_ms)
             elif current is None:
                 raise RunEnded("PostgreSQL sent a row outside of a transaction")
-            elif not current.skipped:
-                self._row(current, wal_start, payload, ts_ms)
+            elif current.skipped:
+                at += 1
+            else:
+                at = self._rows(current, received, at, ts_ms)
                 if current.batch.bytes > CHUNK_BYTES:
                     yield from self._chunk(current)
         if current is None:
@@ -102,16 +108,20 @@ class Collector:
                 yield Collected(Passed(self._passed))
                 self._passed = NO_LSN
 
-    def _row(self, current: _Current, wal_start: int, payload: bytes, ts_ms: int) -> None:
+    def _rows(self, current: _Current, received: Received, at: int, ts_ms: int) -> int:
+        """The row there and those of the same table behind it. Gives the place of what comes next."""
+        item = received[at]
+        assert not isinstance(item, Keepalive), "a row"
         table = self._tables.of_relation(
-            row_relation(payload, in_stream=False), provisional=current.waiting is not None
+            row_relation(item[1], in_stream=False), provisional=current.waiting is not None
         )
-        if table not in current.tables:
-            current.tables[table] = None
+        current.tables[table] = None
         batch = current.batch
-        table.plan.append(payload, 1, wal_start, current.header, ts_ms, batch.lists(table.topic, table.partitions))
-        current.rows += 1
-        batch.bytes += len(payload)
+        lists, room = batch.lists(table.topic, table.partitions), CHUNK_BYTES - batch.bytes
+        behind, taken = table.plan.append_run(received, at, 1, current.header, ts_ms, lists, room)
+        current.rows += behind - at
+        batch.bytes += taken
+        return behind
 
     def _chunk(self, current: _Current) -> Iterator[Collected]:
         """What has been gathered is large: it goes on its way, though the transaction that is being read has not ended."""
@@ -138,7 +148,7 @@ class Collector:
             if current is not None and current.waiting is None:
                 current.batch = self._batch
 
-    def _other(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterator[Collected]:
+    def _other(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterable[Collected]:
         match message:
             case m.Begin():
                 transaction_id = f"{message.xid}:{format_lsn(message.commit_lsn)}"
@@ -148,26 +158,31 @@ class Collector:
                 self._commit(message)
             case m.BeginPrepare():
                 self._begin_prepare(message)
-            case m.Prepare():
-                yield from self._hand_over()
-                yield self._prepare(message)
-            case m.CommitPrepared():
-                yield from self._hand_over()
-                event: Event = CommitPreparedRead(message.identity, message.commit_lsn, message.end_lsn)
-                yield Collected(event, at_us=message.commit_ts_us)
-            case m.RollbackPrepared():
-                yield from self._hand_over()
-                yield Collected(RollbackPreparedRead(message.identity, message.end_lsn), at_us=message.rollback_ts_us)
-            case m.StreamCommit():
-                yield from self._hand_over()
-                yield from self._stream_commit(message)
-            case m.StreamPrepare():
-                yield from self._hand_over()
-                yield self._stream_prepare(message)
+            case m.Prepare() | m.CommitPrepared() | m.RollbackPrepared() | m.StreamCommit() | m.StreamPrepare():
+                return (*self._hand_over(), *self._end(message))
             case _ if self._streams.take(message, wal_start, ts_ms):
                 pass
             case _:
-                yield from self._within(message, wal_start, ts_ms)
+                return self._within(message, wal_start, ts_ms)
+        return ()
+
+    def _end(
+        self, message: m.Prepare | m.CommitPrepared | m.RollbackPrepared | m.StreamCommit | m.StreamPrepare
+    ) -> Iterable[Collected]:
+        """What ends a transaction and is an event of its own."""
+        match message:
+            case m.Prepare():
+                return (self._prepare(message),)
+            case m.CommitPrepared():
+                event: Event = CommitPreparedRead(message.identity, message.commit_lsn, message.end_lsn)
+                return (Collected(event, at_us=message.commit_ts_us),)
+            case m.RollbackPrepared():
+                event = RollbackPreparedRead(message.identity, message.end_lsn)
+                return (Collected(event, at_us=message.rollback_ts_us),)
+            case m.StreamCommit():
+                return self._stream_commit(message)
+            case m.StreamPrepare():
+                return (self._stream_prepare(message),)
 
     def _within(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterator[Collected]:
         """What neither begins nor ends a transaction."""

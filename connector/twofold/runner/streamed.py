@@ -11,7 +11,7 @@ On kill -9, and when the connection is lost, all of it comes again from the firs
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from struct import Struct
 from typing import Any
 
@@ -20,6 +20,7 @@ from twofold.positions import Lsn
 from twofold.runner.tables import Described, Facts, Table, Tables
 from twofold.sink.batch import Record, RowBatch
 from twofold.source import messages as m
+from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool, Waiting
 from twofold_avro.transcode import TransactionHeader
 
@@ -55,17 +56,20 @@ class Streamed:
         self.relations[message.oid] = self._all_tables.describe(message)
         self._run = None
 
-    def row(self, wal_start: int, payload: bytes, ts_ms: int) -> None:
-        """One raw message of a block."""
-        subxid, oid = _PLACE.unpack_from(payload, 1)
+    def rows(self, received: Received, at: int, ts_ms: int) -> int:
+        """The row there, of a block, and those of the same table and subtransaction behind it. Gives the place of what comes next."""
+        item = received[at]
+        assert not isinstance(item, Keepalive), "a row"
+        subxid, oid = _PLACE.unpack_from(item[1], 1)
         if self._run != (subxid, oid):
             self._begin_run(subxid, oid)
-        before = len(self._chunk)
-        self._plan_append(payload, 5, wal_start, self._header, ts_ms, self._lists)
+        before, room = len(self._chunk), CHUNK_BYTES - self._chunk_bytes
+        behind, taken = self._append_run(received, at, 5, self._header, ts_ms, self._lists, room)
         added = len(self._chunk) - before
         self._current[2] += added
-        self._made_now.count(added)
-        self._took(len(payload))
+        self._made_now.count(added, changes=behind - at)
+        self._took(taken)
+        return behind
 
     def truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
         assert message.xid is not None
@@ -144,7 +148,7 @@ class Streamed:
         self._current = [subxid, self._tables.setdefault(table, len(self._tables)), 0]
         self._runs.append(self._current)
         self._lists = [self._chunk] * table.partitions
-        self._plan_append: Callable[..., int] = table.plan.append
+        self._append_run = table.plan.append_run
         self._run = subxid, oid
         return table
 
@@ -193,8 +197,8 @@ class _Made:
         if not table.committed:
             self.provisional[table] = None
 
-    def count(self, records: int) -> None:
-        self.changes += 1
+    def count(self, records: int, changes: int = 1) -> None:
+        self.changes += changes
         self.records += records
 
 

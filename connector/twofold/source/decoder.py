@@ -53,6 +53,9 @@ _U32 = Struct(">I")
 _I32 = Struct(">i")
 _U64 = Struct(">Q")
 _I64 = Struct(">q")
+_BEGIN = Struct(">QqI")
+_END = Struct(">QQq")
+_TWO_PHASE = Struct(">QQqI")
 
 _REPLICA_IDENTITIES: dict[int, ReplicaIdentity] = {
     ord("d"): "default",
@@ -98,6 +101,16 @@ class _Cursor:
         value: int = form.unpack_from(self.data, self.at)[0]
         self.at = end
         return value
+
+    def numbers(self, form: Struct, *whats: str) -> tuple[int, ...]:
+        """Several in a row, read at once."""
+        end = self.at + form.size
+        if end > len(self.data):
+            for what, letter in zip(whats, form.format.lstrip(">"), strict=True):
+                self._fixed(Struct(">" + letter), what)
+        values = form.unpack_from(self.data, self.at)
+        self.at = end
+        return values
 
     def u8(self, what: str) -> int:
         if self.at >= len(self.data):
@@ -149,36 +162,40 @@ class _Cursor:
             raise MalformedMessage(f"{len(self.data) - self.at} bytes are left over", offset=self.at)
 
 
-def _identity(cursor: _Cursor) -> PreparedIdentity:
-    return PreparedIdentity(cursor.u32("xid"), cursor.text("gid"))
-
-
 def _begin(cursor: _Cursor) -> Begin:
-    return Begin(cursor.lsn("commit_lsn"), cursor.time("commit_ts"), cursor.u32("xid"))
+    lsn, ts, xid = cursor.numbers(_BEGIN, "commit_lsn", "commit_ts", "xid")
+    return Begin(Lsn(lsn), ts + POSTGRES_EPOCH_US, xid)
 
 
 def _commit(cursor: _Cursor) -> Commit:
     cursor.flags("flags", 0)
-    return Commit(cursor.lsn("commit_lsn"), cursor.lsn("end_lsn"), cursor.time("commit_ts"))
+    lsn, end_lsn, ts = cursor.numbers(_END, "commit_lsn", "end_lsn", "commit_ts")
+    return Commit(Lsn(lsn), Lsn(end_lsn), ts + POSTGRES_EPOCH_US)
+
+
+def _two_phase(cursor: _Cursor, verb: str) -> tuple[Lsn, Lsn, int, PreparedIdentity]:
+    """What all messages about a prepared transaction but its rollback say, in one order: where the record starts and ends, when it was written, and of whom it is."""
+    lsn, end_lsn, ts, xid = cursor.numbers(_TWO_PHASE, f"{verb}_lsn", "end_lsn", f"{verb}_ts", "xid")
+    return Lsn(lsn), Lsn(end_lsn), ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, cursor.text("gid"))
 
 
 def _begin_prepare(cursor: _Cursor) -> BeginPrepare:
-    return BeginPrepare(cursor.lsn("prepare_lsn"), cursor.lsn("end_lsn"), cursor.time("prepare_ts"), _identity(cursor))
+    return BeginPrepare(*_two_phase(cursor, "prepare"))
 
 
 def _prepare(cursor: _Cursor) -> Prepare:
     cursor.flags("flags", 0)
-    return Prepare(cursor.lsn("prepare_lsn"), cursor.lsn("end_lsn"), cursor.time("prepare_ts"), _identity(cursor))
+    return Prepare(*_two_phase(cursor, "prepare"))
 
 
 def _stream_prepare(cursor: _Cursor) -> StreamPrepare:
     cursor.flags("flags", 0)
-    return StreamPrepare(cursor.lsn("prepare_lsn"), cursor.lsn("end_lsn"), cursor.time("prepare_ts"), _identity(cursor))
+    return StreamPrepare(*_two_phase(cursor, "prepare"))
 
 
 def _commit_prepared(cursor: _Cursor) -> CommitPrepared:
     cursor.flags("flags", 0)
-    return CommitPrepared(cursor.lsn("commit_lsn"), cursor.lsn("end_lsn"), cursor.time("commit_ts"), _identity(cursor))
+    return CommitPrepared(*_two_phase(cursor, "commit"))
 
 
 def _rollback_prepared(cursor: _Cursor) -> RollbackPrepared:
@@ -188,7 +205,7 @@ def _rollback_prepared(cursor: _Cursor) -> RollbackPrepared:
         cursor.lsn("rollback_end_lsn"),
         cursor.time("prepare_ts"),
         cursor.time("rollback_ts"),
-        _identity(cursor),
+        PreparedIdentity(cursor.u32("xid"), cursor.text("gid")),
     )
 
 

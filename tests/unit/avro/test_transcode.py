@@ -100,6 +100,7 @@ def test_a_message_cut_anywhere_is_malformed(payload: bytes) -> None:
 @given(st.sampled_from([INSERT, UPDATE, IN_BINARY]), st.integers(1, 2000), st.binary(min_size=1, max_size=4))
 @example(INSERT, 6, b"\xff\xff")
 @example(INSERT, 8, b"\xff\xff\xff\xff")
+@example(INSERT, 51, b".")
 def test_bytes_overwritten_anywhere_are_a_row_or_malformed(payload: bytes, at: int, new: bytes) -> None:
     at = at % len(payload) or 1
     broken = payload[:at] + new + payload[at + len(new) :]
@@ -148,6 +149,58 @@ def test_a_plan_goes_on_after_a_malformed_row() -> None:
     for (module, plan), (_, fresh) in zip(Bench(SHAPE).plans(), Bench(SHAPE).plans(), strict=True):
         assert "brace" in outcome(module, plan, special)
         assert outcome(module, plan, INSERT) == outcome(module, fresh, INSERT)
+
+
+class Keepalive:
+    """Anything that is no row."""
+
+
+OTHER = INSERT[:1] + struct.pack(">I", OID + 1) + INSERT[5:]
+COMMIT = b"C\0" + bytes(24)
+
+
+@pytest.mark.parametrize(
+    ("received", "behind"),
+    [
+        ([INSERT, UPDATE, INSERT], 3),
+        ([INSERT], 1),
+        ([INSERT, Keepalive(), INSERT], 1),
+        ([INSERT, UPDATE, COMMIT, INSERT], 2),
+        ([INSERT, OTHER], 1),
+        ([INSERT, INSERT[:4]], 1),
+        ([INSERT, b"B" + INSERT[1:]], 1),
+    ],
+)
+def test_a_run_of_rows_is_what_one_after_the_other_is_and_ends_before_what_is_none(
+    received: list[Any], behind: int
+) -> None:
+    """Those in a stream carry an xid before the oid, which must be the same as well."""
+    in_stream = [b"" if isinstance(item, Keepalive) else item[:1] + b"\0\0\0\7" + item[1:] for item in received]
+    for module, plan in Bench(SHAPE).plans():
+        wanted: list[list[Message]] = [[] for _ in range(PARTITIONS)]
+        header = module.TransactionHeader(1, 2, "3")
+        for n, payload in enumerate(received[:behind]):
+            plan.append(payload, 1, LSN + n, header, TS_MS, wanted)
+        for offset, payloads in ((1, received), (5, in_stream)):
+            items = [item if isinstance(item, Keepalive) else (LSN + n, item) for n, item in enumerate(payloads)]
+            lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
+            place = plan.append_run(items, 0, offset, module.TransactionHeader(1, 2, "3"), TS_MS, lists, 1 << 30)
+            assert place == (behind, sum(map(len, payloads[:behind])))
+            assert lists == wanted
+        another = [(LSN, in_stream[0]), (LSN, INSERT[:1] + b"\0\0\0\x08" + INSERT[1:])]
+        assert plan.append_run(another, 0, 5, header, TS_MS, lists, 1 << 30)[0] == 1
+
+
+def test_a_run_ends_when_it_is_large_and_at_a_malformed_row() -> None:
+    rows = [(LSN, INSERT)] * 5
+    for module, plan in Bench(SHAPE).plans():
+        lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
+        header = module.TransactionHeader(1, 2, "3")
+        assert plan.append_run(rows, 1, 1, header, TS_MS, lists, len(INSERT)) == (3, 2 * len(INSERT))
+        assert plan.append_run(rows, 4, 1, header, TS_MS, lists, -1) == (5, len(INSERT))
+        with pytest.raises(MalformedRow):
+            plan.append_run([(LSN, INSERT), (LSN, INSERT[:-1])], 0, 1, header, TS_MS, lists, 1 << 30)
+        assert sum(map(len, lists)) == 4
 
 
 def test_another_relations_row_is_refused() -> None:
