@@ -5,8 +5,6 @@ Flush decides what the server may forget, and what it sends again after a restar
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from twofold.bridge.actions import Action, Report
 from twofold.bridge.state import NO_FLOOR, State
 from twofold.positions import Lsn
@@ -19,7 +17,7 @@ def report(state: State, out: list[Action]) -> State:
     if (write, flush) == (state.write, state.flush):
         return state
     out.append(Report(write, flush))
-    return replace(state, write=write, flush=flush)
+    return state._replace(write=write, flush=flush)
 
 
 def flush_position(state: State) -> Lsn:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from twofold.bridge.actions import Action, CommitChunk, CommitMain, LedgerState, NoteInDoubt
 from twofold.bridge.state import NO_FLOOR, Flight, Group, Phase, State
 from twofold.errors import RunEnded
@@ -16,12 +14,12 @@ def join(state: State, end_lsn: Lsn, *, transactions: int = 0, rows: int = 0, fl
         since=state.read_lsn, applied_lsn=state.read_lsn, floor=NO_FLOOR, transactions=0, rows=0
     )
     joined = Group(group.since, end_lsn, min(group.floor, floor), group.transactions + transactions, group.rows + rows)
-    return replace(state, group=joined, read_lsn=max(state.read_lsn, end_lsn))
+    return state._replace(group=joined, read_lsn=max(state.read_lsn, end_lsn))
 
 
 def read_to(state: State, end_lsn: Lsn) -> State:
     """The stream has come to `end_lsn`. What was prepared before two_phase_at comes with its old positions: never go back."""
-    return replace(state, read_lsn=max(state.read_lsn, end_lsn))
+    return state._replace(read_lsn=max(state.read_lsn, end_lsn))
 
 
 def close(state: State, out: list[Action]) -> State:
@@ -33,8 +31,8 @@ def close(state: State, out: list[Action]) -> State:
     group, sequence = state.group, state.sequence + (1 if state.group.rows else 0)
     out.append(CommitMain(sequence, group.applied_lsn, group.transactions, group.rows))
     flight = Flight(group.since, group.applied_lsn, group.floor, None)
-    return replace(
-        state, group=None, sequence=sequence, in_flight=(*state.in_flight, flight), closing=False, full=False
+    return state._replace(
+        group=None, sequence=sequence, in_flight=(*state.in_flight, flight), closing=False, full=False
     )
 
 
@@ -43,7 +41,7 @@ def _tell_ledger(state: State, out: list[Action]) -> State:
         return state
     parked = {each.identity for each in state.prepared if each.phase is Phase.PARKED}
     out.extend(NoteInDoubt(each, LedgerState.PARKED if each in parked else LedgerState.OPEN) for each in state.unnoted)
-    return replace(state, unnoted=(), ledger=state.ledger | set(state.unnoted))
+    return state._replace(unnoted=(), ledger=state.ledger | set(state.unnoted))
 
 
 def may_close(state: State) -> bool:
@@ -62,12 +60,12 @@ def chunk(state: State, out: list[Action]) -> State:
     sequence = state.sequence + 1
     out.append(CommitChunk(sequence, applied_lsn))
     flight = Flight(state.read_lsn, applied_lsn, NO_FLOOR, None)
-    return replace(state, sequence=sequence, in_flight=(*state.in_flight, flight))
+    return state._replace(sequence=sequence, in_flight=(*state.in_flight, flight))
 
 
 def ask_to_close(state: State) -> State:
     """Close the group as soon as may be."""
-    return replace(state, closing=state.group is not None)
+    return state._replace(closing=state.group is not None)
 
 
 def follow(state: State) -> State:
@@ -89,4 +87,4 @@ def answered(state: State, applied_lsn: Lsn, identity: PreparedIdentity | None) 
         raise RunEnded(
             f"the sink says that {identity or 'the main producer'} has committed up to {applied_lsn}, but what is outstanding is {flight}"
         )
-    return replace(state, in_flight=state.in_flight[1:], applied_lsn=applied_lsn)
+    return state._replace(in_flight=state.in_flight[1:], applied_lsn=applied_lsn)

@@ -6,7 +6,6 @@ Whether it is resolved is decided at its outcome alone, never by where its prepa
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import replace
 
 from twofold.bridge.actions import (
     AbortPrepared,
@@ -33,7 +32,7 @@ def stage(state: State, event: PrepareRead, out: list[Action]) -> State:
     staged = Prepared(event.identity, event.prepare_lsn, event.rows, Phase.STAGED, acknowledged=not event.rows)
     outstanding = list(state.prepared)
     insort(outstanding, staged, key=lambda each: each.prepare_lsn)
-    state = replace(state, prepared=tuple(outstanding), read_lsn=max(state.read_lsn, event.end_lsn))
+    state = state._replace(prepared=tuple(outstanding), read_lsn=max(state.read_lsn, event.end_lsn))
     if event.park_reason is not None:
         return park(state, event.identity, event.park_reason, out)
     return due(state, event.identity) if state.policy.open_at_once or state.policy.synchronous else state
@@ -44,13 +43,13 @@ def due(state: State, identity: PreparedIdentity) -> State:
     entry = state.find(identity)
     if entry is None or entry.phase is not Phase.STAGED or not entry.rows or identity in state.due:
         return state
-    return replace(state, due=(*state.due, identity))
+    return state._replace(due=(*state.due, identity))
 
 
 def all_due(state: State) -> State:
     """So are all staged ones: nothing more waits to be read, their outcomes are not there yet."""
-    return replace(
-        state, due=tuple(each.identity for each in state.prepared if each.phase is Phase.STAGED and each.rows)
+    return state._replace(
+        due=tuple(each.identity for each in state.prepared if each.phase is Phase.STAGED and each.rows)
     )
 
 
@@ -75,8 +74,7 @@ def open_one(state: State, identity: PreparedIdentity, out: list[Action]) -> Sta
     slot, *free = state.free
     out.append(OpenPrepared(identity, slot))
     state = state.moved(entry, Phase.OPENING, acknowledged=False)
-    return replace(
-        state,
+    return state._replace(
         free=tuple(free),
         held=(*state.held, (identity, slot)),
         due=tuple(each for each in state.due if each != identity),
@@ -106,7 +104,7 @@ def _parked(state: State, entry: Prepared) -> State:
     identity = entry.identity
     state = state.moved(entry, Phase.PARKED, acknowledged=entry.acknowledged or not entry.is_open)
     unnoted = state.unnoted if identity in state.unnoted else (*state.unnoted, identity)
-    return replace(state, unnoted=unnoted, due=tuple(each for each in state.due if each != identity))
+    return state._replace(unnoted=unnoted, due=tuple(each for each in state.due if each != identity))
 
 
 def aborted(state: State, identity: PreparedIdentity) -> State:
@@ -126,7 +124,7 @@ def committed(state: State, identity: PreparedIdentity, applied_lsn: Lsn, out: l
 def release(state: State, identity: PreparedIdentity) -> State:
     """Its slot may be used again."""
     freed = tuple(slot for holder, slot in state.held if holder == identity)
-    return replace(state, free=state.free + freed, held=tuple(each for each in state.held if each[0] != identity))
+    return state._replace(free=state.free + freed, held=tuple(each for each in state.held if each[0] != identity))
 
 
 def commit(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
@@ -153,7 +151,7 @@ def _commit_open(state: State, entry: Prepared, event: CommitPreparedRead, out: 
         )
     )
     flight = Flight(since, event.end_lsn, entry.prepare_lsn, identity)
-    state = replace(state, sequence=sequence, in_flight=(*state.in_flight, flight), ledger=state.ledger - {identity})
+    state = state._replace(sequence=sequence, in_flight=(*state.in_flight, flight), ledger=state.ledger - {identity})
     return read_to(state, event.end_lsn)
 
 
@@ -181,7 +179,7 @@ def _resolved(state: State, identity: PreparedIdentity, how: LedgerState, out: l
     if identity not in state.ledger:
         return state
     out.append(NoteInDoubt(identity, how))
-    return replace(state, ledger=state.ledger - {identity})
+    return state._replace(ledger=state.ledger - {identity})
 
 
 def _discard(state: State, entry: Prepared, out: list[Action]) -> State:

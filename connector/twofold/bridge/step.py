@@ -5,8 +5,6 @@ Deterministic and without side effects. The time a step takes grows with the pre
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from twofold.bridge import events, feedback, group, prepared
 from twofold.bridge.actions import Action
 from twofold.bridge.events import Event
@@ -46,13 +44,13 @@ def _take_plain(
 ) -> State:
     match event:
         case events.PlainRead(transactions, rows, end_lsn):
-            return replace(group.join(state, end_lsn, transactions=transactions, rows=rows), unfinished=False)
+            return group.join(state, end_lsn, transactions=transactions, rows=rows)._replace(unfinished=False)
         case events.MessageRead(end_lsn):
             return group.join(state, end_lsn, rows=1)
         case events.Passed(lsn):
             return group.read_to(state, lsn)
         case events.PlainUnfinished():
-            return replace(state, unfinished=True)
+            return state._replace(unfinished=True)
 
 
 Answer = events.MainCommitted | events.PreparedCommitted | events.PreparedOpened | events.PreparedAborted
@@ -79,7 +77,7 @@ def _take_due(
         case events.Drained():
             return group.ask_to_close(prepared.all_due(state))
         case events.TurnFull():
-            return replace(group.ask_to_close(state), full=state.group is not None)
+            return group.ask_to_close(state)._replace(full=state.group is not None)
         case events.IdleDue():
             return group.ask_to_close(group.follow(state))
         case events.OpenDue(identity):

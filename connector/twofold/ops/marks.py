@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
 
 from twofold.positions import Lsn, PreparedIdentity
 
@@ -16,8 +16,7 @@ MarkState: TypeAlias = Literal["staged", "open", "parked", "committing"]
 Outcome: TypeAlias = Literal["committed", "rolled back"]
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """One of them; times are the wall's, of this process: what was prepared before it began has been read again."""
 
     identity: PreparedIdentity
@@ -60,12 +59,12 @@ class Marks:
         known = self.live.get(identity)
         if known is not None and known.state == state:
             return False
-        mark = known or Mark(identity, rows, state, now)
+        mark = known._replace(state=state) if known else Mark(identity, rows, state, now)
         if state == "open" and mark.opened_at is None:
-            mark = replace(mark, opened_at=now)
+            mark = mark._replace(opened_at=now)
         if state == "parked" and mark.parked_at is None:
-            mark = replace(mark, parked_at=now, park_reason=why or "no place in the pool")
-        self.live[identity] = replace(mark, state=state)
+            mark = mark._replace(parked_at=now, park_reason=why or "no place in the pool")
+        self.live[identity] = mark
         return True
 
     def resolved(self, identity: PreparedIdentity, end_lsn: Lsn) -> bool:
@@ -73,7 +72,7 @@ class Marks:
         mark = self.live.get(identity)
         if mark is None:
             return False
-        self.live[identity] = replace(mark, state="committing")
+        self.live[identity] = mark._replace(state="committing")
         self._committing.append((end_lsn, identity))
         return True
 
@@ -82,7 +81,7 @@ class Marks:
         mark = self.live.pop(identity, None)
         if mark is None:
             return False
-        self._past.append(replace(mark, ended_at=now, outcome=outcome))
+        self._past.append(mark._replace(ended_at=now, outcome=outcome))
         return True
 
     def up_to(self, applied_lsn: Lsn, now: float) -> int:

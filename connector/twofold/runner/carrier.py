@@ -17,10 +17,11 @@ from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
 from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner.entries import Origin, ledger_entry, outcome
+from twofold.runner.streamed import CHUNK_BYTES
 from twofold.runner.tables import Tables
-from twofold.runner.waiting import PreparedRows, Waited
+from twofold.runner.waiting import PreparedRows, Rows, Waited
 from twofold.runner.worker import Worker
-from twofold.sink.batch import RowBatch
+from twofold.sink.batch import RowBatch, Settled
 from twofold.sink.publisher import Publisher
 from twofold_avro.records import Commit, Pin, Prepared, PreparedOutcome, Progress
 
@@ -61,6 +62,8 @@ class Carrier:
         self._outcomes: list[PreparedOutcome] = []
         self._ledger: dict[str, Prepared] = {}
         self._committed_at_us = 0
+        self._leaving: list[tuple[Rows, tuple[Settled, ...] | None]] = []
+        self._leaving_bytes = 0
         self._unresolved = {PreparedIdentity(entry.xid, entry.gid): entry for entry in unresolved}
         self.positions = reported
         self.group_records = 0
@@ -98,18 +101,34 @@ class Carrier:
         return self._prepared.values()
 
     def produce_waited(self, waited: Waited) -> None:
-        """The same from the spool, which they leave."""
+        """The same from the spool, which they leave. A backlog has thousands of small ones: they go to the worker together, at the latest before anything else does."""
         rows, settled = waited.rows, self._tables.settle(waited.provisional)
         self.group_records += rows.records
         self.group_bytes += rows.bytes
+        self._leaving.append((rows, settled))
+        self._leaving_bytes += rows.bytes
+        if self._leaving_bytes > CHUNK_BYTES:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """What leaves the spool: to be published, or to be forgotten, which has nothing to settle."""
+        leaving, self._leaving, self._leaving_bytes = self._leaving, [], 0
 
         def work() -> None:
-            for batch in rows.batches():
-                batch.settle(settled)
-                self._gate.produce(batch)
-            rows.drop()
+            gathered = RowBatch()
+            for rows, settled in leaving:
+                if settled is not None:
+                    for batch in rows.batches():
+                        batch.settle(settled)
+                        gathered.add(batch)
+                        if gathered.bytes > CHUNK_BYTES:
+                            self._gate.produce(gathered)
+                            gathered = RowBatch()
+                rows.drop()
+            if gathered.topics:
+                self._gate.produce(gathered)
 
-        self._submit(work)
+        self._queue(work)
 
     def joins(self, committed_at_us: int) -> None:
         """An outcome of this time joins the group."""
@@ -137,7 +156,7 @@ class Carrier:
                 self._submit(lambda: self._publisher.abort(slot), events.PreparedAborted(identity))
             case actions.Forget(identity):
                 if forgotten := self._prepared.pop(identity, None):
-                    self._submit(forgotten.rows.drop)
+                    self._leaving.append((forgotten.rows, None))
             case actions.Refuse(what, at_stake, repair):
                 raise Refused(what, at_stake=at_stake, repair=repair)
 
@@ -149,6 +168,11 @@ class Carrier:
             self._ledger[identity.downstream_id(Lsn(entry.prepare_lsn))] = replace(entry, state=state.value)
 
     def _submit(self, work: Callable[[], object], answer: Event | None = None) -> None:
+        if self._leaving:
+            self._hand_over()
+        self._queue(work, answer)
+
+    def _queue(self, work: Callable[[], object], answer: Event | None = None) -> None:
         def job() -> Event | None:
             work()
             return answer

@@ -158,6 +158,8 @@ class Run:
                 self._timers.staged(identity, time.monotonic())
             case events.PreparedOpened(identity):
                 self._timers.opened(identity, time.monotonic())
+            case events.CommitPreparedRead(identity) | events.RollbackPreparedRead(identity):
+                self._timers.ended(identity)
             case events.PlainRead() | events.MessageRead():
                 self._carrier.joins(at_us)
             case _:

@@ -74,6 +74,13 @@ class RowBatch:
         taken._topics[topic] = lists
         return taken
 
+    def add(self, other: RowBatch) -> None:
+        """Its records behind those that are here, and its bytes; it is not to be used any more."""
+        for topic, theirs in other._topics.items():
+            for mine, records in zip(self.lists(topic, len(theirs)), theirs, strict=True):
+                mine.extend(records)
+        self.bytes += other.bytes
+
     def clear(self) -> None:
         """Empty it; the lists that `lists` gave out before are no longer part of it."""
         self._topics.clear()
