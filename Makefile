@@ -4,7 +4,7 @@
 PYTHON ?= python3
 UV_VERSION := 0.13.9
 UV := $(or $(shell command -v uv),.tools/bin/uv)
-CODE := connector avro spark_jobs tests
+CODE := connector avro spark_jobs tests benchmarks
 BIN := .venv/bin
 
 # The interpreter is the one that was checked; uv must not fetch another.

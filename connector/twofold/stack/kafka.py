@@ -22,7 +22,7 @@ from twofold.errors import MissingGround, UsageError
 from twofold.stack import ground, java
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 
-_JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+SMALL_JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _READY_TOPIC: Final = "twofold-stack-ready"
 _START_S: Final = 120
 _LOG4J: Final = """\
@@ -39,8 +39,17 @@ Configuration:
 class KafkaNode:
     """One broker-and-controller of a cluster."""
 
-    def __init__(self, folder: Path, number: int, port: int, controller_port: int, front: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        port: int,
+        controller_port: int,
+        front: int | None = None,
+        jvm: Sequence[str] = SMALL_JVM,
+    ) -> None:
         self.folder = folder
+        self._jvm = tuple(jvm)
         self.log = folder / "kafka.log"
         self.number = number
         self.port = port
@@ -79,7 +88,8 @@ class KafkaNode:
         }
         properties.write_text("".join(f"{name}={value}\n" for name, value in {**own, **settings}.items()))
         jars = ":".join(map(str, ground.fetched(ground.locked("kafka"))))
-        command = [str(java.for_kafka().program), *_JVM, f"-Dlog4j2.configurationFile={log4j}", "-cp", jars]
+        options = (*self._jvm, "-Djava.net.preferIPv4Stack=true")
+        command = [str(java.for_kafka().program), *options, f"-Dlog4j2.configurationFile={log4j}", "-cp", jars]
         if not (data / "meta.properties").exists():
             formatting = [
                 *command,
@@ -116,6 +126,7 @@ class KafkaCluster:
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
         fronts: Sequence[int] = (),
+        jvm: Sequence[str] = SMALL_JVM,
     ) -> None:
         if not 1 <= brokers <= 9:
             raise UsageError(f"{brokers} brokers: 1 to 9 make sense on one machine")
@@ -123,7 +134,9 @@ class KafkaCluster:
             raise UsageError("a port can be chosen for one broker only: leave it out")
         self.folder = folder
         self.nodes = [
-            KafkaNode(folder / f"node{number}", number, choose_port(port, "Kafka"), choose_port(None, "Kafka"), front)
+            KafkaNode(
+                folder / f"node{number}", number, choose_port(port, "Kafka"), choose_port(None, "Kafka"), front, jvm
+            )
             for number, front in zip(range(brokers), fronts or (None,) * brokers, strict=True)
         ]
         self._settings = {**self._cluster_settings(), **(settings or {})}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from twofold.stack import ground
-from twofold.stack.kafka import KafkaCluster
+from twofold.stack.kafka import SMALL_JVM, KafkaCluster
 from twofold.stack.postgres import PostgresServer
 from twofold.stack.registry import RegistryServer
 
@@ -42,6 +42,7 @@ class LocalStack:
         ports: Ports | None = None,
         postgres_settings: Mapping[str, str] | None = None,
         kafka_settings: Mapping[str, str] | None = None,
+        kafka_jvm: Sequence[str] = SMALL_JVM,
     ) -> None:
         ground.require_linux()
         self._temporary = folder is None
@@ -50,7 +51,9 @@ class LocalStack:
         self.postgres = PostgresServer(
             self.folder / "postgres", version=postgres, port=ports.postgres, settings=postgres_settings
         )
-        self.kafka = KafkaCluster(self.folder / "kafka", brokers=brokers, port=ports.kafka, settings=kafka_settings)
+        self.kafka = KafkaCluster(
+            self.folder / "kafka", brokers=brokers, port=ports.kafka, settings=kafka_settings, jvm=kafka_jvm
+        )
         self.registry = RegistryServer(self.folder / "registry", port=ports.registry) if registry else None
 
     def start(self) -> None:
