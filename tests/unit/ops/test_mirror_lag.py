@@ -1,0 +1,51 @@
+"""How far the mirror is behind, from what it says of itself and what this process has seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from twofold.bridge import initial
+from twofold.ops.chronicle import Chronicle
+from twofold.ops.mirror_view import MirrorPlace, _place
+from twofold.ops.sampler import MirrorLag, Sampler
+from twofold.positions import Lsn
+
+
+def behind(place: MirrorPlace | None, *, sequence: int = 30, transactions: int = 1000) -> MirrorLag | None:
+    """At 100 s, after commit record 10 was seen at 50 s, 20 at 70 s and 30 at 90 s."""
+    chronicle = Chronicle()
+    if sequence:
+        chronicle.recovered(initial(applied_lsn=Lsn(9000), confirmed_lsn=Lsn(1), sequence=sequence, pool=1))
+    chronicle._totals.transactions = transactions
+    sampler = Sampler("", chronicle)
+    sampler._sequences.extend([(50.0, 10, 700), (70.0, 20, 800), (90.0, 30, 1000)])
+    sampler.mirror = place
+    return sampler.mirror_lag(chronicle.view(), 100.0)
+
+
+@pytest.mark.parametrize(
+    ("place", "lag"),
+    [
+        (MirrorPlace(30, Lsn(9000), 0), MirrorLag(0.0, 0, 0)),
+        (MirrorPlace(31, Lsn(9100), 0), MirrorLag(0.0, 0, 0)),  # it is quicker than what was sampled
+        (MirrorPlace(20, Lsn(8000), 0), MirrorLag(10.0, 1000, 200)),
+        (MirrorPlace(25, Lsn(8500), 0), MirrorLag(10.0, 500, 200)),  # at most
+        (MirrorPlace(3, Lsn(100), 0), MirrorLag(50.0, 8900, None)),
+        (None, None),
+    ],
+)
+def test_lag(place: MirrorPlace | None, lag: MirrorLag | None) -> None:
+    assert behind(place) == lag
+
+
+def test_before_a_recovery_nothing_is_known() -> None:
+    assert behind(MirrorPlace(20, Lsn(8000), 0), sequence=0) is None
+
+
+@pytest.mark.parametrize("words", [None, "", "nonsense", "{}", "[]", '{"sequence": 1}'])
+def test_what_another_program_has_written_there_is_no_place(words: str | None) -> None:
+    assert _place(words) is None
+
+
+def test_what_a_mirror_writes_is_one() -> None:
+    assert _place('{"sequence": 7, "applied_lsn": 99, "committed_us": 5}') == MirrorPlace(7, Lsn(99), 5)
