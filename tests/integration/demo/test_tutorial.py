@@ -17,13 +17,19 @@ MARK = "--- that was the box, with status"
 
 
 def matches(said: str, shown: str) -> bool:
-    pattern = re.escape(shown.strip()).replace(re.escape("..."), ".*?")
-    return re.fullmatch(pattern, said.strip(), re.DOTALL) is not None
+    """`...` is anything within a line; alone in a line, any lines or none."""
+    lines = (
+        r"(?:[^\n]*\n)*?" if line == "..." else re.escape(line).replace(re.escape("..."), r"[^\n]*?") + r"\n"
+        for line in shown.strip().splitlines()
+    )
+    return re.fullmatch("".join(lines), f"{said.strip()}\n") is not None
 
 
 def test_matching() -> None:
-    assert matches("a 1 b\nc\nd", "a ... b\n...\nd")
+    assert matches("a 1 b\nc\nd\ne", "a ... b\n...\ne")
+    assert matches("a", "...\na")
     assert not matches("a b\nx", "a b")
+    assert not matches("a\nb", "a...b")
 
 
 @pytest.mark.slow

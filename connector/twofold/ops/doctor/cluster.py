@@ -1,0 +1,113 @@
+"""One look at Kafka: its brokers, the prefix's topics, and what we may do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
+
+from twofold.config import Config
+from twofold.runner.ground import kafka_settings, names_of
+from twofold.sink.client import sorted_errors
+from twofold.sink.names import Names
+
+CALL_S_MAX = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    name: str
+    partitions: int
+    replicas: int
+    """The fewest that a partition has; `in_sync` likewise."""
+    in_sync: int
+    leaderless: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the checks look at."""
+
+    config: Config
+    names: Names
+    brokers: int
+    broker_config: Mapping[str, str]
+    """Empty: we may not see it."""
+    topics: Mapping[str, Topic]
+    """Those of the prefix that we may see."""
+    may: Mapping[str, frozenset[str]]
+    """What we may do with each of them."""
+    principal: str
+
+    @property
+    def tables(self) -> list[Topic]:
+        return [
+            topic for name, topic in self.topics.items() if name not in self.names.bookkeeping | {self.names.messages}
+        ]
+
+
+def look(config: Config) -> Cluster:
+    """Raises what says why it cannot be looked at."""
+    call_s = min(config.kafka.call_timeout, CALL_S_MAX)
+    with sorted_errors("looking at the cluster"):
+        settings = kafka_settings(config)
+        admin = AdminClient(settings.admin())
+        metadata = admin.list_topics(timeout=call_s)
+        found = {name: topic for name, topic in metadata.topics.items() if name.startswith(f"{config.prefix}.")}
+        broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
+        may = _rights(admin, call_s, list(found))
+        readable = [name for name, operations in may.items() if "DESCRIBE_CONFIGS" in operations]
+        configs = _configs(admin, call_s, [broker, *(ConfigResource(ResourceType.TOPIC, name) for name in readable)])
+    topics = {
+        name: Topic(
+            name,
+            len(topic.partitions),
+            min((len(p.replicas) for p in topic.partitions.values()), default=0),
+            min((len(p.isrs) for p in topic.partitions.values()), default=0),
+            sum(p.leader < 0 for p in topic.partitions.values()),
+            configs[name],
+        )
+        for name, topic in found.items()
+        if name in configs
+    }
+    principal = str(settings.client.get("sasl.username", "<principal>"))
+    return Cluster(
+        config, names_of(config), len(metadata.brokers), configs.get(broker.name, {}), topics, may, principal
+    )
+
+
+def _rights(admin: AdminClient, call_s: float, topics: list[str]) -> dict[str, frozenset[str]]:
+    if not topics:
+        return {}
+    asked = admin.describe_topics(TopicCollection(topics), include_authorized_operations=True, request_timeout=call_s)
+    return {
+        name: frozenset(operation.name for operation in future.result().authorized_operations or ())
+        for name, future in asked.items()
+    }
+
+
+def _configs(admin: AdminClient, call_s: float, resources: list[Any]) -> dict[str, dict[str, str]]:
+    # One request for a broker and one for topics: a request goes to the node that it is about.
+    futures: dict[Any, Any] = {}
+    for kind in (ResourceType.BROKER, ResourceType.TOPIC):
+        if asked := [resource for resource in resources if resource.restype == kind]:
+            futures |= admin.describe_configs(asked, request_timeout=call_s)
+    found = {}
+    for resource, future in futures.items():
+        try:
+            found[resource.name] = {key: entry.value for key, entry in future.result().items()}
+        except KafkaException as error:
+            if (
+                resource.restype != ResourceType.BROKER
+                or error.args[0].code() != KafkaError.CLUSTER_AUTHORIZATION_FAILED
+            ):
+                raise
+    return found
