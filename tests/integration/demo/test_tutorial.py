@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from twofold.stack import java
+
 PAGE = Path(__file__).parents[3] / "docs/tutorial.md"
 BOX = re.compile(r"^```(sh|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 MARK = "--- that was the box, with status"
@@ -35,7 +37,8 @@ def test_matching() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_tutorial(tmp_path: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "JAVA_HOME": str(java.spark_java_home())}
     shell = subprocess.Popen(
         ["bash", "-m"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path, env=environment, text=True
     )
