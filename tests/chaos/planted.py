@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import random
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,7 +37,8 @@ class Draft:
         for commit in self.commits:
             for r in commit["ranges"]:
                 rows = by_partition[r["topic"], r["partition"]]
-                self.home[commit["sequence"]] += [row for row in rows if r["first"] <= row.offset <= r["last"]]
+                first = bisect_left(rows, r["first"], key=lambda row: row.offset)
+                self.home[commit["sequence"]] += rows[first : first + r["count"]]
 
     def rows(self, table: str, op: str = "") -> list[tuple[int, Record]]:
         """With the commit records that they are in."""
