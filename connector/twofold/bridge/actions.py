@@ -111,6 +111,8 @@ class Refuse:
     what: str
     at_stake: str
     repair: str
+    lost: PreparedIdentity | None = None
+    """The transaction whose tables stand for `{tables}` in `repair`."""
 
 
 Action = (

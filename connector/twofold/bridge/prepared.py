@@ -156,7 +156,9 @@ def _commit_open(state: State, entry: Prepared, event: CommitPreparedRead, out: 
 
 
 def _commit_unknown(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
-    """Without its prepare: an empty one, which some servers announce so; or one whose rows the server will never send again."""
+    """Without its prepare: an empty one, which some servers announce so; or one whose rows the server will never send again, which a load anew must bring."""
+    if event.identity in state.reloaded:
+        return join(_resolved(state, event.identity, LedgerState.COMMITTED, out), event.end_lsn)
     if event.identity in state.ledger or state.policy.may_lack_prepares:
         out.append(_rows_lost(event))
         return state
@@ -206,5 +208,6 @@ def _rows_lost(event: CommitPreparedRead) -> Refuse:
     return Refuse(
         f"PostgreSQL sent COMMIT PREPARED of transaction {event.identity.xid} ({event.identity.gid!r}) at {format_lsn(event.commit_lsn)} without its PREPARE",
         at_stake="its rows: they are committed in the source, and this server will not send them again (a 17 that was promoted forgets what was prepared before)",
-        repair="`twofold prepared list` names its tables; reload them with `twofold backfill`, then start again",
+        repair="twofold backfill start {tables}, then start again",
+        lost=event.identity,
     )

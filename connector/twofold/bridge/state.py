@@ -83,6 +83,7 @@ class State(NamedTuple):
     due: tuple[PreparedIdentity, ...] = ()  # staged ones that are to be opened
     unnoted: tuple[PreparedIdentity, ...] = ()  # open or parked ones of which the ledger is to be told
     ledger: frozenset[PreparedIdentity] = frozenset()  # those that the ledger has as unresolved
+    reloaded: frozenset[PreparedIdentity] = frozenset()  # of them, those whose tables are all loaded anew in this run
     group: Group | None = None
     in_flight: tuple[Flight, ...] = ()
     unfinished: bool = False  # the main producer has rows of a transaction whose commit is not read
@@ -137,9 +138,10 @@ def initial(
     sequence: int,
     pool: int,
     in_doubt: frozenset[PreparedIdentity] = frozenset(),
+    reloaded: frozenset[PreparedIdentity] = frozenset(),
     policy: Policy | None = None,
 ) -> State:
-    """Where a run begins: what the progress record says, the slot's confirmed position, and those that the ledger has as open or parked."""
+    """Where a run begins: what the progress record says, the slot's confirmed position, and those that the ledger has as open or parked; of those `reloaded` a load anew brings the rows."""
     return State(
         policy=policy or Policy(),
         resume_lsn=applied_lsn,
@@ -150,4 +152,5 @@ def initial(
         sequence=sequence,
         free=tuple(range(pool)),
         ledger=in_doubt,
+        reloaded=reloaded,
     )

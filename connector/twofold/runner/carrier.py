@@ -157,8 +157,15 @@ class Carrier:
             case actions.Forget(identity):
                 if forgotten := self._prepared.pop(identity, None):
                     self._leaving.append((forgotten.rows, None))
-            case actions.Refuse(what, at_stake, repair):
-                raise Refused(what, at_stake=at_stake, repair=repair)
+            case actions.Refuse(what, at_stake, repair, lost):
+                tables = self._tables_of(lost) if lost else ""
+                raise Refused(what, at_stake=at_stake, repair=repair.replace("{tables}", tables))
+
+    def _tables_of(self, identity: PreparedIdentity) -> str:
+        """As the ledger has them."""
+        topics = self._unresolved[identity].topics if identity in self._unresolved else ()
+        pins = [self._tables.pin(topic) for topic in topics if self._tables.has(topic)]
+        return " ".join(f"{pin.schema}.{pin.table}" for pin in pins) or "<every table that it may have touched>"
 
     def _note(self, identity: PreparedIdentity, state: actions.LedgerState) -> None:
         """What the ledger will say of it: of one whose prepare did not come again, what it said before with the new state."""
@@ -194,7 +201,7 @@ class Carrier:
             prepared=tuple(self._outcomes),
         )
         ledger = {
-            key: replace(entry, sequence=action.sequence) if entry.state == "committed" else entry
+            key: replace(entry, sequence=action.sequence) if entry.state == "committed" and action.rows else entry
             for key, entry in self._ledger.items()
         }
         self._outcomes, self._ledger = [], {}

@@ -214,18 +214,22 @@ def look_at_source(
 def _state(
     config: Config, fencing: Fencing, progress: Progress, slot: identity.SlotState, server: identity.ServerIdentity
 ) -> State:
-    unresolved = frozenset(PreparedIdentity(entry.xid, entry.gid) for entry in fencing.recovered.unresolved.values())
+    recovered = fencing.recovered
+    wished = {topic for topic, what in recovered.wishes.items() if what == "start"}
+    ledger = {PreparedIdentity(entry.xid, entry.gid): entry for entry in recovered.unresolved.values()}
+    reloaded = frozenset(identity for identity, entry in ledger.items() if entry.topics and wished >= {*entry.topics})
     promoted = server.timeline != progress.timeline
     policy = Policy(
         synchronous=config.prepared.synchronous,
         open_at_once=config.prepared.open_within == 0,
-        may_lack_prepares=promoted and server.version_num // 10000 == 17 and bool(unresolved),
+        may_lack_prepares=promoted and server.version_num // 10000 == 17 and len(reloaded) < len(ledger),
     )
     return initial(
         applied_lsn=Lsn(progress.applied_lsn),
         confirmed_lsn=slot.confirmed_flush,
         sequence=progress.sequence,
         pool=config.prepared.pool,
-        in_doubt=unresolved,
+        in_doubt=frozenset(ledger),
+        reloaded=reloaded,
         policy=policy,
     )

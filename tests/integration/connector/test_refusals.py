@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +22,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from connector_ledger import SCHEMA
+from connector_topics import gid_of
 from fix_connector import Installation, Maker, wait_until
 from twofold.config import load
 from twofold.errors import MissingGround, Refused, TwofoldError, UsageError
+from twofold.positions import Lsn, format_lsn
 from twofold.runner.setup import initialise
 from twofold.stack import PostgresServer
 from twofold_avro.records import Commit
@@ -71,6 +74,10 @@ def init_refuses(here: Installation, *words: str, kind: type[TwofoldError] = Ref
 def admin(kafka: Any) -> AdminClient:
     """Must live until what it was asked for is done."""
     return AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+
+def ask_to_load(here: Installation, *tables: str) -> None:
+    subprocess.run(here.command("backfill", "start", *tables), check=True, capture_output=True, timeout=60)
 
 
 def delete_topic(admin: AdminClient, here: Installation, topic: str) -> None:
@@ -222,6 +229,27 @@ def test_a_setting_that_cannot_hold_is_named(
 ) -> None:
     same = connector(conninfo=shared.conninfo, name=shared.prefix, init=False, **settings)
     refuses(same, words, kind=UsageError)
+
+
+def test_rows_of_a_prepared_transaction_that_will_not_come_again(connector: Maker) -> None:
+    """As a promoted 17 may do it: the server sends the outcome alone. A load anew mends it, as the message says."""
+    here = connector()
+    with here.carrying():
+        here.prepare("lost", INSERT.format(2), "INSERT INTO transfer VALUES ('a', 2, 1)")
+        wait_until(lambda: [entry["state"] for entry in here.records("prepared")] == ["open"])
+        here.caught_up()
+    applied = format_lsn(Lsn(here.records("progress")[-1]["applied_lsn"]))
+    here.ask(f"SELECT pg_replication_slot_advance('{here.prefix}', '{applied}')")
+    here.sql("COMMIT PREPARED 'lost'")
+    refuses(here, "without its PREPARE", "twofold backfill start public.account public.transfer, then start again")
+    ask_to_load(here, "public.account")
+    refuses(here, "without its PREPARE")
+    ask_to_load(here, "public.account", "public.transfer")
+    with here.carrying():
+        for table in ("account", "transfer"):
+            rows = here.tail(table)
+            assert rows.wait_for(lambda s: s.value["op"] == "r" and gid_of(s) is None)
+        wait_until(lambda: here.records("prepared")[-1]["state"] == "committed")
 
 
 def test_the_publication_is_gone(stopped: Installation) -> None:
