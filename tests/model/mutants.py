@@ -43,7 +43,7 @@ def _without_group(function: Callable[..., State]) -> Callable[..., State]:
     """What the function does happens as if nothing were gathered; the group comes after it."""
 
     def out_of_order(state: State, *rest: Any) -> State:
-        return replace(function(replace(state, group=None), *rest), group=state.group)
+        return function(state._replace(group=None), *rest)._replace(group=state.group)
 
     return out_of_order
 
@@ -60,7 +60,7 @@ def _park_without_abort(state: State, identity: Any, why: str, out: Any) -> Stat
 
 
 def _forget_the_ledger(state: State, identity: Any, how: Any, out: Any) -> State:
-    return replace(state, ledger=state.ledger - {identity})
+    return state._replace(ledger=state.ledger - {identity})
 
 
 def _follow_at_any_time(state: State) -> State:
@@ -96,7 +96,7 @@ def _one_record_too_far(state: State) -> Any:
 
 
 def _sequence_for_all(state: State, out: Any) -> State:
-    return replace(_close(state, out), sequence=state.sequence + 1)
+    return _close(state, out)._replace(sequence=state.sequence + 1)
 
 
 _stage, _park, _join, _close = prepared.stage, prepared.park, group.join, group.close
