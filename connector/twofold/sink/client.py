@@ -86,6 +86,7 @@ class KafkaSettings:
     def producer(self, transactional_id: str) -> dict[str, Any]:
         return {
             "queue.buffering.max.kbytes": self.queue_kbytes_max,
+            "compression.type": "lz4",  # a third of the bytes for a twentieth of the CPU (docs/performance.md)
             **self.client,
             "transactional.id": transactional_id,
             "enable.idempotence": True,
