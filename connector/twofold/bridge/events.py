@@ -69,7 +69,9 @@ class RollbackPreparedRead:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Nothing more waits on the replication socket."""
+    """Nothing more waits on the replication socket. The `young` were prepared a moment ago, and their outcome may be on its way: they are not opened for this."""
+
+    young: frozenset[PreparedIdentity] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

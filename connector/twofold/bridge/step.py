@@ -74,8 +74,9 @@ def _take_due(
     out: list[Action],
 ) -> State:
     match event:
-        case events.Drained():
-            return group.ask_to_close(prepared.all_due(state))
+        case events.Drained(young):
+            due = prepared.all_due(state).due
+            return group.ask_to_close(state._replace(due=tuple(e for e in due if e in state.due or e not in young)))
         case events.TurnFull():
             return group.ask_to_close(state)._replace(full=state.group is not None)
         case events.IdleDue():

@@ -82,7 +82,7 @@ class Run:
             now = time.monotonic()
             observer.turned()
             self._take_all(self._worker.answers(ANSWER_WAIT_S if drained and self._worker.busy else 0))
-            self._take_all(self._timers.due(now))
+            self._take_all(self._timers.due(now, drained=drained))
             self._report()
             self._doubts.look(self._carrier.prepared, self.state.read_lsn, time.time())
             if self.state.must_wait:
@@ -110,7 +110,7 @@ class Run:
         received = self._session.read(rows_max=READ_ROWS_MAX, bytes_max=READ_BYTES_MAX, wait_s=wait_s)
         if not received:
             if not drained:
-                self._take(events.Drained())
+                self._take(events.Drained(self._timers.young(time.monotonic())))
             return True
         failpoints.hit("after_read")
         try:
