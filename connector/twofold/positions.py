@@ -5,8 +5,7 @@ Pure values that every room shares. A position is an `int` so that it compares a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NewType
+from typing import NamedTuple, NewType
 
 Lsn = NewType("Lsn", int)
 
@@ -26,8 +25,7 @@ def format_lsn(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PreparedIdentity:
+class PreparedIdentity(NamedTuple):
     """What a prepared transaction is called while it lives: a gid alone may be used again at once, and by another source."""
 
     xid: int

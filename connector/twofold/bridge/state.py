@@ -119,13 +119,14 @@ class State(NamedTuple):
     def moved(self, changed: Prepared, phase: Phase, *, acknowledged: bool) -> State:
         """The same with that one in another phase."""
         moved = changed._replace(phase=phase, acknowledged=acknowledged)
-        return self._replace(prepared=tuple(moved if each is changed else each for each in self.prepared))
+        place = self.prepared.index(changed)
+        return self._replace(prepared=(*self.prepared[:place], moved, *self.prepared[place + 1 :]))
 
     def without(self, ended: Prepared) -> State:
         """The same without that one; its slot stays held until the sink has answered."""
-        gone = ended.identity
+        place, gone = self.prepared.index(ended), ended.identity
         return self._replace(
-            prepared=tuple(each for each in self.prepared if each is not ended),
+            prepared=self.prepared[:place] + self.prepared[place + 1 :],
             due=tuple(each for each in self.due if each != gone),
             unnoted=tuple(each for each in self.unnoted if each != gone),
         )
