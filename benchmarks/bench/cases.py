@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import psycopg
 
 END_TABLE = "bench_end"
+GID = "bench-in-doubt"
+PUBLICATION = "bench"
 TABLES_OF_MIXED = 50
 WRITERS = 4
 
@@ -44,6 +46,8 @@ class Case:
     prepare: Callable[[str, int], None]
     load: Callable[[str, int], int]
     """Writes about this many changes and says how many it committed."""
+    in_doubt: bool = False
+    """What it writes is prepared and without an outcome: `bench.in_doubt` gives it one."""
 
 
 def _run(dsn: str, *statements: str) -> None:
@@ -102,6 +106,15 @@ def _load_prepared(dsn: str, rows: int) -> int:
 
     with ThreadPoolExecutor(WRITERS) as pool:
         return sum(pool.map(write, range(WRITERS)))
+
+
+def _load_in_doubt(dsn: str, rows: int) -> int:
+    """One prepared transaction, whose last row is the end's."""
+    _run(
+        dsn,
+        f"BEGIN; INSERT INTO orders SELECT {_TEN_VALUES} FROM generate_series(1, {rows}) i; INSERT INTO {END_TABLE} VALUES (1); PREPARE TRANSACTION '{GID}'",
+    )
+    return rows
 
 
 def _prepare_wide(dsn: str, _rows: int) -> None:
@@ -165,6 +178,16 @@ def _load_mixed(dsn: str, rows: int) -> int:
     return rows // 10 * 10
 
 
+def published(case: Case, dsn: str) -> str:
+    """Its tables and the end's in a publication, which is named."""
+    _run(
+        dsn,
+        f"CREATE TABLE {END_TABLE} (id int PRIMARY KEY)",
+        f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {', '.join((*case.tables, END_TABLE))}",
+    )
+    return PUBLICATION
+
+
 _ORDERS = ("orders",)
 _PGBENCH_TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_history", "pgbench_tellers")
 CASES = (
@@ -176,4 +199,5 @@ CASES = (
     Case("f", "updates, replica identity full", 1_000_000, _ORDERS, _prepare_full, _load_full),
     Case("g", "50 tables mixed", 1_000_000, _mixed_tables(), _prepare_mixed, _load_mixed),
     Case("h", "1 row a transaction", 250_000, _ORDERS, _prepare_ten, _in_transactions_of(1)),
+    Case("p", "one transaction, prepared long before", 1_000_000, _ORDERS, _prepare_ten, _load_in_doubt, in_doubt=True),
 )

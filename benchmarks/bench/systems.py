@@ -64,6 +64,8 @@ class System(Protocol):
 
     name: str
     counted: bool
+    opens_at_prepare: bool
+    """The rows of a prepared transaction are in Kafka before its outcome."""
 
     def reserve(self, run: Run) -> None: ...
     def start(self, run: Run, upto: str) -> None: ...
@@ -77,6 +79,7 @@ class Recvlogical:
 
     name = "pg_recvlogical"
     counted = False
+    opens_at_prepare = False
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -123,13 +126,15 @@ class Recvlogical:
 
 
 class Twofold:
-    """This project's connector, with its defaults."""
+    """This project's connector, with its defaults; `backfill` False: rows that were there before the slot are none of the backlog."""
 
     name = "twofold"
     counted = True
+    opens_at_prepare = True
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, *, backfill: bool = True) -> None:
         self._ground = ground
+        self._backfill = str(backfill).lower()
         self._consumer = Committed(ground.bootstrap)
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
@@ -138,7 +143,7 @@ class Twofold:
         assert self._ground.stack.registry is not None, "the stack has a registry"
         self._file(run).write_text(
             f'name = "{run.slot}"\n'
-            f'[source]\ndsn = "{run.dsn}"\npublication = "{run.publication}"\n'
+            f'[source]\ndsn = "{run.dsn}"\npublication = "{run.publication}"\nbackfill = {self._backfill}\n'
             f'[kafka]\nbootstrap = "{self._ground.bootstrap}"\npartitions = {PARTITIONS}\nreplication = 1\nmin_insync_replicas = 1\n'
             f'[registry]\nurl = "{self._ground.stack.registry.url}"\n'
             f'[spool]\nfolder = "{self._ground.folder / "spool"}"\n'
@@ -178,6 +183,7 @@ class Debezium:
     """Debezium in Kafka Connect with exactly-once, tuned for throughput."""
 
     counted = True
+    opens_at_prepare = False
 
     def __init__(self, ground: Ground, converter: str, more: dict[str, str] | None = None) -> None:
         self.name = f"debezium-{converter}"
