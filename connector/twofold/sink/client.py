@@ -157,7 +157,7 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     ),
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
         MissingGround,
-        "grant Create, DescribeConfigs and IdempotentWrite on the cluster",
+        "grant DescribeConfigs on the cluster (and IdempotentWrite, on brokers before 3.0)",
     ),
     KafkaError.GROUP_AUTHORIZATION_FAILED: (MissingGround, "grant Describe on the group twofold"),
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (

@@ -158,12 +158,17 @@ def test_another_way_in(
 
 
 @pytest.mark.parametrize(
-    "resource",
-    ["--topic bank.", "--cluster", "--transactional-id bank.", "--group twofold"],
-    ids=lambda r: r.split()[0][2:],
+    ("resource", "command"),
+    [
+        ("--topic bank.", "init"),
+        ("--cluster", "run"),
+        ("--transactional-id bank.", "init"),
+        ("--group twofold", "init"),
+    ],
+    ids=lambda word: word.split()[0].strip("-"),
 )
 def test_without_a_right_it_ends_and_says_which(
-    granted: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str
+    granted: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str, command: str
 ) -> None:
     made = bank(granted, tmp_path, scram(granted, tmp_path), monkeypatch)
     page = [line for script in blocks("security.md", "sh") for line in script.replace("\\\n", " ").splitlines()]
@@ -171,7 +176,7 @@ def test_without_a_right_it_ends_and_says_which(
     acls = granted.acls(line)
     granted.revoke(acls)
     try:
-        done = subprocess.run(made.command("init"), capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(made.command(command), capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 3, done.stderr
         assert "grant" in done.stderr
     finally:
