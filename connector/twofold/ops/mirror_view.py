@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, TopicPartition
 
 from twofold.config import Config
 from twofold.positions import Lsn
@@ -29,22 +28,22 @@ class MirrorPlace:
 
 
 class MirrorView:
-    """A client of its own, made when it is asked first."""
+    """A client of its own, made when it is asked first.
+
+    A consumer that never joins its group: the same question through an admin client ends the whole process when the broker is away for longer than it may take (librdkafka's issue 4605).
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._admin: AdminClient | None = None
+        self._consumer: Consumer | None = None
 
     def look(self) -> MirrorPlace | None:
         """None: there is no mirror, or none that says where it is."""
         with sorted_errors("asking how far the mirror is"):
-            if self._admin is None:
-                self._admin = AdminClient(kafka_settings(self._config).admin())
-            asked = ConsumerGroupTopicPartitions(
-                f"{self._config.prefix}.mirror", [TopicPartition(names_of(self._config).commits, 0)]
-            )
-            (answer,) = self._admin.list_consumer_group_offsets([asked], request_timeout=ASKED_S).values()
-            (place,) = answer.result(ASKED_S).topic_partitions
+            if self._consumer is None:
+                settings = kafka_settings(self._config).consumer()
+                self._consumer = Consumer({**settings, "group.id": f"{self._config.prefix}.mirror"})
+            (place,) = self._consumer.committed([TopicPartition(names_of(self._config).commits, 0)], ASKED_S)
         return _place(place.metadata)
 
 
