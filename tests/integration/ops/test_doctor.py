@@ -391,6 +391,54 @@ def test_a_broken_server(own: Ground, name: str) -> None:
     tried(own, SERVER[name])
 
 
+def without_topic(ground: Ground) -> None:
+    admin = AdminClient({"bootstrap.servers": ground.bootstrap})
+    for future in admin.delete_topics([f"{ground.bank.prefix}.commits"]).values():
+        future.result(10)
+    wait_until(lambda: f"{ground.bank.prefix}.commits" not in ground.bank.reader.topics(ground.bank.prefix))
+
+
+def outrun(ground: Ground) -> None:
+    """More WAL than the slot may hold."""
+    altered(ground, "max_slot_wal_keep_size", "1MB")
+    for _ in range(4):
+        ground.bank.sql("SELECT pg_logical_emit_message(false, 'x', 'x')", "SELECT pg_switch_wal()")
+    ground.bank.sql("CHECKPOINT")
+    wait_until(lambda: ground.bank.slot("wal_status") == "lost")
+    ground.bank.sql("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+
+
+LOST = {
+    "the publication was dropped": Case("publication", MUST, sql('DROP PUBLICATION "BANK"')),
+    "a topic is gone": Case("topic_gone", MUST, without_topic),
+    "the slot was outrun": Case("slot_lost", MUST, outrun),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_was_known_is_lost(own: Ground, connector: Maker, kafka: Any, name: str) -> None:
+    assert own.server is not None
+    own.bank.sql(f"CREATE DATABASE lost_{LOST[name].check}")
+    ground = Ground(connector(conninfo=own.server.dsn(f"lost_{LOST[name].check}")), kafka.bootstrap)
+    tried(ground, LOST[name])
+    ground.bank.sql(f"SELECT pg_drop_replication_slot('{ground.bank.prefix}')")
+
+
+def test_failover_where_there_are_no_failover_slots_or_no_standby_is_named(ground: Ground) -> None:
+    before = ground.look()
+    ground.bank.configure({"source": {"failover": True}})
+    try:
+        (found,) = new(ground, before)
+        if int(ground.bank.ask("SHOW server_version_num")) < 170_000:
+            assert (found.check, found.weight) == ("failover", MUST)
+            ground.mend(found.mend[0])
+            assert not new(ground, before)
+        else:
+            assert (found.check, found.weight) == ("synchronized_standby_slots", SHOULD)
+    finally:
+        ground.bank.configure({"source": {"failover": False}})
+
+
 def test_before_init_it_names_init(connector: Maker) -> None:
     bank = connector(init=False)
     bank.sql("CREATE TABLE account (id int PRIMARY KEY)")

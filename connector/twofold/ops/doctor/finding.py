@@ -32,6 +32,11 @@ class Finding:
     mend: tuple[str, ...]
 
 
+def start_anew(prefix: str) -> tuple[str, ...]:
+    """Where what was known is lost. The topics of the old prefix stay, for consumers that still read them."""
+    return "twofold reset", f'kafka.prefix = "{prefix}_2"', "twofold init"
+
+
 class Finder(Protocol):
     """Makes the findings of one place."""
 

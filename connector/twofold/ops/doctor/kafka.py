@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from twofold.config import Config
 from twofold.ops.doctor.cluster import Cluster, look
-from twofold.ops.doctor.finding import Finding, Weight, finder
+from twofold.ops.doctor.finding import Finding, Weight, finder, start_anew
 
 SHOWN_MAX = 20
 RIGHTS = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
@@ -112,8 +112,7 @@ def _missing(cluster: Cluster) -> Iterator[Finding]:
                 f"the topic {name} is gone",
                 "what Twofold knew of its progress, its commits or what is in doubt was in it; twofold run refuses",
                 "-- restore the topic with what it held (docs/refusals.md), else start anew:",
-                "twofold reset",
-                "twofold init",
+                *start_anew(cluster.config.prefix),
             )
 
 

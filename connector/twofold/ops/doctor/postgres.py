@@ -11,7 +11,7 @@ from psycopg import sql
 from twofold.config import Config
 from twofold.errors import Unreachable
 from twofold.ops.doctor import settings
-from twofold.ops.doctor.finding import Finding, Weight, finder
+from twofold.ops.doctor.finding import Finding, Weight, finder, start_anew
 from twofold.ops.doctor.tables import published
 from twofold.source import identity
 from twofold.source.connection import Plain, connect
@@ -133,8 +133,7 @@ def _slot(source: Source) -> Iterator[Finding]:
             Weight.MUST,
             f"slot {slot.name} was invalidated ({slot.invalidation_reason or 'its WAL was removed'})",
             "the changes since its last confirmed position can no longer be streamed",
-            "twofold reset",
-            "twofold init",
+            *start_anew(config.prefix),
         )
     if slot.plugin != "pgoutput" or slot.database != source.connection.info.dbname:
         yield _finding(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from psycopg import sql
 
 from twofold.config import Config
-from twofold.ops.doctor.finding import Finding, Weight, finder
+from twofold.ops.doctor.finding import Finding, Weight, finder, start_anew
 from twofold.source.connection import Plain
 
 SHOWN_MAX = 20
@@ -48,7 +48,7 @@ def _publication(config: Config, connection: Plain) -> Iterator[Finding]:
             "nothing is carried before it does"
             if used is None
             else "changes made while there is none are not sent, even if it is made again: it was dropped under a slot in use",
-            *(("twofold init",) if used is None else ("twofold reset", "twofold init")),
+            *(("twofold init",) if used is None else start_anew(config.prefix)),
         )
         return
     kinds = [kind for kind, there in zip(("insert", "update", "delete", "truncate"), row, strict=True) if not there]
