@@ -79,12 +79,12 @@ class Ground:
 
     def make_topics(self, topics: Iterable[str]) -> None:
         """As Twofold makes them, so that both write into the same kind."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         for future in admin.create_topics([NewTopic(t, num_partitions=PARTITIONS) for t in topics]).values():
             future.result(30)
 
     def drop_topics(self, topics: Iterable[str]) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         for future in admin.delete_topics(list(topics)).values():
             try:
                 future.result(30)

@@ -22,6 +22,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Sample], float], str], ...] = (
     ("cpu_s_per_million", "CPU s/M", lambda s: s.cpu_per_million(s.connector_cpu_s), ".1f"),
     ("broker_cpu_s_per_million", "broker", lambda s: s.cpu_per_million(s.broker_cpu_s), ".1f"),
     ("walsender_cpu_s_per_million", "walsender", lambda s: s.cpu_per_million(s.walsender_cpu_s), ".1f"),
+    ("first_s", "first s", lambda s: s.first_s, ".1f"),
     ("peak_mb", "peak MB", lambda s: s.peak_mb, ".0f"),
     ("kafka_bytes_per_row", "B/row", lambda s: s.kafka_bytes / s.rows, ".0f"),
 )
