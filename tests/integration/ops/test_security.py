@@ -137,7 +137,6 @@ def test_the_rights_of_the_page_suffice_and_no_secret_is_told(
     said.append(Path(f"/proc/{first.process.pid}/cmdline").read_text())
     first.stop()
     said += [first.said(), str(found), repr(load(made.file))]
-    assert "librdkafka" in first.said() or "DEBUG" in first.said()
     for text in said:
         assert not re.search("hunter2|bert", text)  # neither a secret nor a row's value
 
@@ -172,7 +171,7 @@ def test_without_a_right_it_ends_and_says_which(
 ) -> None:
     made = bank(granted, tmp_path, scram(granted, tmp_path), monkeypatch)
     page = [line for script in blocks("security.md", "sh") for line in script.replace("\\\n", " ").splitlines()]
-    (line,) = (each for each in page if resource in each)
+    (line,) = (each for each in page if resource in each and "User:twofold" in each)
     acls = granted.acls(line)
     granted.revoke(acls)
     try:
@@ -211,8 +210,10 @@ def test_a_wrong_password_is_told_and_not_shown(
             secret = tmp_path / f"{name}.secret"
             secret.write_text(secret.read_text().replace("hunter2", "hunter2x"))
     done = subprocess.run(made.command("init"), capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 3, done.stderr
+    # Of wrong credentials a call to Kafka knows no more than that no broker answers; doctor asks why.
+    assert done.returncode == (4 if wrong == "kafka" else 3), done.stderr
     assert "hunter2" not in done.stdout + done.stderr
     found = examine(load(made.file))
     assert [(f.where, f.check) for f in found][:1] == [("postgresql" if wrong == "postgres" else wrong, "unusable")]
+    assert re.search("authentication failed|[Aa]uthentication|does not let us in", found[0].what), found[0]
     assert "hunter2" not in str(found)

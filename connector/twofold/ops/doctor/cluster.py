@@ -19,6 +19,7 @@ from twofold.sink.client import sorted_errors
 from twofold.sink.names import Names
 
 CALL_S_MAX = 10.0
+_NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,12 @@ class Cluster:
 def look(config: Config) -> Cluster:
     """Raises what says why it cannot be looked at."""
     call_s = min(config.kafka.call_timeout, CALL_S_MAX)
+    settings = kafka_settings(config)
+    told: list[KafkaError] = []
     with sorted_errors("looking at the cluster"):
-        settings = kafka_settings(config)
-        admin = AdminClient(settings.admin())
+        client: dict[str, Any] = {**settings.admin(), "error_cb": told.append}
+        admin = AdminClient(client)
+        _let_in(admin, call_s, told)
         metadata = admin.list_topics(timeout=call_s)
         found = {name: topic for name, topic in metadata.topics.items() if name.startswith(f"{config.prefix}.")}
         broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
@@ -82,6 +86,18 @@ def look(config: Config) -> Cluster:
     return Cluster(
         config, names_of(config), len(metadata.brokers), configs.get(broker.name, {}), topics, may, principal
     )
+
+
+def _let_in(admin: AdminClient, call_s: float, told: list[KafkaError]) -> None:
+    """A call alone says of wrong credentials, too, that no broker answers; why is told aside."""
+    try:
+        admin.list_topics(timeout=call_s)
+    except KafkaException:
+        admin.poll(0.5)
+        for error in told:
+            if error.code() in _NOT_LET_IN:
+                raise KafkaException(error) from None
+        raise
 
 
 def _rights(admin: AdminClient, call_s: float, topics: list[str]) -> dict[str, frozenset[str]]:
