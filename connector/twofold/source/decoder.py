@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
+from typing import Any
 
 from twofold.errors import MalformedMessage
 from twofold.positions import Lsn, PreparedIdentity
@@ -102,7 +103,7 @@ class _Cursor:
         self.at = end
         return value
 
-    def numbers(self, form: Struct, *whats: str) -> tuple[int, ...]:
+    def numbers(self, form: Struct, *whats: str) -> tuple[Any, ...]:
         """Several in a row, read at once."""
         end = self.at + form.size
         if end > len(self.data):
@@ -164,19 +165,19 @@ class _Cursor:
 
 def _begin(cursor: _Cursor) -> Begin:
     lsn, ts, xid = cursor.numbers(_BEGIN, "commit_lsn", "commit_ts", "xid")
-    return Begin(Lsn(lsn), ts + POSTGRES_EPOCH_US, xid)
+    return Begin(lsn, ts + POSTGRES_EPOCH_US, xid)
 
 
 def _commit(cursor: _Cursor) -> Commit:
     cursor.flags("flags", 0)
     lsn, end_lsn, ts = cursor.numbers(_END, "commit_lsn", "end_lsn", "commit_ts")
-    return Commit(Lsn(lsn), Lsn(end_lsn), ts + POSTGRES_EPOCH_US)
+    return Commit(lsn, end_lsn, ts + POSTGRES_EPOCH_US)
 
 
 def _two_phase(cursor: _Cursor, verb: str) -> tuple[Lsn, Lsn, int, PreparedIdentity]:
     """What all messages about a prepared transaction but its rollback say, in one order: where the record starts and ends, when it was written, and of whom it is."""
     lsn, end_lsn, ts, xid = cursor.numbers(_TWO_PHASE, f"{verb}_lsn", "end_lsn", f"{verb}_ts", "xid")
-    return Lsn(lsn), Lsn(end_lsn), ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, cursor.text("gid"))
+    return lsn, end_lsn, ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, cursor.text("gid"))
 
 
 def _begin_prepare(cursor: _Cursor) -> BeginPrepare:

@@ -1,0 +1,133 @@
+"""What leaves the spool comes to Kafka's thread together, in the order of its outcomes, and before whatever is given out after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from twofold import gids
+from twofold.bridge import Event, actions
+from twofold.positions import Lsn, PreparedIdentity
+from twofold.runner import carrier as module
+from twofold.runner.carrier import Carrier, Positions
+from twofold.runner.entries import Origin
+from twofold.runner.waiting import BatchRows, PreparedRows
+from twofold.sink.batch import RowBatch
+from twofold.spool import Spool
+
+TOPIC = "shop.public.account"
+
+
+class Worker:
+    """Does each job at once."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+
+    def submit(self, job: Callable[[], Event | None], *, meanwhile: Callable[[], None]) -> None:
+        self.jobs += 1
+        job()
+
+
+class Gate:
+    """Notes what is published and committed."""
+
+    def __init__(self) -> None:
+        self.done: list[object] = []
+
+    def produce(self, batch: RowBatch) -> None:
+        for _, partition, records in batch.partitions():
+            self.done += [(partition, record["value"]) for record in records]
+
+    def commit(self, *_: object, **__: object) -> None:
+        self.done.append("commit")
+
+
+class Tables:
+    def settle(self, tables: object) -> tuple[()]:
+        return ()
+
+    def take_pins(self) -> dict[str, Any]:
+        return {}
+
+
+class Publisher:
+    pool = 1
+
+
+class Stage:
+    """A carrier that nothing is behind, and prepared transactions for it."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.spool, self.worker, self.gate = spool, Worker(), Gate()
+        self.carrier = Carrier(
+            worker=cast("Any", self.worker),
+            publisher=cast("Any", Publisher()),
+            gate=cast("Any", self.gate),
+            tables=cast("Any", Tables()),
+            origin=ORIGIN,
+            reported=Positions(Lsn(1), Lsn(1)),
+            unresolved=(),
+            tend=lambda: None,
+        )
+
+    def prepare(self, xid: int, *values: bytes, size: int = 10) -> PreparedIdentity:
+        """With a row in partition 1 for each value, and `size` bytes said to be read for all."""
+        identity, rows = PreparedIdentity(xid, "x"), BatchRows(self.spool.new())
+        batch = RowBatch()
+        batch.lists(TOPIC, 2)[1].extend({"key": b"k", "value": value} for value in values)
+        batch.bytes = size
+        rows.append(batch)
+        self.carrier.stage(PreparedRows(identity, Lsn(xid), 0, rows, (TOPIC,), (), gids.parse("x")))
+        return identity
+
+    def commit(self, *identities: PreparedIdentity) -> None:
+        for identity in identities:
+            self.carrier.carry(actions.AppendStaged(identity, Lsn(identity.xid + 5)), at_us=0)
+
+
+ORIGIN = cast("Origin", type("NoOrigin", (), {"progress": staticmethod(lambda *_: None)})())
+"""Where the positions come from does not matter here."""
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(Spool(tmp_path, memory_max=1 << 20, disk_max=1 << 20))
+
+
+def test_many_small_ones_are_one_job_in_the_order_of_their_outcomes(stage: Stage) -> None:
+    first, second, third = stage.prepare(1, b"a", b"b"), stage.prepare(2, b"c"), stage.prepare(3, b"d")
+    stage.commit(second)
+    stage.carrier.carry(actions.Forget(third), at_us=0)
+    stage.commit(first)
+    assert (stage.worker.jobs, stage.gate.done) == (0, [])
+    stage.carrier.carry(actions.CommitMain(1, Lsn(9), 2, 3), at_us=0)
+    assert stage.worker.jobs == 2
+    assert stage.gate.done == [(1, b"c"), (1, b"a"), (1, b"b"), "commit"]
+    assert stage.spool.memory_bytes == 0
+
+
+def test_rows_that_are_read_later_come_later(stage: Stage) -> None:
+    stage.commit(stage.prepare(1, b"a"))
+    batch = RowBatch()
+    batch.lists(TOPIC, 2)[1].append({"key": b"k", "value": b"plain"})
+    stage.carrier.produce(batch)
+    assert stage.gate.done == [(1, b"a"), (1, b"plain")]
+
+
+def test_records_that_no_row_was_read_for_are_published_too(stage: Stage) -> None:
+    """A truncate: it has no bytes of a row."""
+    stage.commit(stage.prepare(1, b"truncate", size=0))
+    stage.carrier.carry(actions.CommitMain(1, Lsn(9), 1, 1), at_us=0)
+    assert stage.gate.done == [(1, b"truncate"), "commit"]
+
+
+def test_what_has_become_large_does_not_wait(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK_BYTES", 15)
+    stage.commit(stage.prepare(1, b"a"))
+    assert stage.gate.done == []
+    stage.commit(stage.prepare(2, b"b"))
+    assert stage.gate.done == [(1, b"a"), (1, b"b")]
