@@ -1,11 +1,14 @@
-"""What the mirror does in a second: changes into Iceberg, against a plain foreachBatch MERGE on the same topic; small batches; latency.
+"""What the mirror does in a second: changes into Iceberg, against a plain foreachBatch MERGE on the same topic; small batches; latency; growth.
 
-    PYTHONPATH=tests .venv/bin/python benchmarks/mirror.py [CHANGES] [KEYS]
+    PYTHONPATH=tests .venv/bin/python benchmarks/mirror.py [CHANGES [KEYS [PARTS]]]
+
+PARTS are some of throughput,small,latency,growth (all but growth).
 
 A broker and a registry of its own, one Spark session as the job makes it (`local[2]`, 512 MB). The topic holds KEYS inserts (100 thousand)
 and then CHANGES changes (a million) of them: 90 % updates, 5 % deletes, 5 % inserts, in Kafka transactions of 5,000. Both jobs start from the
 table with the inserts, and both tables are compared with what was written. Beside the time stands the JVM's CPU time, which a machine that
-others use as well lengthens less. The last line is one JSON object.
+others use as well lengthens less. The changelog reads the same topic. Growth is a batch of a thousand random keys into tables of ten thousand to ten
+million rows, which Spark fills. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -29,6 +33,7 @@ from pyspark.sql.avro.functions import from_avro
 from spark_writer import Open, Writer, table
 from twofold.stack import KafkaCluster, RegistryServer, java, temporary_folder
 from twofold_spark import session
+from twofold_spark.changelog import Changelog
 from twofold_spark.kafka import Kafka, stream
 from twofold_spark.mirror import Applied, Mirror
 from twofold_spark.registry import Registry
@@ -54,7 +59,11 @@ SMALL_ROUNDS = 8
 LATENCY_SECONDS = 30
 
 
-def main(changes: int, keys: int) -> None:
+GROWTH = (10_000, 100_000, 1_000_000, 10_000_000)
+PARTS = "throughput,small,latency"
+
+
+def main(changes: int, keys: int, parts: str) -> None:
     folder = temporary_folder()
     with ExitStack() as ending:
         ending.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -65,7 +74,10 @@ def main(changes: int, keys: int) -> None:
         spark = session.open_session(folder / "lake", java_home=str(java.spark_java_home()))
         ending.callback(spark.stop)
         bench = Bench(spark, Writer(kafka.bootstrap, registry.url, "bench"), folder)
-        print(json.dumps(bench.throughput(changes, keys) | bench.small() | bench.latency()))
+        figures: dict[str, float] = {}
+        for part in parts.split(","):
+            figures |= bench.throughput(changes, keys) if part == "throughput" else getattr(bench, part)()
+        print(json.dumps(figures | {"driver_rss_mb": bench.memory()}))
 
 
 class Bench:
@@ -91,11 +103,14 @@ class Bench:
             mirror, mirror_cpu = self.mirror()
         with said("plain: the changes"):
             plain, plain_cpu = self.plain()
+        with said("changelog: inserts and changes"):
+            changelog = self.changelog()
         self.check(self.spark.table("twofold.public.orders"))
         self.check(self.spark.table("twofold.plain.orders"))
         return {
             "mirror_changes_per_s": round(changes / mirror),
             "plain_changes_per_s": round(changes / plain),
+            "changelog_rows_per_s": round((changes + keys) / changelog),
             "mirror_cpu_us": round(mirror_cpu / changes * 1e6, 1),
             "plain_cpu_us": round(plain_cpu / changes * 1e6, 1),
         }
@@ -111,6 +126,42 @@ class Bench:
         seconds = sorted(applied.seconds for applied, _ in self.applied[-SMALL_ROUNDS + 1 :])
         print("small batches, s:", " ".join(f"{s:.2f}" for s in seconds))
         return {"six_tables_s": round(seconds[len(seconds) // 2], 2)}
+
+    def growth(self) -> dict[str, float]:
+        """A thousand changes of random keys, by the size of the table."""
+        figures = {}
+        rng = random.Random(2)
+        for size in GROWTH:
+            name = self.writer.table(replace(ORDERS, table=f"grown{size}"))
+            with self.writer.commit() as tx:
+                tx.upsert(name, order(0, 0))
+            self.mirror()
+            like = self.spark.table(f"twofold.public.{name}")
+            rows = self.spark.range(1, size).join(like.drop("id").limit(1))
+            rows.select(*like.columns).writeTo(f"twofold.public.{name}").append()
+            self.applied.clear()
+            for version in range(1, 4):
+                with self.writer.commit() as tx:
+                    for key in rng.sample(range(size), 1000):
+                        tx.upsert(name, order(key, version), op="u")
+                self.mirror()
+            figures[f"grown_{size}_s"] = round(sorted(a.seconds for a, _ in self.applied)[1], 2)
+        return figures
+
+    def changelog(self) -> float:
+        where, registry = Kafka(self.writer.bootstrap), Registry(self.writer.registry)
+        changelog = Changelog(where, registry, self.writer.prefix)
+        job = Job("changelog", changelog)
+        began = time.monotonic()
+        job.start(changelog.stream(self.spark), self.folder / "changelog-checkpoint", Trigger.parse("available-now"))
+        job.run()
+        return time.monotonic() - began
+
+    def memory(self) -> int:
+        """What the JVM has in memory now, MB."""
+        assert self.spark._jvm is not None
+        pages = Path(f"/proc/{self.spark._jvm.java.lang.ProcessHandle.current().pid()}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE") >> 20
 
     def latency(self) -> dict[str, float]:
         """From the return of a Kafka transaction's commit to its cut, with a trigger of a second."""
@@ -160,6 +211,7 @@ class Bench:
             report=lambda a: self.applied.append((a, time.time())),
         )
         job = Job("mirror", mirror)
+        self.writer.visible()
         job.start(mirror.stream(self.spark), self.folder / "mirror-checkpoint", Trigger.parse(trigger))
         return job
 
@@ -234,5 +286,5 @@ def said(what: str) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    given = [int(word.replace("_", "")) for word in sys.argv[1:]]
-    main(*(given + [1_000_000, 100_000][len(given) :]))
+    given = [*sys.argv[1:], *("1_000_000", "100_000", PARTS)[len(sys.argv) - 1 :]]
+    main(int(given[0]), int(given[1]), given[2])

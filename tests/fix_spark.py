@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import psycopg
 import pyspark.util
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +30,7 @@ from twofold_spark.registry import Registry
 from twofold_spark.running import Job, Trigger
 from twofold_spark.sinks import Reader, Sink
 from twofold_spark.sinks.choice import SinkChoice
-from twofold_spark.sinks.iceberg import IcebergSink, quoted
+from twofold_spark.sinks.iceberg_tables import quoted
 
 # Java's first compiler alone halves the start; the second pays only where millions of rows go through.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
@@ -80,6 +82,11 @@ class Lake:
     applied: list[Applied] = field(default_factory=list)
     checkpoint: str = "checkpoint"
     choice: SinkChoice = field(default_factory=lambda: SinkChoice("iceberg"))
+    prefix: str = ""
+    """Whose topics are mirrored: the writer's, if no other is given."""
+
+    def __post_init__(self) -> None:
+        self.prefix = self.prefix or self.writer.prefix
 
     @property
     def kafka(self) -> Kafka:
@@ -90,26 +97,30 @@ class Lake:
         return self.choice.reader(self.spark, catalog=self.catalog)
 
     def _sink(self, spark: SparkSession) -> Sink:
-        return self.choice.sink(spark, self.writer.prefix, catalog=self.catalog)
+        return self.choice.sink(spark, self.prefix, catalog=self.catalog)
 
-    def mirror(self, *, sink: type[IcebergSink] | None = None, **settings: Any) -> None:
-        """Runs the mirror to the end of what is committed; a failure is raised as the job raised it."""
+    def mirror(self, *, around: Callable[[Sink], Sink] = lambda sink: sink, **settings: Any) -> None:
+        """Runs the mirror to the end of what is committed; a failure is raised as the job raised it. `around` the sink."""
         mirror = Mirror(
             self.kafka,
             Registry(self.writer.registry),
-            self.writer.prefix,
-            lambda its: sink(its, self.writer.prefix, self.catalog) if sink else self._sink(its),
+            self.prefix,
+            lambda its: around(self._sink(its)),
             report=self.applied.append,
             **settings,
         )
+        self.writer.visible()
         job = Job("mirror", mirror)
-        job.start(mirror.stream(self.spark), self.warehouse / self.checkpoint, Trigger.parse("available-now"))
-        job.run()
+        try:
+            job.start(mirror.stream(self.spark), self.warehouse / self.checkpoint, Trigger.parse("available-now"))
+            job.run()
+        finally:
+            mirror.close()
 
     def changelog(self, **settings: Any) -> None:
         """Runs the changelog to the end of what is committed."""
         where, registry = self.kafka, Registry(self.writer.registry)
-        changelog = Changelog(where, registry, self.writer.prefix, catalog=self.catalog, **settings)
+        changelog = Changelog(where, registry, self.prefix, catalog=self.catalog, **settings)
         job = Job("changelog", changelog)
         checkpoint = self.warehouse / f"changelog-{self.checkpoint}"
         job.start(changelog.stream(self.spark), checkpoint, Trigger.parse("available-now"))
@@ -131,6 +142,18 @@ class Lake:
         assert len(rows) == len(found), f"a key occurs twice in {name}"
         return rows
 
+    def drop(self, name: str) -> None:
+        """Drops the mirror's table, as a message of the job says."""
+        schema = self.writer.topics[name].shape.schema
+        match self.choice.name:
+            case "iceberg":
+                self.spark.sql(f"DROP TABLE {self.catalog}.{quoted(schema, name)}")
+            case "delta":
+                shutil.rmtree(Path(self.choice.address) / schema / name)
+            case "jdbc":
+                with psycopg.connect(self.choice.address) as connection:
+                    connection.execute(f"DROP TABLE {schema}.{name}")
+
     def cut(self, **at: Any) -> Tables:
         return read_cut(self.spark, reader=self.reader, **at)
 
@@ -142,7 +165,28 @@ class Lake:
 
 @pytest.fixture
 def lake(spark: SparkSession, kafka: _Kafka, registry: _Registry, prefix: str, tmp_path: Path) -> Lake:
+    return new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), tmp_path)
+
+
+def new_lake(spark: SparkSession, writer: Writer, folder: Path) -> Lake:
+    """A catalog of its own in the folder."""
     catalog = f"lake{next(_number)}"
-    for name, value in session.catalog_settings(tmp_path, catalog).items():
+    folder.mkdir(exist_ok=True)
+    for name, value in session.catalog_settings(folder, catalog).items():
         spark.conf.set(name, value)
-    return Lake(spark, catalog, tmp_path, Writer(kafka.bootstrap, registry.url, prefix))
+    return Lake(spark, catalog, folder, writer)
+
+
+@pytest.fixture(params=["iceberg", "delta", "jdbc"])
+def kept(lake: Lake, request: pytest.FixtureRequest) -> Lake:
+    """A lake that is kept in this sink. Tests that need few of them say so: `parametrize("kept", KEPT_SHORT, indirect=True)`."""
+    match request.param:
+        case "delta":
+            lake.choice = SinkChoice("delta", str(lake.warehouse / "delta"))
+        case "jdbc":
+            lake.choice = SinkChoice("jdbc", request.getfixturevalue("database"))
+    return lake
+
+
+KEPT_SHORT = ["iceberg", *(pytest.param(name, marks=pytest.mark.slow) for name in ("delta", "jdbc"))]
+"""Where a test is long and says the same of each sink: Iceberg always, the others in `make test-slow`."""

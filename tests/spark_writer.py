@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fastavro
-from confluent_kafka import Message, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import IsolationLevel, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from twofold_avro import names, records, schemas, wire
@@ -184,7 +184,8 @@ class Open:
 class Writer:
     """One prefix on one broker."""
 
-    def __init__(self, bootstrap: str, registry: str, prefix: str) -> None:
+    def __init__(self, bootstrap: str, registry: str, prefix: str, *, replication: int = 1) -> None:
+        self._replication = replication
         self.bootstrap = bootstrap
         self.registry = registry
         self.prefix = prefix
@@ -271,6 +272,21 @@ class Writer:
         producer.produce(f"{self.prefix}.commits", value=commit.to_bytes(self._commit_id), partition=0)
         assert producer.flush(30) == 0
 
+    def visible(self) -> None:
+        """Until readers see what was committed: a commit returns some milliseconds before its marker is everywhere."""
+        place = TopicPartition(f"{self.prefix}.commits", 0)
+        deadline = time.monotonic() + 30
+        while len({self._end(place, isolation) for isolation in IsolationLevel}) > 1:
+            assert time.monotonic() < deadline, f"{place.topic}: an open transaction"
+            time.sleep(0.005)
+
+    def _end(self, place: TopicPartition, isolation: IsolationLevel) -> int:
+        (found,) = self._admin.list_offsets(
+            {place: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
+            isolation_level=isolation,
+        ).values()
+        return int(found.result(30).offset)
+
     def key_of(self, name: str, row: Row) -> Any:
         key = tuple(row[c.name] for c in self.topics[name].shape.key)
         return key[0] if len(key) == 1 else key
@@ -313,7 +329,7 @@ class Writer:
         return producer
 
     def _make(self, topic: str, partitions: int) -> None:
-        for future in self._admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        for future in self._admin.create_topics([NewTopic(topic, partitions, self._replication)]).values():
             future.result(30)
 
     def _register(self, subject: str, schema: Any) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from twofold_spark.errors import Refused
+from twofold_spark.errors import TableRefused
 
 OP, UNCHANGED, COPIES, KEY = "_op", "_unchanged", "_copies", "_key"
 KEY_TEXT = "_key_"
@@ -26,10 +26,10 @@ _SENT, _MOVED, _TABLE, _LOST = "sent", "moved", "table", "lost"
 
 def carried(
     records: DataFrame, key: tuple[str, ...], current: Callable[[], DataFrame | None]
-) -> tuple[DataFrame, DataFrame]:
+) -> tuple[DataFrame, tuple[str, ...], DataFrame]:
     """The last state of every key with its carried values, and in `_unchanged` the columns that the table keeps.
 
-    The second frame is cached and is the caller's to release.
+    Also which columns those are; the frame behind is cached and is the caller's to release.
     """
     columns = sorted(row[0] for row in records.select(f.explode("unchanged")).distinct().collect())
     history = _history(records, key, columns).persist()
@@ -50,7 +50,7 @@ def carried(
         f.filter(kept, lambda name: name.isNotNull()).alias(UNCHANGED),
         KEY,
     )
-    return folded, history
+    return folded, tuple(columns), history
 
 
 def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> DataFrame:
@@ -102,7 +102,7 @@ def _followed(rows: DataFrame, deletes: DataFrame, columns: list[str]) -> tuple[
         found = rows.agg(*(any_.alias(f"{kind} {c}") for (kind, c), any_ in kinds.items())).first()
         assert found is not None, "an aggregate of no rows is a row"
         if lost := [c for c in columns if found[f"{_LOST} {c}"]]:
-            raise Refused(
+            raise TableRefused(
                 f"a key change carries the unchanged columns {lost} and the old key's delete is not in its batch",
                 at_stake="the columns' values",
                 repair="reload the table: the topic was not written by Twofold, or lost records",
@@ -146,7 +146,7 @@ def _looked_up(
         for k in key:
             speechless |= f.col(f"{state}.past.{k}").isNull()
         if not rows.where(wanted & speechless).isEmpty():
-            raise Refused(
+            raise TableRefused(
                 f"a row whose key had a special value got another key, and {column} was not sent again",
                 at_stake="that column's value",
                 repair="reload the table: `twofold backfill start`",

@@ -24,7 +24,8 @@ from twofold_spark.errors import MissingGround, Refused
 from twofold_spark.kafka import Kafka
 from twofold_spark.registry import Registry, Subject
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks import iceberg
+from twofold_spark.sinks import iceberg_tables
+from twofold_spark.tables import names_of, topics_pattern
 
 OFFSETS = "twofold.offsets"
 _CHANGE: decode.Parts = {
@@ -81,8 +82,8 @@ class Changelog:
         self._report = report
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """All topics of the form `<prefix>.<schema>.<table>`; the connector's own have one part after the prefix."""
-        pattern = rf"{re.escape(self._prefix)}\.[^.]+\.[^.]+"
+        """All tables' topics, those that come later as well."""
+        pattern = topics_pattern(self._prefix)
         return kafka.stream(spark, self._where, max_offsets=self._batch_rows, subscribePattern=pattern)
 
     def __call__(self, batch: DataFrame, _batch_id: int) -> None:
@@ -102,8 +103,9 @@ class Changelog:
 
     def _append(self, batch: DataFrame, topic: str, parts: Mapping[int, Stretch]) -> None:
         spark = batch.sparkSession
-        schema, _, name = topic.removeprefix(f"{self._prefix}.").partition(".")
-        table = f"{self._catalog}.{iceberg.quoted(f'{schema}_changelog', name)}"
+        subject = self._subject(topic, frozenset[int]().union(*(stretch.ids for stretch in parts.values())))
+        schema, name = names_of(topic, self._prefix, subject.latest)
+        table = f"{self._catalog}.{iceberg_tables.quoted(f'{schema}_changelog', name)}"
         applied = self._applied(spark, table)
         due = [
             (f.col("partition") == partition) & (f.col("offset") >= applied.get(partition, 0))
@@ -115,12 +117,11 @@ class Changelog:
         fresh = due[0]
         for more in due[1:]:
             fresh |= more
-        subject = self._subject(topic, frozenset[int]().union(*(stretch.ids for stretch in parts.values())))
         records = batch.where(f.col("topic") == topic).where(fresh)
         if self._unreadable == "skip":
-            iceberg.quarantine(quarantine.unreadable(records, subject, topic), self._catalog)
+            iceberg_tables.quarantine(quarantine.unreadable(records, subject, topic), self._catalog)
         rows = _changes(records, subject, skip=self._unreadable == "skip")
-        iceberg.prepare(spark, table, rows.schema, label=f"{schema}.{name}", properties={"twofold.topic": topic})
+        iceberg_tables.prepare(spark, table, rows.schema, label=f"{schema}.{name}", properties={"twofold.topic": topic})
         ends = applied | {partition: max(s.end, applied.get(partition, 0)) for partition, s in parts.items()}
         writer = rows.writeTo(table).option(f"snapshot-property.{OFFSETS}", json.dumps(ends))
         try:
@@ -128,7 +129,7 @@ class Changelog:
         except Exception as error:
             if (place := re.search(rf"{_UNREADABLE} (\S+)", str(error))) is None:
                 raise
-            iceberg.quarantine(quarantine.unreadable(records, subject, topic), self._catalog)
+            iceberg_tables.quarantine(quarantine.unreadable(records, subject, topic), self._catalog)
             raise Refused(
                 f"the record at {topic}-{place[1]} cannot be decoded; the quarantine table has it",
                 at_stake="its change",
@@ -138,7 +139,7 @@ class Changelog:
     def _applied(self, spark: SparkSession, table: str) -> dict[int, int]:
         if not spark.catalog.tableExists(table):
             return {}
-        text = iceberg.summary_value(spark, table, OFFSETS)
+        text = iceberg_tables.summary_value(iceberg_tables.load(spark, table), OFFSETS)
         return {int(partition): end for partition, end in json.loads(text or "{}").items()}
 
     def _subject(self, topic: str, ids: frozenset[int]) -> Subject:

@@ -22,9 +22,10 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from twofold_spark import jars, session
-from twofold_spark.changelog import Changelog
+from twofold_spark.changelog import Appended, Changelog
 from twofold_spark.errors import Different, JobError
 from twofold_spark.kafka import Kafka
+from twofold_spark.metrics import Metrics, serve
 from twofold_spark.mirror import Applied, Mirror
 from twofold_spark.registry import Registry
 from twofold_spark.running import Job, Trigger, say
@@ -57,12 +58,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _mirror(options: argparse.Namespace) -> None:
     spark = _session(options)
+    metrics = _metrics(spark, options)
     where = _kafka(options)
     whereabouts = Whereabouts(spark, where, options.prefix, options.group or f"{options.prefix}.mirror", say)
 
     def report(applied: Applied) -> None:
-        say(str(applied))
+        metrics.applied(
+            applied.rows,
+            applied.stages,
+            lag_seconds=applied.lag_seconds,
+            cut_sequence=applied.cut.sequence,
+            tables_stopped=len(applied.cut.stopped),
+        )
         whereabouts.tell(applied)
+        say(str(applied))
 
     mirror = Mirror(
         where,
@@ -70,7 +79,9 @@ def _mirror(options: argparse.Namespace) -> None:
         options.prefix,
         lambda its: options.sink.sink(its, options.prefix, catalog=options.catalog),
         bite_rows=options.batch_rows,
+        bite_bytes=options.batch_bytes,
         unreadable=options.unreadable,
+        on_table_error=options.on_table_error,
         maintain_every=options.maintain_every,
         keep_cuts=dt.timedelta(hours=options.keep_cuts),
         report=report,
@@ -80,11 +91,18 @@ def _mirror(options: argparse.Namespace) -> None:
     try:
         job.run()
     finally:
+        mirror.close()
         whereabouts.close()
 
 
 def _changelog(options: argparse.Namespace) -> None:
     spark = _session(options)
+    metrics = _metrics(spark, options)
+
+    def report(appended: Appended) -> None:
+        say(str(appended))
+        metrics.applied(appended.records, {})
+
     changelog = Changelog(
         _kafka(options),
         Registry(options.registry),
@@ -92,7 +110,7 @@ def _changelog(options: argparse.Namespace) -> None:
         catalog=options.catalog,
         batch_rows=options.batch_rows,
         unreadable=options.unreadable,
-        report=lambda appended: say(str(appended)),
+        report=report,
     )
     job = Job("changelog", changelog)
     checkpoint = options.checkpoint or options.warehouse / "checkpoints" / "changelog"
@@ -104,13 +122,13 @@ def _verify(options: argparse.Namespace) -> int:
     url = jdbc_url(options.source)
     spark = _session(options)
     reader = options.sink.reader(spark, catalog=options.catalog)
-    reader.check_prefix(options.prefix)
     source = Source(spark, url)
     try:
         verify = Verify(
             spark,
             source,
             reader=reader,
+            prefix=options.prefix,
             publication=options.publication or options.prefix,
             patience=options.patience,
             say=print,
@@ -119,6 +137,14 @@ def _verify(options: argparse.Namespace) -> int:
         return Different.exit_status if verify.missing() or differing else 0
     finally:
         source.close()
+
+
+def _metrics(spark: SparkSession, options: argparse.Namespace) -> Metrics:
+    metrics = Metrics(options.command)
+    spark.streams.addListener(metrics)
+    if options.metrics is not None:
+        serve(metrics, options.metrics)
+    return metrics
 
 
 def _kafka(options: argparse.Namespace) -> Kafka:
@@ -153,6 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument(
         "--kafka", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a setting of Kafka's client"
     )
+    job.add_argument("--metrics", type=_address, metavar="HOST:PORT", help="serve Prometheus' /metrics there")
     job.add_argument(
         "--kafka-file",
         type=_checked(_properties),
@@ -163,6 +190,18 @@ def _parser() -> argparse.ArgumentParser:
     kept.add_argument("--sink", type=_checked(SinkChoice.parse), default=SinkChoice("iceberg"), help=SinkChoice.HELP)
     mirror = commands.add_parser(
         "mirror", parents=[machine, job, kept], help="current-state tables, one consistent cut after another"
+    )
+    mirror.add_argument(
+        "--batch-bytes",
+        type=int,
+        default=512 << 20,
+        help="bytes that are applied at once, about; the lesser of both counts",
+    )
+    mirror.add_argument(
+        "--on-table-error",
+        choices=("stop", "go-on"),
+        default="stop",
+        help="when a change cannot be applied to one table: stop all, or stop that one until it is reloaded",
     )
     mirror.add_argument("--maintain-every", type=int, default=1000, help="cuts from one compaction to the next")
     mirror.add_argument("--group", help="the consumer group that says how far it is (default: PREFIX.mirror)")
@@ -185,6 +224,13 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return checked
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host, int(port)
 
 
 def _properties(file: str) -> dict[str, str]:

@@ -57,7 +57,7 @@ class Pace:
     def __init__(self, rows: int, bytes_: int) -> None:
         self._rows = rows
         self._bytes = bytes_
-        self._mean = 10_000.0  # heavy rows, until some were seen: the first bite is a small one
+        self._mean = 5_000.0  # heavy rows, until some were seen: the first bite is a small one
 
     def rows(self) -> int:
         return max(1, min(self._rows, int(self._bytes / self._mean)))

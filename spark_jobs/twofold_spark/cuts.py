@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from twofold_spark.errors import MissingGround
 from twofold_spark.session import CATALOG
 from twofold_spark.sinks import Cut, Reader
-from twofold_spark.sinks.iceberg import IcebergReader
+from twofold_spark.sinks.iceberg_tables import IcebergReader
 
 
 class Tables(Mapping[str, DataFrame]):
@@ -32,6 +32,10 @@ class Tables(Mapping[str, DataFrame]):
         self._reader = reader
 
     def __getitem__(self, name: str) -> DataFrame:
+        if name in self.cut.stopped:
+            raise MissingGround(
+                f"{name} was stopped by a refusal: `twofold backfill start {name}` brings it into cuts again"
+            )
         return self._reader.table(name, self.cut.versions[name])
 
     def __iter__(self) -> Iterator[str]:

@@ -5,8 +5,7 @@ Every version is read into one reader schema, the union of all: the latest versi
 back as nullable ones. A writer's column that the reader lacks would vanish in silence; so a record whose id is not in
 the CASE is not decoded at all but counted as unknown, and the caller asks the registry again.
 
-Each job names the parts that it reads, and Avro skips the rest: the fold looks at every record's kind and decodes only
-a key's last one whole.
+Each job names the parts that it reads, and Avro skips the rest.
 
 A malformed record becomes an envelope without `op` (from_avro's PERMISSIVE mode gives a struct of nulls, and `op` is
 never null in a good one), which is how the fold counts it and the quarantine finds it.
@@ -33,8 +32,15 @@ Parts = Mapping[str, frozenset[str]]
 """Fields of the envelope, and of those that are records which of theirs; without any, all."""
 
 _ALL: frozenset[str] = frozenset()
-KIND: Parts = {"op": _ALL, "unchanged": _ALL}
-CHANGE: Parts = {"before": _ALL, "after": _ALL, **KIND, "source": frozenset({"lsn"}), "transaction": frozenset({"id"})}
+OP: Parts = {"op": _ALL}
+CHANGE: Parts = {
+    "before": _ALL,
+    "after": _ALL,
+    **OP,
+    "unchanged": _ALL,
+    "source": frozenset({"lsn"}),
+    "transaction": frozenset({"id"}),
+}
 
 
 def envelope(value: Column, subject: Subject, parts: Parts | None = None) -> Column:
@@ -72,16 +78,34 @@ def _frame(identifier: int) -> bytearray:
 
 
 def reader_schema(subject: Subject) -> Avro:
-    """The latest version, with the row's columns that older versions had and it lacks."""
+    """The latest version, each column as wide as any version had it, with the row's columns that older versions had and it lacks."""
     reader = copy.deepcopy(subject.latest)
     fields = row_schema(reader)["fields"]
-    there = {column["name"] for column in fields}
+    there = {column["name"]: column for column in fields}
     for _, older in reversed(subject.versions[:-1]):
         for column in row_schema(older)["fields"]:
-            if column["name"] not in there:
-                there.add(column["name"])
-                fields.append({"name": column["name"], "type": _nullable(column["type"]), "default": None})
+            name = column["name"]
+            if name not in there:
+                there[name] = {"name": name, "type": _nullable(column["type"]), "default": None}
+                fields.append(there[name])
+            elif _wider(column["type"], there[name]["type"]):
+                there[name]["type"] = copy.deepcopy(column["type"])
     return reader
+
+
+def _wider(older: Any, latest: Any) -> bool:
+    """Whether only the older type reads the values of both: a column that was narrowed keeps its older rows."""
+    match _bare(older), _bare(latest):
+        case ("long", "int") | ("double", "float"):
+            return True
+        case ({"logicalType": "decimal"} as one, {"logicalType": "decimal"} as other):
+            return bool(one["scale"] == other["scale"] and one["precision"] > other["precision"])
+    return False
+
+
+def _bare(avro_type: Any) -> Any:
+    """The type that is not null."""
+    return next((b for b in avro_type if b != "null"), "null") if isinstance(avro_type, list) else avro_type
 
 
 def _part(field: Avro, wanted: frozenset[str]) -> Avro:

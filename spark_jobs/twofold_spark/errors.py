@@ -4,6 +4,7 @@
       BadUsage         exit 2   the command line is wrong: mend it
       MissingGround    exit 3   Java, a jar, the registry's subject or a table lacks something: the message has the remedy
       Refused          exit 5   going on could lose or repeat data: the message has what is at stake and the repair
+        TableRefused            of one table alone; the mirror's others may go on (--on-table-error)
       Different        exit 1   verify: source and mirror are not the same
 
 The connector's own hierarchy looks the same; it is not imported because the jobs run where the connector is not.
@@ -38,6 +39,10 @@ class Refused(JobError):
     def __init__(self, what: str, *, at_stake: str, repair: str) -> None:
         super().__init__(f"{what}\n  at stake: {at_stake}\n  repair:   {repair}")
         self.what = what
+
+
+class TableRefused(Refused):
+    """Continuing could lose or repeat data of one table."""
 
 
 class Different(JobError):

@@ -36,6 +36,9 @@ class Folded:
     unreadable: int
     """Records that cannot be decoded, or whose schema id is not known (yet)."""
     truncated: bool
+    unchanged: tuple[str, ...]
+    """Columns that `_unchanged` has of any row."""
+    bytes: int
     cached: tuple[DataFrame, ...]
 
     def release(self) -> None:
@@ -47,7 +50,9 @@ def changes(raw: DataFrame, subject: Subject, parts: decode.Parts) -> DataFrame:
     """The records of a topic as columns: where they lie, and the envelope; `unreadable` marks what has none."""
     decoded = raw.withColumn("e", decode.envelope(f.col("value"), subject, parts))
     unreadable = f.col("value").isNotNull() & f.col("e.op").isNull()
-    return decoded.select("partition", "offset", "key", unreadable.alias("unreadable"), "e.*")
+    return decoded.select(
+        "partition", "offset", "key", f.length("value").alias("bytes"), unreadable.alias("unreadable"), "e.*"
+    )
 
 
 def fold_multiset(raw: DataFrame, subject: Subject) -> Folded:
@@ -63,6 +68,7 @@ def fold_multiset(raw: DataFrame, subject: Subject) -> Folded:
             f.count("*").alias("n"),
             f.sum(f.col("unreadable").cast("long")).alias("unreadable"),
             f.max(f.when(f.col("op") == "t", f.col("offset"))).alias("truncate"),
+            f.sum("bytes").alias("bytes"),
         )
         .collect()
     )
@@ -90,6 +96,8 @@ def fold_multiset(raw: DataFrame, subject: Subject) -> Folded:
         counts={row["partition"]: row["n"] for row in found},
         unreadable=sum(row["unreadable"] for row in found),
         truncated=bool(truncates),
+        unchanged=(),
+        bytes=sum(row["bytes"] or 0 for row in found),
         cached=(records,),
     )
 
@@ -108,28 +116,37 @@ def fold(
     subject: Subject,
     keys: Subject,
     key: tuple[str, ...],
-    current: Callable[[], DataFrame | None],
+    current: Callable[[StructType], DataFrame | None],
+    *,
+    every: bool,
 ) -> Folded:
     """One pass over the records, which decodes each key's last one; a second only where TOASTed values are carried over.
 
+    A record that a later one of its key replaces within the batch says nothing that is needed, so it is not decoded; with
+    `every` it is, to find the ones that cannot be.
     `key` is what the merge goes by: the row's own columns, or for one that has values which its type cannot say (they
     are null in the row) `_key_<column>`, the text that the message key has of it. `current` gives the table as it is
-    before this batch, None where there is none yet.
+    before this batch, with these columns.
     """
-    cached = _last(raw, subject).persist()
+    cached = _last(raw, subject, every=every).persist()
     found = (
         cached.groupBy("partition")
-        .agg(*(f.sum(n).alias(n) for n in ("n", "unreadable")), *(f.max(n).alias(n) for n in ("partial", "truncate")))
+        .agg(
+            *(f.sum(n).alias(n) for n in ("n", "unreadable", "bytes")),
+            *(f.max(n).alias(n) for n in ("partial", "truncate")),
+        )
         .collect()
     )
     truncates = {row["partition"]: row["truncate"] for row in found if row["truncate"] is not None}
-    columns = cast("StructType", cached.schema["image"].dataType)
-    texts = [name for name in key if name not in columns.names]
+    row = cast("StructType", cached.schema["image"].dataType)
+    texts = [name for name in key if name not in row.names]
+    columns = StructType([*row.fields, *(StructField(name, StringType()) for name in texts)])
     more: tuple[DataFrame, ...] = ()
+    unchanged: tuple[str, ...] = ()
     if any(row["partial"] for row in found):
         records = alive(changes(raw, subject, decode.CHANGE), truncates)
-        own = tuple(name if name in columns.names else name.removeprefix(KEY_TEXT) for name in key)
-        rows, history = carry.carried(records, own, lambda: None if truncates else current())
+        own = tuple(name.removeprefix(KEY_TEXT) if name in texts else name for name in key)
+        rows, unchanged, history = carry.carried(records, own, lambda: None if truncates else current(columns))
         more = (history,)
     else:
         rows = alive(cached, truncates).select("image.*", f.col("op").alias(OP), _nothing(), f.col("key").alias(KEY))
@@ -137,35 +154,47 @@ def fold(
         rows = rows.withColumn(name, decode.record(f.col(KEY), keys)[name.removeprefix(KEY_TEXT)])
     return Folded(
         rows=rows.drop(KEY),
-        columns=StructType([*columns.fields, *(StructField(name, StringType()) for name in texts)]),
+        columns=columns,
         counts={row["partition"]: row["n"] for row in found},
         unreadable=sum(row["unreadable"] for row in found),
         truncated=bool(truncates),
+        unchanged=unchanged,
+        bytes=sum(row["bytes"] or 0 for row in found),
         cached=(cached, *more),
     )
 
 
-def _last(raw: DataFrame, subject: Subject) -> DataFrame:
-    """Of every key the last record, decoded, and what there was of it."""
-    kinds = raw.withColumn("e", decode.envelope(f.col("value"), subject, decode.KIND)).select(
-        "partition", "offset", "key", "value", "e.*"
-    )
-    readable = f.col("op").isNotNull()
-    last = kinds.groupBy("partition", "key").agg(
-        f.max(f.when(readable, f.struct("offset", "op", "value"))).alias("last"),
+def _last(raw: DataFrame, subject: Subject, *, every: bool) -> DataFrame:
+    """Of every key the last record, decoded, and what there was of it.
+
+    Where every record is looked at, the last one is the last that can be read. Where not, the others are known by their
+    schema's id alone.
+    """
+    value = f.col("value")
+    op = decode.envelope(value, subject, decode.OP)["op"] if every else f.lit("?")
+    readable = value.isNotNull() & (op.isNotNull() if every else ~decode.unknown(value, subject))
+    seen = raw.select("partition", "offset", "key", "value", readable.alias("readable"))
+    last = seen.groupBy("partition", "key").agg(
+        f.max(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last"),
         f.count("*").alias("n"),
-        f.sum((f.col("value").isNotNull() & ~readable).cast("long")).alias("unreadable"),
-        f.max(f.size("unchanged") > 0).alias("partial"),
-        f.max(f.when(f.col("op") == "t", f.col("offset"))).alias("truncate"),
+        f.sum(f.length("value")).alias("bytes"),
+        f.sum((value.isNotNull() & ~f.col("readable")).cast("long")).alias("unreadable"),
     )
-    whole = decode.envelope(f.col("last.value"), subject, decode.CHANGE)
-    # A record whose kind can be read and whose row cannot.
+    decoded = last.withColumn("e", decode.envelope(f.col("last.value"), subject, decode.CHANGE))
+    # A record whose schema is known and whose bytes are not what it says.
     torn = f.col("last").isNotNull() & f.col("e.op").isNull()
-    op = f.when(~torn, f.col("last.op")).alias("op")
-    row = f.when(f.col("last.op") == "d", f.col("e.before")).otherwise(f.col("e.after")).alias("image")
-    unreadable = (f.col("unreadable") + torn.cast("long")).alias("unreadable")
-    return last.withColumn("e", whole).select(
-        "partition", "key", "last.offset", op, row, "n", unreadable, "partial", "truncate"
+    return decoded.select(
+        "partition",
+        "key",
+        f.col("last.offset").alias("offset"),
+        "n",
+        "bytes",
+        (f.col("unreadable") + torn.cast("long")).alias("unreadable"),
+        f.col("e.op").alias("op"),
+        f.when(f.col("e.op") == "d", f.col("e.before")).otherwise(f.col("e.after")).alias("image"),
+        (f.size("e.unchanged") > 0).alias("partial"),
+        # A truncate has no key, and a record of a keyed table without one is a truncate.
+        f.when(f.col("e.op") == "t", f.col("last.offset")).alias("truncate"),
     )
 
 

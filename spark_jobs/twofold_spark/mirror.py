@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Literal
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from twofold_spark import decode, kafka, quarantine
-from twofold_spark.commits import Commit, Range, bites, by_topic, next_commits
-from twofold_spark.errors import MissingGround, Refused
-from twofold_spark.fold import Folded, fold, fold_multiset
+from twofold_spark.commits import Commit, Pace, Range, bites, by_topic, next_commits
+from twofold_spark.errors import MissingGround, Refused, TableRefused
 from twofold_spark.kafka import Kafka
+from twofold_spark.merge import Merged, Merger
 from twofold_spark.registry import Registry, Subject
+from twofold_spark.running import say
 from twofold_spark.sinks import Cut, Sink, Table
 
 _COMMITS_AT_ONCE = 20_000
@@ -42,6 +44,8 @@ class Applied:
     seconds: float
     lag_seconds: float
     """From the source's commit to now; meaningful where both clocks agree."""
+    stages: Mapping[str, float]
+    """Seconds of each: fold and merge of all tables together, though several run at once, and publish."""
 
     def __str__(self) -> str:
         return (
@@ -62,24 +66,29 @@ class Mirror:
         *,
         bite_rows: int = 500_000,
         tables_at_once: int = 3,
+        bite_bytes: int = 512 << 20,
         unreadable: quarantine.Choice = "stop",
+        on_table_error: Literal["stop", "go-on"] = "stop",
         maintain_every: int = 1000,
         keep_cuts: dt.timedelta = dt.timedelta(days=1),
         report: Callable[[Applied], None] = lambda _: None,
+        warn: Callable[[str], None] = say,
     ) -> None:
         self._where = where
         self._registry = registry
         self._prefix = prefix
         self._make_sink = make_sink
-        self._bite_rows = bite_rows
+        self._merger = Merger(where, registry, prefix, unreadable)
+        self._pace = Pace(bite_rows, bite_bytes)
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="merge")
-        self._unreadable = unreadable
+        self._on_table_error = on_table_error
         self._maintain_every = maintain_every
         self._keep_cuts = keep_cuts
         self._report = report
+        self._warn = warn
         self._published = 0
         self._sink: Sink | None = None
-        self._cut = Cut(0, 0, 0, whole=True, versions={}, backfilling=())
+        self._cut = Cut(0, 0, 0, whole=True, versions={}, backfilling=(), stopped=())
         self._ahead: dict[Table, int] = {}
 
     def __call__(self, batch: DataFrame, _batch_id: int) -> None:
@@ -89,12 +98,18 @@ class Mirror:
             self._sink = self._make_sink(spark)
             self._cut = self._sink.last_cut() or self._cut
         commits = next_commits(self._commits(batch), after=self._cut.sequence)
-        for bite in bites(commits, rows=self._bite_rows):
+        for bite in bites(commits, rows=self._pace.rows):
             self._apply(spark, self._sink, bite)
             self._published += 1
             if self._published % self._maintain_every == 0:
                 # Between two batches: beside a merge it would conflict with it.
                 self._sink.maintain(self._cut.versions, self._keep_cuts)
+
+    def close(self) -> None:
+        """After the last batch."""
+        self._pool.shutdown()
+        if self._sink is not None:
+            self._sink.close()
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """The stream that this mirror follows."""
@@ -118,14 +133,23 @@ class Mirror:
         last = bite[-1]
         topics = by_topic(bite)
         topics.pop(f"{self._prefix}.messages", None)
-        ranges = {self._table(topic): stretches for topic, stretches in topics.items()}
+        ranges = {self._merger.table(topic): stretches for topic, stretches in topics.items()}
         since = {table: sink.applied(table) for table in ranges}
         due = {t: [r for c in bite if c.sequence > since[t] for r in c.ranges if r.topic == t.topic] for t in ranges}
-        work = [self._pool.submit(self._merge, spark, sink, t, rs, last.sequence) for t, rs in due.items() if rs]
-        failures = [error for job in work if (error := job.exception()) is not None]
-        if failures:
-            raise failures[0]
-        self._publish(sink, bite, since)
+        stopped = set(self._cut.stopped)
+        work = {
+            t: self._pool.submit(self._merger.merge, spark, sink, t, rs, last.sequence, from_truncate=str(t) in stopped)
+            for t, rs in due.items()
+            if rs
+        }
+        wait(work.values())
+        merged = {table: self._outcome(table, job) for table, job in work.items()}
+        for table, outcome in merged.items():
+            (stopped.discard if outcome.done else stopped.add)(str(table))
+        published_from = time.monotonic()
+        self._publish(sink, last, {t: n for t, n in since.items() if str(t) not in stopped}, stopped)
+        ended = time.monotonic()
+        self._pace.saw(sum(c.rows for c in bite), sum(m.bytes for m in merged.values()))
         self._report(
             Applied(
                 cut=self._cut,
@@ -133,92 +157,46 @@ class Mirror:
                 transactions=sum(c.transactions for c in bite),
                 rows=sum(c.rows for c in bite),
                 tables=len(ranges),
-                seconds=time.monotonic() - began,
+                seconds=ended - began,
                 lag_seconds=max(0.0, time.time() - last.committed_us / 1e6),
+                stages={
+                    "fold": sum(m.fold_s for m in merged.values()),
+                    "merge": sum(m.merge_s for m in merged.values()),
+                    "publish": ended - published_from,
+                },
             )
         )
 
-    def _publish(self, sink: Sink, bite: list[Commit], since: dict[Table, int]) -> None:
-        last = bite[-1]
+    def _outcome(self, table: Table, job: Future[Merged]) -> Merged:
+        """A table's trouble is its own where the user wants that; what was done of the others stays either way."""
+        error = job.exception()
+        if error is None:
+            return job.result()
+        if not isinstance(error, TableRefused) or self._on_table_error == "stop":
+            raise error
+        self._warn(f"mirror: {table} is stopped until it is reloaded, the others go on: {error}")
+        return Merged(done=False)
+
+    def _publish(self, sink: Sink, last: Commit, since: dict[Table, int], stopped: set[str]) -> None:
         self._ahead |= {table: sequence for table, sequence in since.items() if sequence > last.sequence}
         self._ahead = {table: sequence for table, sequence in self._ahead.items() if sequence > last.sequence}
         versions = {str(table): version for table in since if (version := sink.version(table)) is not None}
+        known = {name: version for name, version in self._cut.versions.items() if name not in stopped}
         self._cut = Cut(
             sequence=last.sequence,
             applied_lsn=last.applied_lsn,
             committed_us=last.committed_us,
             whole=not self._ahead,
-            versions={**self._cut.versions, **versions},
+            versions={**known, **versions},
             backfilling=last.backfilling,
+            stopped=tuple(sorted(stopped)),
         )
         sink.publish(self._cut)
-
-    def _merge(self, spark: SparkSession, sink: Sink, table: Table, ranges: list[Range], sequence: int) -> None:
-        folded = self._folded(spark, sink, table, ranges)
-        try:
-            _check_counts(table, ranges, folded.counts)
-            sink.merge(table, folded.rows, replace=folded.truncated, sequence=sequence)
-        finally:
-            folded.release()
-
-    def _folded(self, spark: SparkSession, sink: Sink, table: Table, ranges: list[Range]) -> Folded:
-        raw = kafka.ranges(spark, self._where, ranges)
-        folded = self._fold(raw, sink, table, refresh=False)
-        if folded.unreadable:
-            # A schema that is newer than what is known is the usual reason: ask, and look again.
-            folded.release()
-            folded = self._fold(raw, sink, table, refresh=True)
-        if folded.unreadable:
-            sink.quarantine(quarantine.unreadable(raw, self._subject(table.topic, refresh=False), table.topic))
-        if folded.unreadable and self._unreadable == "stop":
-            folded.release()
-            raise Refused(
-                f"{folded.unreadable} records of {table.topic} cannot be decoded; the quarantine table has them",
-                at_stake="their changes",
-                repair=f"find who else writes to the topic, then `twofold backfill start {table}`; or go on without "
-                "them by --unreadable skip",
-            )
-        sink.prepare(table, folded.columns)
-        return folded
-
-    def _fold(self, raw: DataFrame, sink: Sink, table: Table, *, refresh: bool) -> Folded:
-        subject = self._subject(table.topic, refresh=refresh)
-        keys = self._registry.subject(f"{table.topic}-key")
-        if keys is None:
-            return fold_multiset(raw, subject)
-        return fold(raw, subject, keys, table.key, lambda: sink.current(table))
-
-    def _subject(self, topic: str, *, refresh: bool) -> Subject:
-        name = f"{topic}-value"
-        subject = self._registry.refreshed(name) if refresh else self._registry.subject(name)
-        if subject is None:
-            raise MissingGround(f"the registry has no subject {name}: is it the connector's registry?")
-        return subject
-
-    def _table(self, topic: str) -> Table:
-        schema, _, name = topic.removeprefix(f"{self._prefix}.").partition(".")
-        keys = self._registry.subject(f"{topic}-key")
-        key = decode.merge_key(keys.latest, self._subject(topic, refresh=False).latest) if keys else ()
-        return Table(topic, schema, name, key)
 
 
 def _decoded(batch: DataFrame, subject: Subject) -> list[Row]:
     records = batch.select(decode.record(f.col("value"), subject).alias("c"), "offset")
     return records.select("c.*", f.unix_micros("c.committed_at").alias("us"), "offset").drop("prepared").collect()
-
-
-def _check_counts(table: Table, ranges: Iterable[Range], counts: dict[int, int]) -> None:
-    declared: dict[int, int] = {}
-    for stretch in ranges:
-        declared[stretch.partition] = declared.get(stretch.partition, 0) + stretch.count
-    for partition, count in sorted(declared.items()):
-        if counts.get(partition, 0) != count:
-            raise Refused(
-                f"{table.topic}-{partition} holds {counts.get(partition, 0)} of the {count} records that its commit "
-                "records declare",
-                at_stake="the missing changes",
-                repair=f"`twofold backfill start {table}`; look at the topic's retention and cleanup.policy",
-            )
 
 
 def _commit(row: Row) -> Commit:

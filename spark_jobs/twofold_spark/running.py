@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from twofold_spark.errors import Refused
+
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
@@ -75,6 +77,12 @@ class Job:
             for number, handler in before.items():
                 signal.signal(number, handler)
         failure = self._failure or self._query.exception()
+        if failure is not None and "CONCURRENT_STREAM_LOG_UPDATE" in str(failure):
+            raise Refused(
+                f"another job runs on the checkpoint of {self._name}",
+                at_stake="nothing: only one of two gets to write down a batch",
+                repair="end one of them",
+            ) from failure
         if failure is not None and not (asked.is_set() and self._failure is None):
             raise failure
 

@@ -54,6 +54,10 @@ def local_settings(warehouse: Path, *, catalog: str, memory: str) -> dict[str, s
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
+        # The code that Spark generates for a table's batch is the same each time; with room for 100 pieces it is made anew.
+        "spark.sql.codegen.cache.maxEntries": "5000",
+        # Code with a batch's keys written into it would be another one each time.
+        "spark.sql.optimizer.inSetSwitchThreshold": "0",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(warehouse / "spark"),
         "spark.sql.extensions": (

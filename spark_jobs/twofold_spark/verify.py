@@ -80,6 +80,7 @@ class Verify:
         source: Source,
         *,
         reader: Reader,
+        prefix: str,
         publication: str | None = None,
         patience: float = 60,
         say: Callable[[str], None],
@@ -87,6 +88,7 @@ class Verify:
         self._spark = spark
         self._source = source
         self._reader = reader
+        self._prefix = prefix
         self._publication = publication
         self._patience = patience
         self._say = say
@@ -121,6 +123,7 @@ class Verify:
         deadline = time.monotonic() + self._patience
         while True:
             try:
+                self._reader.check_prefix(self._prefix)
                 return read_cut(self._spark, reader=self._reader)
             except MissingGround:
                 if time.monotonic() > deadline:

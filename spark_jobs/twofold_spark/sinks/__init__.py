@@ -1,4 +1,4 @@
-"""Where the mirror is kept: Iceberg or PostgreSQL, behind one interface.
+"""Where the mirror is kept: Iceberg, Delta or PostgreSQL, behind one interface.
 
 What every sink promises: a table takes a batch whole or not at all, and remembers in the same commit the sequence
 number up to which it has been applied; so a retried batch skips the tables that have it, whatever became of Spark's
@@ -43,6 +43,8 @@ class Cut:
     """Of each table (`schema.name`) the version, snapshot or position that belongs to this cut."""
     backfilling: tuple[str, ...]
     """Tables whose backfill is not over: they join consistent cuts later."""
+    stopped: tuple[str, ...]
+    """Tables (`schema.name`) that a refusal of their own has stopped: in no cut until they are reloaded."""
 
 
 class Sink(Protocol):
@@ -60,8 +62,11 @@ class Sink(Protocol):
     def current(self, table: Table) -> DataFrame | None:
         """The table as this job left it, for values that are carried over."""
 
-    def merge(self, table: Table, rows: DataFrame, *, replace: bool, sequence: int) -> None:
-        """Applies folded rows atomically, and that the table is at `sequence` with them; `replace` after a truncate."""
+    def merge(self, table: Table, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int) -> None:
+        """Applies folded rows atomically, and that the table is at `sequence` with them; `replace` after a truncate.
+
+        `unchanged` are the columns of which some row has none, and the table keeps its own.
+        """
 
     def quarantine(self, records: DataFrame) -> None:
         """Keeps records that cannot be decoded, each once however often it is met."""
@@ -74,6 +79,9 @@ class Sink(Protocol):
 
     def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:
         """Joins small files, and forgets cuts older than `keep` with the versions that they alone need; not the last."""
+
+    def close(self) -> None:
+        """Gives up what it holds; what is not published is not there."""
 
 
 class Reader(Protocol):

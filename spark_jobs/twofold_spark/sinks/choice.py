@@ -3,37 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from pyspark.sql import SparkSession
 
 from twofold_spark.sinks import Reader, Sink
-from twofold_spark.sinks.iceberg import IcebergReader, IcebergSink
-from twofold_spark.sinks.jdbc import JdbcReader, JdbcSink
+from twofold_spark.sinks.delta import DeltaReader, DeltaSink
+from twofold_spark.sinks.iceberg import IcebergSink
+from twofold_spark.sinks.iceberg_tables import IcebergReader
+from twofold_spark.sinks.jdbc import JdbcSink
+from twofold_spark.sinks.jdbc_tables import JdbcReader
 from twofold_spark.source import jdbc_url
 
 
 @dataclass(frozen=True, slots=True)
 class SinkChoice:
-    """A sink by name; `jdbc` with where its database is."""
+    """A sink by name, and where it is."""
 
-    HELP: ClassVar[str] = "iceberg (the catalog; the default) | jdbc=<a PostgreSQL database>"
+    HELP: ClassVar[str] = "iceberg (the catalog; the default) | delta=<a folder> | jdbc=<a PostgreSQL database>"
     name: str
     address: str = ""
 
     @classmethod
     def parse(cls, text: str) -> SinkChoice:
         name, _, address = text.partition("=")
-        if (name == "iceberg" and not address) or (name == "jdbc" and address):
+        if (name == "iceberg" and not address) or (name in ("delta", "jdbc") and address):
             return cls(name, address)
         raise ValueError(f"{text!r} is none of: {cls.HELP}")
 
     def sink(self, spark: SparkSession, prefix: str, *, catalog: str) -> Sink:
-        if self.name == "jdbc":
-            return JdbcSink(spark, prefix, jdbc_url(self.address))
+        match self.name:
+            case "delta":
+                return DeltaSink(spark, prefix, self._folder)
+            case "jdbc":
+                return JdbcSink(spark, prefix, jdbc_url(self.address))
         return IcebergSink(spark, prefix, catalog)
 
     def reader(self, spark: SparkSession, *, catalog: str) -> Reader:
-        if self.name == "jdbc":
-            return JdbcReader(spark, jdbc_url(self.address))
+        match self.name:
+            case "delta":
+                return DeltaReader(spark, self._folder)
+            case "jdbc":
+                return JdbcReader(spark, jdbc_url(self.address))
         return IcebergReader(spark, catalog)
+
+    @property
+    def _folder(self) -> str:
+        """A folder of this machine by its whole path, wherever the job was started; `s3a://...` and the like as they are."""
+        return self.address if "://" in self.address else str(Path(self.address).absolute())

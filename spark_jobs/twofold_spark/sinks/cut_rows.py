@@ -12,19 +12,19 @@ from twofold_spark.sinks.merging import text
 
 COLUMNS = (
     "sequence bigint, applied_lsn bigint, committed_at timestamp, published_at timestamp, whole boolean, "
-    "tables array<struct<name: string, version: bigint>>, backfilling array<string>"
+    "tables array<struct<name: string, version: bigint>>, backfilling array<string>, stopped array<string>"
 )
 
 
 def select(cut: Cut) -> str:
     """A query of one row."""
     versions = [f"named_struct('name', '{text(n)}', 'version', {v}L)" for n, v in cut.versions.items()]
-    behind = [f"'{text(topic)}'" for topic in cut.backfilling]
+    behind, stopped = (", ".join(f"'{text(name)}'" for name in names) for names in (cut.backfilling, cut.stopped))
     return (
         f"SELECT {cut.sequence}L, {cut.applied_lsn}L, timestamp_micros({cut.committed_us}L), "
         f"current_timestamp(), {'true' if cut.whole else 'false'}, "
         f"CAST(array({', '.join(versions)}) AS array<struct<name: string, version: bigint>>), "
-        f"CAST(array({', '.join(behind)}) AS array<string>)"
+        f"CAST(array({behind}) AS array<string>), CAST(array({stopped}) AS array<string>)"
     )
 
 
@@ -32,9 +32,9 @@ def ago(keep: dt.timedelta) -> str:
     return f"(current_timestamp() - INTERVAL '{int(keep.total_seconds())}' SECOND)"
 
 
-def forgotten(cuts: str, keep: dt.timedelta) -> str:
+def forgotten(last: Cut, keep: dt.timedelta) -> str:
     """Of a table of cuts, which are older than that; never the last."""
-    return f"published_at < {ago(keep)} AND sequence < (SELECT max(sequence) FROM {cuts})"
+    return f"published_at < {ago(keep)} AND sequence < {last.sequence}"
 
 
 def last(cuts: DataFrame, where: str) -> Cut | None:
@@ -54,4 +54,5 @@ def last(cuts: DataFrame, where: str) -> Cut | None:
         whole=row["whole"],
         versions={entry["name"]: str(entry["version"]) for entry in row["tables"]},
         backfilling=tuple(row["backfilling"]),
+        stopped=tuple(row["stopped"]),
     )

@@ -22,15 +22,30 @@ Run = Callable[[str], str | None]
 """Runs a statement and gives the first value of its first row."""
 
 
-@contextmanager
-def transaction(spark: SparkSession, url: str) -> Iterator[Run]:
-    """All that is run in it is done, or nothing."""
+def connect(spark: SparkSession, url: str) -> Any:
+    """A connection of the JVM's driver; `close()` it."""
     assert spark._jvm is not None
     try:
         spark._jvm.java.lang.Class.forName("org.postgresql.Driver")
-        connection: Any = spark._jvm.java.sql.DriverManager.getConnection(url)
+        return spark._jvm.java.sql.DriverManager.getConnection(url)
     except Py4JJavaError as error:
         raise MissingGround(f"the mirror's database does not answer: {error.java_exception.getMessage()}") from error
+
+
+@contextmanager
+def alone(spark: SparkSession, url: str) -> Iterator[Run]:
+    """A transaction on a connection of its own."""
+    connection = connect(spark, url)
+    try:
+        with transaction(connection) as run:
+            yield run
+    finally:
+        connection.close()
+
+
+@contextmanager
+def transaction(connection: Any) -> Iterator[Run]:
+    """All that is run in it is done, or nothing."""
 
     def run(statement: str) -> str | None:
         prepared = connection.createStatement()
@@ -48,6 +63,6 @@ def transaction(spark: SparkSession, url: str) -> Iterator[Run]:
         connection.setAutoCommit(False)
         yield run
         connection.commit()
-    finally:
-        # Without the commit, closing rolls back.
-        connection.close()
+    except BaseException:
+        connection.rollback()
+        raise

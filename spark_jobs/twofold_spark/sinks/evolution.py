@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import DataType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StructType
 
-from twofold_spark.errors import Refused
+from twofold_spark.errors import TableRefused
 
 
 def quote(name: str) -> str:
@@ -32,7 +32,7 @@ def changes(there: StructType, wanted: StructType, *, table: str, inside: str = 
         elif _widens(present, field.dataType):
             out.append(f"ALTER COLUMN {name} TYPE {field.dataType.simpleString()}")
         elif not _holds(present, field.dataType):
-            raise Refused(
+            raise TableRefused(
                 f"{table}.{field.name} is {present.simpleString()} in the mirror and {field.dataType.simpleString()} "
                 "in the topic: no widening leads there",
                 at_stake="the column's values",

@@ -5,34 +5,28 @@ Compaction and expiry make snapshots without one, so it is looked for along the 
 table `twofold.cuts`, whose own snapshot carries the sequence number too: one metadata read at start finds where the
 mirror stands.
 
-A batch is merged onto the snapshot whose sequence number was looked at: if another job came in between, the new
-snapshot's parent tells, and this one stops before it publishes anything.
+A batch is merged onto the snapshot whose sequence number was looked at. If another job came in between, Iceberg refuses
+the merge or the new snapshot's parent tells, and this one stops before it publishes anything; what the other left on top
+of a published cut is told from a batch that was interrupted by its number, which is the cut's or less.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from twofold_spark.carry import OP, UNCHANGED
-from twofold_spark.errors import MissingGround, Refused
-from twofold_spark.quarantine import PLACE
+from twofold_spark.errors import Refused
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks import Cut, Table, cut_rows, evolution, merging
+from twofold_spark.sinks import Cut, Table, cut_rows, iceberg_tables, merging
 from twofold_spark.sinks.merging import text
 
-SEQUENCE = "twofold.sequence"
-_V3 = {
-    "format-version": "3",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
-}
 _MERGE_ON_READ = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
@@ -43,15 +37,9 @@ _MERGE_ON_READ = {
 }
 
 
-_MAKING = threading.Lock()
-
-
-def quoted(*names: str) -> str:
-    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
-
-
-def cuts_table(catalog: str) -> str:
-    return f"{catalog}.twofold.cuts"
+_CONFLICTS = ("ValidationException", "CommitFailedException")
+_LARGE, _FEW = 200_000, 10_000
+"""Rows of a table, and keys of a batch, from and up to which the keys are named in the MERGE."""
 
 
 class IcebergSink:
@@ -62,40 +50,53 @@ class IcebergSink:
         self._catalog = catalog
         self._prefix = prefix
         self._lock = threading.Lock()
-        self._bases: dict[str, int | None] = {}
+        self._bases: dict[Table, int | None] = {}
+        self._versions: dict[Table, int | None] = {}
+        self._sizes: dict[Table, int] = {}
+        self._columns: dict[Table, StructType] = {}
+        self._cut: Cut | None = None
 
     def last_cut(self) -> Cut | None:
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
         self._spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {cuts_table(self._catalog)} ({cut_rows.COLUMNS}) USING iceberg "
-            f"TBLPROPERTIES ({_properties({**_V3, 'twofold.prefix': self._prefix})})"
+            f"CREATE TABLE IF NOT EXISTS {iceberg_tables.cuts_table(self._catalog)} ({cut_rows.COLUMNS}) USING iceberg "
+            f"TBLPROPERTIES ({iceberg_tables.properties_sql({**iceberg_tables.V3, 'twofold.prefix': self._prefix})})"
         )
-        reader = IcebergReader(self._spark, self._catalog)
+        reader = iceberg_tables.IcebergReader(self._spark, self._catalog)
         reader.check_prefix(self._prefix)
-        return reader.last_cut()
+        self._cut = reader.last_cut()
+        return self._cut
 
     def applied(self, table: Table) -> int:
         loaded = self._loaded(table)
-        if loaded is None:
-            return 0
-        snapshot = loaded.currentSnapshot()
+        if loaded is not None:
+            self._check_since_cut(table, loaded)
         with self._lock:
-            self._bases[str(table)] = snapshot.snapshotId() if snapshot else None
-        return int(summary_value(self._spark, self._name(table), SEQUENCE) or 0)
+            self._bases[table] = self._versions[table] = iceberg_tables.current_snapshot(loaded)
+            self._sizes[table] = (
+                int(iceberg_tables.summary_value(loaded, "total-records") or 0) if loaded is not None else 0
+            )
+            if loaded is None:
+                self._columns.pop(table, None)
+        return int(iceberg_tables.summary_value(loaded, iceberg_tables.SEQUENCE) or 0) if loaded is not None else 0
 
     def prepare(self, table: Table, columns: StructType) -> None:
+        if self._columns.get(table) == columns:
+            return
         properties = {**_MERGE_ON_READ, "twofold.topic": table.topic, "twofold.key": ",".join(table.key)}
-        prepare(self._spark, self._name(table), columns, label=str(table), properties=properties)
+        iceberg_tables.prepare(self._spark, self._name(table), columns, label=str(table), properties=properties)
+        with self._lock:
+            self._columns[table] = columns
 
     def current(self, table: Table) -> DataFrame | None:
         return self._spark.table(self._name(table)) if self._loaded(table) is not None else None
 
-    def merge(self, table: Table, rows: DataFrame, *, replace: bool, sequence: int) -> None:
+    def merge(self, table: Table, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int) -> None:
         name = self._name(table)
         spark = rows.sparkSession
         # What is set here is every table's of this batch alike, so merges of several tables may run at once.
-        spark.conf.set(f"spark.sql.iceberg.snapshot-property.{SEQUENCE}", str(sequence))
-        base = self._bases.get(str(table))
+        spark.conf.set(f"spark.sql.iceberg.snapshot-property.{iceberg_tables.SEQUENCE}", str(sequence))
+        base = self._bases[table]
         kept = rows.where(f"{OP} <> 'd'").drop(OP, UNCHANGED)
         if replace:
             kept.writeTo(name).overwrite(f.lit(True))
@@ -104,29 +105,42 @@ class IcebergSink:
         else:
             view = f"_twofold_{abs(hash(str(table)))}"
             rows.createOrReplaceTempView(view)
-            spark.sql(merging.merge(name, view, table.key, [c for c in rows.columns if c not in (OP, UNCHANGED)]))
+            columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
+            among = self._among(table, rows)
+            statement = merging.merge(name, view, table.key, columns, unchanged=unchanged, among=among)
+            try:
+                spark.sql(statement)
+            except Exception as error:
+                if any(conflict in str(error) for conflict in _CONFLICTS):
+                    raise self._another_writer(table, base, "Iceberg refused the merge") from error
+                raise
         self._check_parent(table, base)
 
     def quarantine(self, records: DataFrame) -> None:
-        quarantine(records, self._catalog)
+        iceberg_tables.quarantine(records, self._catalog)
 
     def version(self, table: Table) -> str | None:
-        loaded = self._loaded(table)
-        snapshot = loaded.currentSnapshot() if loaded is not None else None
-        return str(snapshot.snapshotId()) if snapshot else None
+        version = self._versions[table]
+        return str(version) if version is not None else None
 
     def publish(self, cut: Cut) -> None:
-        self._spark.conf.set(f"spark.sql.iceberg.snapshot-property.{SEQUENCE}", str(cut.sequence))
-        self._spark.sql(f"INSERT INTO {cuts_table(self._catalog)} {cut_rows.select(cut)}")
+        self._spark.conf.set(f"spark.sql.iceberg.snapshot-property.{iceberg_tables.SEQUENCE}", str(cut.sequence))
+        self._spark.sql(f"INSERT INTO {iceberg_tables.cuts_table(self._catalog)} {cut_rows.select(cut)}")
+        self._cut = cut
 
     def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:
-        cuts = cuts_table(self._catalog)
-        self._spark.sql(f"DELETE FROM {cuts} WHERE {cut_rows.forgotten(cuts, keep)}")
+        cuts = iceberg_tables.cuts_table(self._catalog)
+        last = iceberg_tables.IcebergReader(self._spark, self._catalog).last_cut()
+        assert last is not None, "maintenance comes after a cut"
+        self._spark.sql(f"DELETE FROM {cuts} WHERE {cut_rows.forgotten(last, keep)}")
         named = self._spark.table(cuts).select(f.explode("tables").alias("t")).select("t.name", "t.version").distinct()
         wanted = {(row["name"], row["version"]) for row in named.collect()}
         for table in (*tables, "twofold.cuts"):
             self._spark.sql(f"CALL {self._catalog}.system.rewrite_data_files(table => '{text(self._named(table))}')")
             self._expire(table, {version for name, version in wanted if name == table}, keep)
+
+    def close(self) -> None:
+        """It holds nothing."""
 
     def _expire(self, table: str, wanted: set[int], keep: dt.timedelta) -> None:
         """Snapshots by their ids: one may be old and yet be what a young cut names of a table that was idle."""
@@ -147,96 +161,57 @@ class IcebergSink:
 
     def _named(self, table: str) -> str:
         """With the catalog: its name may be a schema's as well, and then a procedure takes `twofold.cuts` for its own."""
-        return f"{self._catalog}.{quoted(*table.split('.', 1))}"
+        return f"{self._catalog}.{iceberg_tables.quoted(*table.split('.', 1))}"
 
     def _loaded(self, table: Table) -> Any | None:
-        return _load(self._spark, self._name(table)) if self._spark.catalog.tableExists(self._name(table)) else None
+        return (
+            iceberg_tables.load(self._spark, self._name(table))
+            if self._spark.catalog.tableExists(self._name(table))
+            else None
+        )
+
+    def _among(self, table: Table, rows: DataFrame) -> str:
+        """For few rows into a large table: which keys they are, so that all others are passed over where they are read.
+
+        Without it the whole table's keys are sorted to be joined with a handful.
+        """
+        if not table.key or self._sizes[table] < _LARGE:
+            return "true"
+        key = rows.select(table.key[0])
+        if not isinstance(key.schema[0].dataType, IntegerType | LongType | StringType):
+            return "true"
+        values = [row[0] for row in key.limit(_FEW + 1).collect()]
+        if len(values) > _FEW:
+            return "true"
+        listed = ", ".join(str(v) if isinstance(v, int) else f"'{text(v)}'" for v in set(values) if v is not None)
+        return f"t.{merging.SPARK.quote(table.key[0])} IN ({listed or 'NULL'})"
+
+    def _check_since_cut(self, table: Table, loaded: Any) -> None:
+        version = self._cut.versions.get(str(table)) if self._cut is not None else None
+        snapshot = loaded.currentSnapshot()
+        while version is not None and snapshot is not None and str(snapshot.snapshotId()) != version:
+            sequence = snapshot.summary().get(iceberg_tables.SEQUENCE)
+            if self._cut is not None and sequence is not None and int(sequence) <= self._cut.sequence:
+                raise Refused(
+                    f"another writer applied {sequence} to {table} once more, after cut {self._cut.sequence} had it",
+                    at_stake="changes applied twice",
+                    repair=f"end the other job, then: CALL {self._catalog}.system.rollback_to_snapshot('{table}', {version})",
+                )
+            parent = snapshot.parentId()
+            snapshot = loaded.snapshot(parent) if parent is not None else None
 
     def _check_parent(self, table: Table, base: int | None) -> None:
-        loaded = self._loaded(table)
-        snapshot = loaded.currentSnapshot() if loaded is not None else None
+        snapshot = iceberg_tables.load(self._spark, self._name(table)).currentSnapshot()
         parent = snapshot.parentId() if snapshot else None
         if snapshot is not None and parent != base and snapshot.snapshotId() != base:
-            raise Refused(
-                f"another writer committed to {table} while this batch was merged (snapshot {parent} after {base})",
-                at_stake="a batch applied onto a state that it does not belong to",
-                repair=f"end the other job, then: CALL {self._catalog}.system.rollback_to_snapshot('{table}', {base or 0})",
-            )
+            raise self._another_writer(table, base, f"snapshot {parent} after {base}")
+        with self._lock:
+            self._versions[table] = snapshot.snapshotId() if snapshot else None
 
-
-class IcebergReader:
-    """Cuts and tables of a mirror in a catalog."""
-
-    def __init__(self, spark: SparkSession, catalog: str = CATALOG) -> None:
-        self._spark = spark
-        self._catalog = catalog
-
-    def last_cut(self, where: str = "true") -> Cut | None:
-        name = cuts_table(self._catalog)
-        return cut_rows.last(self._spark.table(name), where) if self._spark.catalog.tableExists(name) else None
-
-    def table(self, name: str, version: str) -> DataFrame:
-        return self._spark.sql(f"SELECT * FROM {self._name(name)} VERSION AS OF {int(version)}")
-
-    def key_of(self, name: str) -> tuple[str, ...]:
-        key = _load(self._spark, self._name(name)).properties().get("twofold.key") or ""
-        return tuple(column for column in key.split(",") if column)
-
-    def check_prefix(self, prefix: str) -> None:
-        if not self._spark.catalog.tableExists(cuts_table(self._catalog)):
-            raise MissingGround(f"{cuts_table(self._catalog)} is not there: has `mirror` run on this warehouse?")
-        whose = _load(self._spark, cuts_table(self._catalog)).properties().get("twofold.prefix")
-        if whose != prefix:
-            raise Refused(
-                f"this warehouse mirrors the prefix {whose!r}, not {prefix!r}",
-                at_stake="two sources' tables mixed",
-                repair="one --warehouse for each prefix",
-            )
-
-    def _name(self, table: str) -> str:
-        return f"{self._catalog}.{quoted(*table.split('.', 1))}"
-
-
-def prepare(spark: SparkSession, name: str, columns: StructType, *, label: str, properties: Mapping[str, str]) -> None:
-    """Makes the table, or brings it to these columns."""
-    namespace = ".".join(name.split(".", 2)[:2])
-    if not spark.catalog.tableExists(name):
-        # IF NOT EXISTS looks and then makes: two tables of one new namespace would collide in between.
-        with _MAKING:
-            spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        spark.sql(
-            f"CREATE TABLE {name} ({evolution.columns_sql(columns)}) USING iceberg "
-            f"TBLPROPERTIES ({_properties({**_V3, **properties})})"
+    def _another_writer(self, table: Table, base: int | None, how: str) -> Refused:
+        return Refused(
+            f"another writer committed to {table} while this batch was merged ({how})",
+            at_stake="a batch applied onto a state that it does not belong to",
+            repair=f"end the other job; should this one's start be refused too: "
+            f"CALL {self._catalog}.system.rollback_to_snapshot('{table}', {base or 0})",
         )
-        return
-    for change in evolution.changes(spark.table(name).schema, columns, table=label):
-        spark.sql(f"ALTER TABLE {name} {change}")
-
-
-def quarantine(records: DataFrame, catalog: str) -> None:
-    """Appends records that cannot be decoded to the quarantine table, those that it lacks."""
-    spark, name = records.sparkSession, f"{catalog}.twofold.quarantine"
-    prepare(spark, name, records.schema, label="quarantine", properties={})
-    records.join(spark.table(name).select(*PLACE), list(PLACE), "left_anti").writeTo(name).append()
-
-
-def summary_value(spark: SparkSession, name: str, key: str) -> str | None:
-    """The newest value of a key in the summaries of the table's snapshots; compaction's have none of ours."""
-    loaded = _load(spark, name)
-    snapshot = loaded.currentSnapshot()
-    while snapshot is not None:
-        value = snapshot.summary().get(key)
-        if value is not None:
-            return str(value)
-        parent = snapshot.parentId()
-        snapshot = loaded.snapshot(parent) if parent is not None else None
-    return None
-
-
-def _load(spark: SparkSession, name: str) -> Any:
-    """Iceberg's own Java table: its metadata, without a Spark job."""
-    return spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)  # type: ignore[union-attr]
-
-
-def _properties(properties: Mapping[str, str]) -> str:
-    return ", ".join(f"'{text(k)}' = '{text(v)}'" for k, v in properties.items())

@@ -1,13 +1,14 @@
 """MERGE of folded rows, in Spark's words and in PostgreSQL's. Pure.
 
 A folded row has the table's columns, `_op` (`d`, or anything else for a row that is there now) and `_unchanged`, the
-columns whose value the table keeps. A keyless table is a multiset: a row is itself its key, and `_copies` says by how
+columns whose value the table keeps. Only columns of which some row of the batch says so are asked for of the table: what
+is not asked for is not read. A keyless table is a multiset: a row is itself its key, and `_copies` says by how
 many it grows or shrinks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from twofold_spark.carry import COPIES, OP, UNCHANGED
@@ -36,8 +37,17 @@ POSTGRES = Dialect(
 )
 
 
-def merge(into: str, source: str, key: Sequence[str], columns: Sequence[str], dialect: Dialect = SPARK) -> str:
-    """The statement; `into` and `source` are written as they are."""
+def merge(
+    into: str,
+    source: str,
+    key: Sequence[str],
+    columns: Sequence[str],
+    *,
+    unchanged: Collection[str],
+    among: str = "true",
+    dialect: Dialect = SPARK,
+) -> str:
+    """The statement; `into`, `source` and `among`, which rows of the table can be meant at all, are written as they are."""
     quote = dialect.quote
     names, values = (", ".join(before + quote(c) for c in columns) for before in ("", "s."))
     insert = f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({names}) VALUES ({values})"
@@ -48,10 +58,10 @@ def merge(into: str, source: str, key: Sequence[str], columns: Sequence[str], di
             f"WHEN MATCHED AND t.{COPIES} + s.{COPIES} <= 0 THEN DELETE "
             f"WHEN MATCHED THEN UPDATE SET {COPIES} = t.{COPIES} + s.{COPIES} {insert}"
         )
-    same = " AND ".join(f"t.{quote(k)} = s.{quote(k)}" for k in key)
+    same = " AND ".join([*(f"t.{quote(k)} = s.{quote(k)}" for k in key), *([among] if among != "true" else [])])
     new = {
         c: f"CASE WHEN {dialect.unchanged(c)} THEN t.{quote(c)} ELSE s.{quote(c)} END"
-        if c not in key
+        if c in unchanged
         else f"s.{quote(c)}"
         for c in columns
     }

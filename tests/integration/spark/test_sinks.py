@@ -10,20 +10,12 @@ import pytest
 
 from fix_spark import Lake
 from spark_writer import table
-from twofold_spark.errors import MissingGround, Refused
+from twofold_spark.errors import MissingGround, Refused, TableRefused
 from twofold_spark.sinks.choice import SinkChoice
 
 DOCS = table("docs", {"id": "int8", "title": "text", "body": "text"})
 LINES = table("lines", {"a": "int4", "b": "text"}, key=())
 PERIODS = table("periods", {"until": "date", "name": "text"}, key=("until",))
-
-
-@pytest.fixture(params=["iceberg", "jdbc"])
-def kept(lake: Lake, request: pytest.FixtureRequest) -> Lake:
-    """A lake that is kept in this sink."""
-    address = request.getfixturevalue("database") if request.param == "jdbc" else ""
-    lake.choice = SinkChoice(request.param, address)
-    return lake
 
 
 def test_the_tables_are_what_was_committed(kept: Lake) -> None:
@@ -93,10 +85,49 @@ def test_maintenance_keeps_the_last_cut_and_forgets_what_is_older(kept: Lake) ->
         tx.upsert(docs, {"id": 1, "title": "after", "body": "b"})
     kept.mirror()
     assert kept.rows(docs) == w.model[docs]
-    if kept.choice.name == "iceberg":
+    if kept.choice.name != "jdbc":
         with pytest.raises(MissingGround, match="no cut is published"):
             kept.cut(sequence=1)
         assert kept.rows(docs, kept.cut(sequence=2)["public.docs"])[1]["title"] == "t1"
+
+
+def test_a_table_that_cannot_follow_is_stopped_alone_until_it_is_reloaded(kept: Lake) -> None:
+    w = kept.writer
+    things, others = (w.table(table(n, {"id": "int8", "size": "int4"}), partitions=1) for n in ("things", "others"))
+
+    def both(**row: object) -> None:
+        with w.commit() as tx:
+            tx.upsert(things, dict(row))
+            tx.upsert(others, {"id": row["id"], "size": 1})
+
+    both(id=1, size=1)
+    kept.mirror()
+    w.drop(things, "size")
+    w.evolve(things, size="text")
+    both(id=2, size="large")
+    with pytest.raises(TableRefused, match="no widening leads there"):
+        kept.mirror()
+    said: list[str] = []
+    kept.mirror(on_table_error="go-on", warn=said.append)
+    both(id=3, size="small")
+    kept.mirror(on_table_error="go-on", warn=said.append)  # a new process: it knows from the cut
+    assert len(said) == 1
+    assert kept.rows(others) == w.model[others]
+    assert set(kept.rows(others)) == {1, 2, 3}
+    assert kept.cut().cut.stopped == ("public.things",)
+    with pytest.raises(MissingGround, match=r"twofold backfill start public\.things"):
+        kept.cut()["public.things"]
+
+    kept.drop(things)
+    with w.commit() as tx:
+        rows = dict(w.model[things])
+        tx.truncate(things)
+        for row in rows.values():
+            tx.upsert(things, {"id": row["id"], "size": str(row["size"])}, op="r")
+    kept.mirror()
+    assert kept.cut().cut.stopped == ()
+    assert kept.rows(things, kept.cut()["public.things"]) == w.model[things]
+    kept.assert_equal()
 
 
 def test_a_database_is_not_mirrored_into_itself(lake: Lake, database: str) -> None:

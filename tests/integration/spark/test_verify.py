@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -24,9 +25,29 @@ def _verify(lake: Lake, database: str) -> tuple[list[Compared], list[str]]:
     said: list[str] = []
     source = Source(lake.spark, jdbc_url(database))
     try:
-        return Verify(lake.spark, source, reader=lake.reader, patience=2, say=said.append).run(), said
+        return Verify(
+            lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, say=said.append
+        ).run(), said
     finally:
         source.close()
+
+
+def test_it_waits_for_the_first_cut_of_a_mirror_that_starts_after_it(lake: Lake, database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE late (id bigint PRIMARY KEY); INSERT INTO late VALUES (1)")
+    lake.writer.table(table("late", {"id": "int8"}))
+    with lake.writer.commit() as tx:
+        tx.upsert("late", {"id": 1})
+    source = Source(lake.spark, jdbc_url(database))
+    try:
+        verify = Verify(lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=120, say=print)
+        with ThreadPoolExecutor(1) as beside:
+            compared = beside.submit(verify.run)
+            lake.mirror()
+            [late] = compared.result()
+    finally:
+        source.close()
+    assert (late.rows, late.buckets) == (1, 0)
 
 
 def test_every_type_is_equal_and_one_altered_row_is_found_alone(lake: Lake, database: str) -> None:
@@ -89,7 +110,15 @@ def test_values_that_the_mirror_cannot_hold_and_tables_that_it_lacks_are_said(la
     said: list[str] = []
     source = Source(lake.spark, jdbc_url(database))
     try:
-        verify = Verify(lake.spark, source, reader=lake.reader, publication=w.prefix, patience=2, say=said.append)
+        verify = Verify(
+            lake.spark,
+            source,
+            reader=lake.reader,
+            prefix=lake.prefix,
+            publication=w.prefix,
+            patience=2,
+            say=said.append,
+        )
         (compared,), missing = verify.run(), verify.missing()
     finally:
         source.close()

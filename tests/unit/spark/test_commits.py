@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twofold_spark.commits import Commit, Range, bites, by_topic, joined, next_commits
+from twofold_spark.commits import Commit, Pace, Range, bites, by_topic, joined, next_commits
 from twofold_spark.errors import Refused
 
 
@@ -30,6 +30,17 @@ def test_bites_are_all_commits_in_order_and_bounded(sizes: list[int], rows: int)
     taken = list(bites(commits, rows=lambda: rows))
     assert [c for bite in taken for c in bite] == commits
     assert all(bite and (len(bite) == 1 or sum(c.rows for c in bite) <= rows) for bite in taken)
+
+
+def test_heavy_rows_make_smaller_bites() -> None:
+    pace = Pace(rows=1_000_000, bytes_=100_000_000)
+    assert pace.rows() == 20_000  # not known yet: taken for heavy
+    pace.saw(1000, 100_000)
+    assert pace.rows() == 1_000_000
+    pace.saw(10, 10_000_000)
+    assert pace.rows() == 100
+    pace.saw(0, 0)
+    assert pace.rows() == 100
 
 
 def test_ranges_that_only_a_marker_parts_are_one_and_others_stay_apart() -> None:

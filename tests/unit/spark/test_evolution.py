@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql.types import (
     DataType,
@@ -48,7 +50,7 @@ def test_what_no_widening_leads_to_is_refused(wanted: DataType) -> None:
         changes(_struct(a=DecimalType(10, 2)), _struct(a=wanted), table="t")
 
 
-def _envelope(*columns: tuple[str, str]) -> Avro:
+def _envelope(*columns: tuple[str, Any]) -> Avro:
     row = {"type": "record", "name": "Value", "fields": [{"name": n, "type": ["null", t]} for n, t in columns]}
     return {"type": "record", "name": "Envelope", "fields": [{"name": "before", "type": ["null", row]}]}
 
@@ -63,6 +65,28 @@ def test_the_reader_schema_is_the_latest_with_what_it_dropped() -> None:
     assert [field["name"] for field in reader["fields"]] == ["b", "a", "old"]
     assert reader["fields"][2] == {"name": "old", "type": ["null", "int"], "default": None}
     assert len(row_schema(versions[2])["fields"]) == 2, "the registry's own schema is left as it is"
+
+
+def _decimal(precision: int, scale: int) -> Avro:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+@pytest.mark.parametrize(
+    ("older", "latest", "read_as"),
+    [
+        ("long", "int", "long"),
+        ("int", "long", "long"),
+        ("double", "float", "double"),
+        (_decimal(12, 2), _decimal(10, 2), _decimal(12, 2)),
+        (_decimal(12, 4), _decimal(10, 2), _decimal(10, 2)),
+        ({"type": "long", "logicalType": "time-micros"}, "int", "int"),
+        ("string", "int", "int"),
+    ],
+)
+def test_a_column_that_was_narrowed_is_read_as_wide_as_it_was(older: Any, latest: Any, read_as: Any) -> None:
+    versions = (_envelope(("a", older)), _envelope(), _envelope(("a", latest)))
+    reader = row_schema(reader_schema(Subject("s", tuple(enumerate(versions, 1)))))
+    assert reader["fields"] == [{"name": "a", "type": ["null", read_as]}]
 
 
 def test_triggers_are_read_as_they_are_written() -> None:

@@ -1,0 +1,131 @@
+"""One table's part of a bite: its ranges read, counted, decoded, folded and given to the sink.
+
+What goes wrong here is one table's trouble (`TableRefused`): a record that cannot be decoded, records that are not there
+any more, a change of its columns that no widening leads to. Whether the others go on is the mirror's to decide.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from twofold_spark import decode, kafka, quarantine
+from twofold_spark.commits import Range
+from twofold_spark.errors import MissingGround, TableRefused
+from twofold_spark.fold import Folded, fold, fold_multiset
+from twofold_spark.kafka import Kafka
+from twofold_spark.registry import Registry, Subject
+from twofold_spark.sinks import Sink, Table
+from twofold_spark.tables import names_of
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What became of a table's ranges, and what it took."""
+
+    done: bool
+    """False where only a truncate was waited for, and none came."""
+    bytes: int = 0
+    fold_s: float = 0.0
+    merge_s: float = 0.0
+
+
+class Merger:
+    """Reads, folds and merges; several tables at once may call it."""
+
+    def __init__(self, where: Kafka, registry: Registry, prefix: str, unreadable: quarantine.Choice) -> None:
+        self._where = where
+        self._registry = registry
+        self._prefix = prefix
+        self._unreadable = unreadable
+
+    def table(self, topic: str) -> Table:
+        """The table that a topic is of."""
+        envelope = self._subject(topic, refresh=False).latest
+        keys = self._registry.subject(f"{topic}-key")
+        return Table(
+            topic, *names_of(topic, self._prefix, envelope), key=decode.merge_key(keys.latest, envelope) if keys else ()
+        )
+
+    def merge(
+        self, spark: SparkSession, sink: Sink, table: Table, ranges: list[Range], sequence: int, *, from_truncate: bool
+    ) -> Merged:
+        """Brings the table to `sequence`; `from_truncate` if it has missed changes and can only begin anew."""
+        began = time.monotonic()
+        folded = self._folded(spark, sink, table, ranges, carries=not from_truncate)
+        read = time.monotonic()
+        try:
+            _check_counts(table, ranges, folded.counts)
+            if from_truncate and not folded.truncated:
+                return Merged(done=False)
+            sink.prepare(table, folded.columns)
+            sink.merge(table, folded.rows, replace=folded.truncated, unchanged=folded.unchanged, sequence=sequence)
+            return Merged(done=True, bytes=folded.bytes, fold_s=read - began, merge_s=time.monotonic() - read)
+        finally:
+            folded.release()
+
+    def _folded(self, spark: SparkSession, sink: Sink, table: Table, ranges: list[Range], *, carries: bool) -> Folded:
+        raw = kafka.ranges(spark, self._where, ranges)
+        try:
+            folded = self._fold(raw, sink, table, refresh=False, carries=carries)
+        except Exception as error:
+            if "UnknownTopicOrPartition" not in str(error):
+                raise
+            raise TableRefused(
+                f"{table}: its topic {table.topic} is not there any more",
+                at_stake="the changes that were in it",
+                repair=f"`twofold backfill start {table}`; if the table is no longer published, --on-table-error go-on",
+            ) from error
+        if folded.unreadable:
+            # A schema that is newer than what is known is the usual reason: ask, and look again, at every record.
+            folded.release()
+            folded = self._fold(raw, sink, table, refresh=True, carries=carries)
+        if folded.unreadable:
+            sink.quarantine(quarantine.unreadable(raw, self._subject(table.topic, refresh=False), table.topic))
+        if folded.unreadable and self._unreadable == "stop":
+            folded.release()
+            raise TableRefused(
+                f"{folded.unreadable} records of {table.topic} cannot be decoded; the quarantine table has them",
+                at_stake="their changes",
+                repair=f"find who else writes to the topic, then `twofold backfill start {table}`; or go on without "
+                "them by --unreadable skip",
+            )
+        return folded
+
+    def _fold(self, raw: DataFrame, sink: Sink, table: Table, *, refresh: bool, carries: bool) -> Folded:
+        subject = self._subject(table.topic, refresh=refresh)
+        keys = self._registry.subject(f"{table.topic}-key")
+        if keys is None:
+            return fold_multiset(raw, subject)
+
+        def current(columns: StructType) -> DataFrame | None:
+            # What is read of the table must not change its columns before it is merged.
+            sink.prepare(table, columns)
+            return sink.current(table)
+
+        return fold(raw, subject, keys, table.key, current if carries else lambda _: None, every=refresh)
+
+    def _subject(self, topic: str, *, refresh: bool) -> Subject:
+        name = f"{topic}-value"
+        subject = self._registry.refreshed(name) if refresh else self._registry.subject(name)
+        if subject is None:
+            raise MissingGround(f"the registry has no subject {name}: is it the connector's registry?")
+        return subject
+
+
+def _check_counts(table: Table, ranges: Iterable[Range], counts: dict[int, int]) -> None:
+    declared: dict[int, int] = {}
+    for stretch in ranges:
+        declared[stretch.partition] = declared.get(stretch.partition, 0) + stretch.count
+    for partition, count in sorted(declared.items()):
+        if counts.get(partition, 0) != count:
+            raise TableRefused(
+                f"{table.topic}-{partition} holds {counts.get(partition, 0)} of the {count} records that its commit "
+                "records declare",
+                at_stake="the missing changes",
+                repair=f"`twofold backfill start {table}`; look at the topic's retention and cleanup.policy",
+            )

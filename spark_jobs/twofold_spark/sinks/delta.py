@@ -1,0 +1,181 @@
+"""The mirror in Delta: tables in folders, with deletion vectors and type widening.
+
+The sequence number is Delta's own mark of an application's transaction (`txnAppId` twofold, `txnVersion` the sequence),
+written by the very commit that holds the rows and kept in the table's state for good; Delta itself passes over a merge
+whose number it has. A batch is merged onto the version that was looked at: two writers at once are refused by Delta, and
+one that came in between is seen by the versions, before a cut is published.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from twofold_spark.carry import OP, UNCHANGED
+from twofold_spark.errors import MissingGround, Refused
+from twofold_spark.quarantine import PLACE
+from twofold_spark.sinks import Cut, Table, cut_rows, evolution, merging
+from twofold_spark.sinks.merging import text
+
+_APPLICATION = "twofold"
+_TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_LEAST_HOURS = 168
+"""Delta refuses to remove files that are younger."""
+_CUTS, _QUARANTINE = "twofold.cuts", "twofold.quarantine"
+_PROPERTIES = {
+    "delta.enableDeletionVectors": "true",
+    "delta.enableTypeWidening": "true",
+    # A column of that type may come later, and ALTER does not turn the feature on.
+    "delta.feature.timestampNtz": "supported",
+}
+
+
+class DeltaSink:
+    """One writer into one folder."""
+
+    def __init__(self, spark: SparkSession, prefix: str, folder: str) -> None:
+        self._spark = spark
+        self._prefix = prefix
+        self._reader = DeltaReader(spark, folder)
+
+    def last_cut(self) -> Cut | None:
+        if not self._reader.exists(_CUTS):
+            self._create(_CUTS, cut_rows.COLUMNS, {"twofold.prefix": self._prefix})
+        self._reader.check_prefix(self._prefix)
+        return self._reader.last_cut()
+
+    def applied(self, table: Table) -> int:
+        _, sequence = self._reader.at(str(table)) if self._reader.exists(str(table)) else (0, 0)
+        return sequence
+
+    def prepare(self, table: Table, columns: StructType) -> None:
+        name = self._reader.path(str(table))
+        if not self._reader.exists(str(table)):
+            properties = {"twofold.topic": table.topic, "twofold.key": ",".join(table.key)}
+            self._create(str(table), evolution.columns_sql(columns), properties)
+        for change in evolution.changes(self._spark.table(name).schema, columns, table=str(table)):
+            self._spark.sql(f"ALTER TABLE {name} {change}")
+
+    def current(self, table: Table) -> DataFrame | None:
+        return self._spark.table(self._reader.path(str(table))) if self._reader.exists(str(table)) else None
+
+    def merge(self, table: Table, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int) -> None:
+        name, spark = self._reader.path(str(table)), rows.sparkSession
+        before, known = self._reader.at(str(table))
+        # What is set here is every table's of this batch alike, so merges of several tables may run at once.
+        spark.conf.set(_TXN_ID, _APPLICATION)
+        spark.conf.set(_TXN_VERSION, str(sequence))
+        columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
+        view = f"_twofold_{abs(hash(table))}"
+        rows.createOrReplaceTempView(view)
+        if replace or known == 0:
+            names = ", ".join(merging.SPARK.quote(c) for c in columns)
+            way = "OVERWRITE" if replace else "INTO"
+            spark.sql(f"INSERT {way} {name} ({names}) SELECT {names} FROM {view} WHERE {OP} <> 'd'")
+        else:
+            spark.sql(merging.merge(name, view, table.key, columns, unchanged=unchanged))
+        after = self._reader.at(str(table))
+        if after != (before + 1, sequence):
+            raise Refused(
+                f"another writer committed to {table} while this batch was merged (version {after[0]} at {after[1]}, not "
+                f"{before + 1} at {sequence})",
+                at_stake="a batch applied onto a state that it does not belong to",
+                repair=f"end the other job, then: RESTORE TABLE {name} TO VERSION AS OF the last cut's",
+            )
+
+    def quarantine(self, records: DataFrame) -> None:
+        if self._reader.exists(_QUARANTINE):
+            there = self._spark.table(self._reader.path(_QUARANTINE))
+            records = records.join(there.select(*PLACE), list(PLACE), "left_anti")
+        # A mark of its own: with the session's, Delta would let only one table of a batch write.
+        own = {"txnAppId": f"quarantine {uuid.uuid4()}", "txnVersion": "1"}
+        records.write.format("delta").options(**own).mode("append").save(self._reader.folder(_QUARANTINE))
+
+    def version(self, table: Table) -> str | None:
+        return str(self._reader.at(str(table))[0]) if self._reader.exists(str(table)) else None
+
+    def publish(self, cut: Cut) -> None:
+        self._spark.conf.set(_TXN_ID, _APPLICATION)
+        self._spark.conf.set(_TXN_VERSION, str(cut.sequence))
+        self._spark.sql(f"INSERT INTO {self._reader.path(_CUTS)} {cut_rows.select(cut)}")
+
+    def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:
+        last = self._reader.last_cut()
+        assert last is not None, "maintenance comes after a cut"
+        for name in (_TXN_ID, _TXN_VERSION):
+            self._spark.conf.unset(name)
+        self._spark.sql(f"DELETE FROM {self._reader.path(_CUTS)} WHERE {cut_rows.forgotten(last, keep)}")
+        hours = max(_LEAST_HOURS, round(keep.total_seconds() / 3600))
+        for table in (*tables, _CUTS):
+            self._spark.sql(f"OPTIMIZE {self._reader.path(table)}")
+            self._spark.sql(f"VACUUM {self._reader.path(table)} RETAIN {hours} HOURS")
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+    def _create(self, name: str, columns: str, properties: Mapping[str, str]) -> None:
+        listed = ", ".join(f"'{text(k)}' = '{text(v)}'" for k, v in {**_PROPERTIES, **properties}.items())
+        self._spark.sql(f"CREATE TABLE {self._reader.path(name)} ({columns}) USING delta TBLPROPERTIES ({listed})")
+
+
+class DeltaReader:
+    """Cuts and tables of a mirror in Delta."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        self._spark = spark
+        self._folder = folder.rstrip("/")
+
+    def folder(self, name: str) -> str:
+        return "/".join((self._folder, *name.split(".", 1)))
+
+    def path(self, name: str) -> str:
+        return f"delta.{merging.SPARK.quote(self.folder(name))}"
+
+    def exists(self, name: str) -> bool:
+        return bool(self._jvm.io.delta.tables.DeltaTable.isDeltaTable(self._spark._jsparkSession, self.folder(name)))
+
+    def at(self, name: str) -> tuple[int, int]:
+        """The table's version, and the sequence number up to which it has all changes."""
+        snapshot = self._snapshot(name)
+        found = snapshot.transactions().get(_APPLICATION)
+        return int(snapshot.version()), int(found.get()) if found.isDefined() else 0
+
+    def last_cut(self, where: str = "true") -> Cut | None:
+        return cut_rows.last(self._spark.table(self.path(_CUTS)), where) if self.exists(_CUTS) else None
+
+    def table(self, name: str, version: str) -> DataFrame:
+        return self._spark.sql(f"SELECT * FROM {self.path(name)} VERSION AS OF {int(version)}")
+
+    def key_of(self, name: str) -> tuple[str, ...]:
+        return tuple(key for key in self._property(name, "twofold.key").split(",") if key)
+
+    def check_prefix(self, prefix: str) -> None:
+        if not self.exists(_CUTS):
+            raise MissingGround(f"{self._folder} holds no mirror: has `mirror` run into it?")
+        whose = self._property(_CUTS, "twofold.prefix")
+        if whose != prefix:
+            raise Refused(
+                f"this folder mirrors the prefix {whose!r}, not {prefix!r}",
+                at_stake="two sources' tables mixed",
+                repair="one folder for each prefix",
+            )
+
+    def _property(self, name: str, key: str) -> str:
+        found = self._snapshot(name).metadata().configuration().get(key)
+        return str(found.get()) if found.isDefined() else ""
+
+    def _snapshot(self, name: str) -> Any:
+        """Delta's own view of the table as it is now: its log, without a query."""
+        log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self.folder(name))
+        none = self._jvm.scala.Option.empty()
+        stale_will_do = False
+        return log.update(stale_will_do, none, none)
+
+    @property
+    def _jvm(self) -> Any:
+        return self._spark._jvm

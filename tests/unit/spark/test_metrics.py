@@ -1,0 +1,35 @@
+"""What Prometheus is told of a job."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+
+import pytest
+
+from twofold_spark.metrics import Metrics, serve
+
+
+def test_bites_are_added_up_and_gauges_are_the_last_ones() -> None:
+    metrics = Metrics("mirror")
+    metrics.applied(10, {"fold": 1.5, "merge": 2.0}, lag_seconds=4.0, cut_sequence=7)
+    metrics.applied(5, {"fold": 0.5}, lag_seconds=2.0, cut_sequence=8)
+    server = serve(metrics, ("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{server.server_port}"
+    try:
+        with urllib.request.urlopen(f"{address}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+            urllib.request.urlopen(f"{address}/else", timeout=5)
+        refused.value.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [line for line in lines if not line.startswith("#")] == [
+        'twofold_job_rows_total{job="mirror"} 15',
+        'twofold_job_batches_total{job="mirror"} 2',
+        'twofold_job_lag_seconds{job="mirror"} 2',
+        'twofold_job_cut_sequence{job="mirror"} 8',
+        'twofold_job_stage_seconds_total{job="mirror",stage="fold"} 2',
+        'twofold_job_stage_seconds_total{job="mirror",stage="merge"} 2',
+    ]
