@@ -1,9 +1,10 @@
-"""The registry goes away while rows are written: what needs no new schema goes on, what does waits, nothing is lost, and all is there when it is back."""
+"""The registry goes away while rows are written: what needs no new schema goes on, what does waits, nothing is lost, and all is there when it is back. Answers get lost: nobody waits for ever."""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -13,12 +14,18 @@ import pytest
 
 from connector_topics import Reader, Seen
 from fix_connector import Maker
+from twofold.errors import Unreachable
+from twofold.sink.registry import Registry, RegistrySettings
 
 
 class Door:
-    """Passes connections on to the real registry while it is open; shut, it refuses them, as the port of a server that was killed does."""
+    """Passes connections on to the real registry while it is open; shut, it refuses them, as the port of a server that was killed does.
+
+    `to_lose`: so many of the next answers are lost on the way.
+    """
 
     def __init__(self, url: str) -> None:
+        self.to_lose = 0
         self._target = urlsplit(url)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._port = self._listener.getsockname()[1]
@@ -36,7 +43,7 @@ class Door:
                     outside = socket.create_connection((self._target.hostname or "", self._target.port or 80))
                     self._open += [inside, outside]
                     for pair in ((inside, outside), (outside, inside)):
-                        threading.Thread(target=_pass_on, args=pair, daemon=True).start()
+                        threading.Thread(target=self._pass_on, args=pair, daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
 
@@ -53,12 +60,14 @@ class Door:
         self._listener = socket.create_server(("127.0.0.1", self._port))
         self._serve()
 
-
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if self.to_lose and data.startswith(b"HTTP/"):
+                    self.to_lose -= 1
+                else:
+                    target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
 
 
 @pytest.fixture
@@ -66,6 +75,21 @@ def door(registry: Any) -> Iterator[Door]:
     made = Door(registry.url)
     yield made
     made.shut()
+
+
+def test_a_lost_answer_is_asked_for_again_and_not_for_ever(door: Door, registry: Any, prefix: str) -> None:
+    schema = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}'
+    client = Registry(RegistrySettings(door.url, 2.0))
+    door.to_lose = 1
+    known = client.register(f"{prefix}-value", schema)
+    assert door.to_lose == 0
+    door.to_lose = 100
+    begun = time.monotonic()
+    with pytest.raises(Unreachable, match="does not answer: "):
+        client.versions(f"{prefix}-value")
+    assert time.monotonic() - begun < 4
+    door.to_lose = 0
+    assert client.known_id(f"{prefix}-value", schema) == known
 
 
 def has(key: int) -> Callable[[Seen], bool]:
