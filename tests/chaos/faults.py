@@ -191,9 +191,11 @@ class Faults:
         """The connectors' clocks are off for a while, and then right again."""
         if not self._clock.exists():
             return False
-        self._clock.write_text(fault.detail)
-        time.sleep(fault.seconds)
-        self._clock.write_text("+0")
+        for offset in (fault.detail, "0"):
+            part = self._clock.with_suffix(".part")
+            part.write_text(offset)
+            part.replace(self._clock)
+            time.sleep(fault.seconds)
         return True
 
 

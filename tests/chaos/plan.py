@@ -67,7 +67,7 @@ class Settings:
     partitions: int
     turn_rows: int
     clock: bool
-    """Whether the connectors' clocks can be moved: it costs them time, so not in every round."""
+    """Whether the connectors' clocks can be moved; not in every round, since they are slower then."""
 
 
 @dataclass(frozen=True, slots=True)

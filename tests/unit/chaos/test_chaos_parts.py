@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from chaos.keeper import Keeper
+from chaos.mutants import MUTANTS, ROOT, Mutant
 from chaos.plan import FAILPOINTS
 from chaos.proxy import Proxy
 from twofold import failpoints
@@ -183,3 +184,22 @@ def test_the_checker_knows_nothing_of_the_product(name: str) -> None:
         f"import sys; sys.modules.update(twofold=None, twofold_avro=None, twofold_spark=None); import chaos.{name}"
     )
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(TESTS)})
+
+
+def test_a_moved_clock_moves_the_wall_clock_alone(tmp_path: Path) -> None:
+    offset = tmp_path / "clock"
+    offset.write_text("-86400")
+    program = "import time; a = time.monotonic(); time.sleep(0.1); print(time.time(), time.time_ns() / 1e9, time.monotonic() - a)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(TESTS / "chaos" / "clock"), "CHAOS_CLOCK": str(offset)},
+    )  # fmt: skip
+    wall, wall_ns, slept = map(float, done.stdout.split())
+    assert abs(wall - time.time() + 86400) < 60
+    assert abs(wall_ns - wall) < 1
+    assert 0.1 <= slept < 10
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_what_a_mutant_breaks_is_there_once(mutant: Mutant) -> None:
+    assert (ROOT / mutant.file).read_text().count(mutant.old) == 1
