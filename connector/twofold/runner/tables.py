@@ -147,12 +147,12 @@ class Tables:
         )
 
     def announce(self, relations: Iterable[m.Relation]) -> None:
-        """Give the tables that have no topic yet theirs, before their first row comes. What the stream has said of them stays: the catalog may be ahead."""
-        for relation in relations:
-            if topic_of(self._prefix, relation.schema, relation.table) not in self._pins:
-                described = self.describe(relation).table
-                if not described.committed:
-                    self._commit(described)
+        """Give the tables that have no topic yet theirs, all at once, before their first row comes. What the stream has said of them stays: the catalog may be ahead."""
+        new = (r for r in relations if topic_of(self._prefix, r.schema, r.table) not in self._pins)
+        tables = [table for relation in new if not (table := self.describe(relation).table).committed]
+        made = self._topics.ensure(map(_wanted, tables)) if tables else {}
+        for table in tables:
+            self._commit(table, partitions=made[table.topic])
 
     def relation(self, relation: m.Relation, *, provisional: bool) -> None:
         """The stream says what a table looks like from here on."""
@@ -249,18 +249,19 @@ class Tables:
             self._commit(table, value_id=pin.value_schema_id)
         return table
 
-    def _commit(self, table: Table, value_id: int | None = None) -> tuple[int, int]:
-        """Register the schemas, make or check the topic, pin both. Before a row is written with the shape. `value_id`: the envelope's, if it is known to be registered."""
+    def _commit(self, table: Table, *, value_id: int | None = None, partitions: int | None = None) -> tuple[int, int]:
+        """Register the schemas, make or check the topic, pin both. Before a row is written with the shape. `value_id`: the envelope's, if it is known to be registered; `partitions`: the topic's, if it
+        was made or checked just now."""
         shape, topic = table.shape, table.topic
         pin = self._pins.get(topic)
         key = key_schema(shape, self._prefix)
         key_text = None if key is None else canonical(key)
         if pin is not None and pin.key_schema != key_text:
             raise _key_changed(shape)
-        partitions = table.partitions if pin is None else pin.partitions
-        if pin is None:
-            wanted = Wanted(topic, "table", table.partitions, table=_name(shape), keyless=shape.keyless)
-            partitions = self._topics.ensure([wanted])[topic]
+        if pin is not None:
+            partitions = pin.partitions
+        elif partitions is None:
+            partitions = self._topics.ensure([_wanted(table)])[topic]
         key_id = None if key_text is None else self._registry.register(key_subject(topic), key_text)
         if pin is not None and pin.key_schema_id != key_id:
             raise _key_id_changed(shape, pin.key_schema_id, key_id)
@@ -339,6 +340,11 @@ class Tables:
         """The pins that the next commit of the main producer must carry."""
         pins, self._unwritten_pins = self._unwritten_pins, {}
         return pins
+
+
+def _wanted(table: Table) -> Wanted:
+    """Its topic."""
+    return Wanted(table.topic, "table", table.partitions, table=_name(table.shape), keyless=table.shape.keyless)
 
 
 def _name(shape: TableShape) -> str:
