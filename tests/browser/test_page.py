@@ -79,7 +79,7 @@ def test_healthy(bank: Installation, url: str, browser: Browser) -> None:
     bank.sql("INSERT INTO account SELECT g, 0, 'x' FROM generate_series(5000, 5099) g")
     wait_until(lambda: b"twofold_rows_total 100.0" in urlopen(f"{url}metrics").read())
     mirrored(bank, 0, 1)
-    drawn = has(bank.prefix, "● running", "up to date", "Every prepared transaction has its outcome", "recovered", "← ours", "Mirror", "1 transactions to go")  # fmt: skip
+    drawn = has(bank.prefix, "● running", "up to date", "Every prepared transaction has its outcome", "recovered", "← ours", "Mirror", "of WAL to go")  # fmt: skip
     looks(browser, url, "healthy", drawn, lambda page: None)
     mirrored(bank, 1_000_000, 1 << 60)
     with browser.page(url) as page:
@@ -143,6 +143,7 @@ def test_by_keyboard(bank: Installation, url: str, browser: Browser) -> None:
         page.js("document.getElementById('p-rows').focus()")
         page.press("ArrowLeft")
         assert page.js("document.querySelector('#p-rows figcaption .num').getAttribute('aria-live')") == "polite"
+        page.js("localStorage.clear()")
 
 
 def test_no_answer(browser: Browser) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -162,15 +163,16 @@ def test_each_rule_fires_on_its_fault(watched: Any, tmp_path: Path) -> None:
     bank.sql("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
     it.quiet()
 
-    with psycopg.connect(bank.conninfo) as holder:  # the walsender cannot decode what is in no cache of its
-        holder.execute("LOCK TABLE pg_catalog.pg_class IN ACCESS EXCLUSIVE MODE")
-        holder.execute("CREATE TABLE IF NOT EXISTS held (a int)")
-        with psycopg.connect(bank.conninfo, autocommit=True, options="-c lock_timeout=1s") as writer:
-            writer.execute("SELECT pg_logical_emit_message(true, 'x', 'x')")
+    sender = bank.slot("active_pid")
+    os.kill(sender, signal.SIGSTOP)  # PostgreSQL sends nothing, and the connector is well
+    try:
+        bank.sql("INSERT INTO account VALUES (-2, 0, 'x')")
         it.fires("TwofoldBehind")
+    finally:
+        os.kill(sender, signal.SIGCONT)
     it.quiet()
 
-    for _ in range(5):
+    for _ in range(6):
         wait_until(lambda: bank.slot("active_pid"), 60)
         bank.sql("SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE active")
     it.fires("TwofoldRestarts")
