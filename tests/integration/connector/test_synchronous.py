@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from connector_topics import UNCOMMITTED, gid_of
 from fix_connector import Installation, Maker, wait_until
@@ -24,7 +28,7 @@ class Synchronous:
 
     def __init__(self, here: Installation) -> None:
         self.here = here
-        self._threads = ThreadPoolExecutor(40)
+        self.threads = ThreadPoolExecutor(40)
 
     def appoint(self) -> None:
         """The connector's slot is there: now it may be named."""
@@ -44,17 +48,23 @@ class Synchronous:
             return time.monotonic() - begun
 
     def in_background(self, gid: str, *statements: str, pids: list[int] | None = None) -> Future[float]:
-        return self._threads.submit(self.coordinator, gid, *statements, pids=pids)
+        return self.threads.submit(self.coordinator, gid, *statements, pids=pids)
 
-    def waits(self, prepare: Future[float], gid: str) -> None:
-        """It is prepared in PostgreSQL, and PREPARE does not return."""
+    def waits(self, statement: Future[Any], words: str) -> None:
+        """It has been done in PostgreSQL, and does not return."""
         wait_until(
-            lambda: self.here.ask(
-                f"SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%{gid}%'"
+            lambda: self.elsewhere(
+                f"SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%{words}%'"
             )
         )
         with suppress(NotYet):
-            raise AssertionError(f"PREPARE returned after {prepare.result(2):.1f} s")
+            raise AssertionError(f"it returned {statement.result(2)}")
+
+    def elsewhere(self, query: str) -> Any:
+        """The one value that it gives, asked in another database of the server: there a session can always begin."""
+        with psycopg.connect(make_conninfo(self.here.conninfo, dbname="postgres"), autocommit=True) as connection:
+            row = connection.execute(query.encode()).fetchone()
+            return row[0] if row else None
 
     def rows_there(self, gid: str) -> list[int]:
         return [s.value["after"]["id"] for s in self.here.read("account", UNCOMMITTED) if gid_of(s) == gid]
@@ -88,6 +98,7 @@ def insert(key: int) -> str:
 
 def test_prepare_returns_when_the_rows_can_be_read(sync: Synchronous) -> None:
     here = sync.here
+    here.configure({"prepared": {"pool": 10}})  # none of them has to wait for another's outcome
     run = here.start()
     sync.appoint()
     flushed = "SELECT sync_state = 'sync' AND flush_lsn > '0/0' FROM pg_stat_replication"
@@ -172,9 +183,69 @@ def test_the_connector_is_killed_before_it_has_acknowledged(sync: Synchronous) -
     here.check()
 
 
-def test_twenty_side_by_side(sync: Synchronous) -> None:
-    """More than are open at once now and then; what it costs them."""
+@pytest.mark.slow
+@pytest.mark.parametrize(("catalog", "outcome"), [("pg_publication_rel", "ROLLBACK"), ("pg_class", "COMMIT")])
+def test_a_prepared_transaction_that_holds_a_catalog(sync: Synchronous, catalog: str, outcome: str) -> None:
+    """The connector cannot begin before it ends, and its PREPARE does not return before the connector has begun."""
     here = sync.here
+    here.configure({"source": {"dsn": make_conninfo(here.conninfo, connect_timeout=2)}})
+    here.start().kill9()
+    sync.appoint()
+    pids: list[int] = []
+    with psycopg.connect(here.conninfo, autocommit=True) as open_already, ending(sync, open_already, "shuts", pids):
+        lock = f"LOCK TABLE pg_catalog.{catalog} IN ACCESS EXCLUSIVE MODE"
+        prepare = sync.in_background("shuts", lock, insert(1), pids=pids)
+        sync.waits(prepare, "shuts")
+        run = here.start(ready=False)
+        wait_until(lambda: f"process {pids[0]}" in status(here), 60, "status names who prepares")
+        assert f"AccessExclusiveLock on table {catalog}" in status(here)
+
+        # The coordinator's own deadline has come. What it prepared keeps the lock.
+        sync.elsewhere(f"SELECT pg_terminate_backend({pids[0]})")
+        with pytest.raises(psycopg.OperationalError):
+            prepare.result(20)
+        wait_until(lambda: "prepared transaction 'shuts'" in status(here), 60, "status names what is prepared")
+
+        # Ending it waits for the connector too, and keeps the lock meanwhile: one does not ask to wait, or cancels the wait.
+        if outcome == "ROLLBACK":
+            open_already.execute("SET synchronous_commit = local")
+            open_already.execute("ROLLBACK PREPARED 'shuts'")
+        else:
+            open_already.execute("SET synchronous_commit = remote_write")
+            committing = sync.threads.submit(open_already.execute, "COMMIT PREPARED 'shuts'")
+            sync.waits(committing, "COMMIT PREPARED")
+            assert sync.elsewhere(f"SELECT pg_cancel_backend({open_already.info.backend_pid})")
+            committing.result(20)
+    run.wait_for("recovered:")
+    topics = here.check()
+    assert {s.value["after"]["id"] for s in topics.rows} == ({0, 1} if outcome == "COMMIT" else {0})
+    assert "shuts" not in status(here)
+
+
+@contextmanager
+def ending(sync: Synchronous, session: psycopg.Connection[Any], gid: str, pids: list[int]) -> Iterator[None]:
+    """Whatever comes: a transaction that keeps everybody out of its database does not outlive the test."""
+    try:
+        yield
+    finally:
+        for pid in pids:
+            sync.elsewhere(f"SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE pid = {pid}")
+        session.execute("SET synchronous_commit = local")
+        with suppress(psycopg.errors.UndefinedObject):
+            session.execute(f"ROLLBACK PREPARED '{gid}'".encode())
+
+
+def status(here: Installation) -> str:
+    """Whatever it answers, as a person sees it."""
+    said = subprocess.run(here.command("status"), capture_output=True, text=True, timeout=60, check=False)
+    return said.stdout + said.stderr
+
+
+@pytest.mark.parametrize("pool", [4, 20])
+def test_twenty_side_by_side(sync: Synchronous, pool: int) -> None:
+    """Also more than can be open at once; and what it costs them."""
+    here = sync.here
+    here.configure({"prepared": {"pool": pool}})
     here.start()
 
     def client(number: int) -> list[float]:
@@ -185,17 +256,16 @@ def test_twenty_side_by_side(sync: Synchronous) -> None:
             here.sql(f"COMMIT PREPARED '{gid}'")
         return took
 
-    for how in ("asynchronous", "synchronous"):
-        if how == "synchronous":
-            sync.appoint()
-        with ThreadPoolExecutor(20) as clients:
-            first = 1 if how == "asynchronous" else 101
-            took = sorted(s for each in clients.map(client, range(first, first + 20)) for s in each)
+    def say(how: str, took: list[float]) -> None:
         middle, most = quantiles(took, n=20)[9], quantiles(took, n=20)[18]
-        print(
-            f"PREPARE, {how}, 20 clients: median {middle * 1000:.0f} ms, 95 % {most * 1000:.0f} ms, longest {took[-1] * 1000:.0f} ms"
-        )
-    one = [sync.coordinator(f"one {n}", insert(-1 - n)) for n in range(10)]
-    print(f"PREPARE, synchronous, one client: median {median(one) * 1000:.0f} ms")
-    here.sql(*(f"COMMIT PREPARED 'one {n}'" for n in range(10)))
+        words = f"median {middle * 1000:.0f} ms, 95 % {most * 1000:.0f} ms, longest {max(took) * 1000:.0f} ms"
+        print(f"PREPARE, {how}, pool {pool}: {words}")
+
+    say("asynchronous, one client", client(1))
+    with ThreadPoolExecutor(20) as clients:
+        say("asynchronous, 20 clients", [*chain(*clients.map(client, range(101, 121)))])
+    sync.appoint()
+    say("synchronous, one client", client(2))
+    with ThreadPoolExecutor(20) as clients:
+        say("synchronous, 20 clients", [*chain(*clients.map(client, range(201, 221)))])
     here.check()
