@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 import psycopg
 from psycopg import sql
@@ -104,10 +105,8 @@ class Copier:
             messages = _messages(self._connection.pgconn, copy)
             head = next(messages, b"")
             assert head.startswith(_SIGNATURE), "COPY in binary begins with its signature"
-            if first := head[_HEADER_BYTES:]:
-                yield first
-            for data in messages:
-                if data != _END:
+            for data in chain([head[_HEADER_BYTES:]], messages):  # without any row the end is in the head's message
+                if data and data != _END:
                     yield data
 
     def estimate(self, described: Described) -> int:

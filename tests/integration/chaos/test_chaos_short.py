@@ -1,0 +1,43 @@
+"""The short form of the chaos suite: one round with real faults, checked; then its own history with each violation planted into it, all found."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from chaos.checks import check
+from chaos.ground import Servers
+from chaos.plan import KINDS
+from chaos.planted import PLANTS, Draft
+from chaos.trial import Trial
+
+SEED = 1
+ROUND_S = 45.0
+# What takes seconds to come back is for the long form; what is left befalls connectors, their network, PostgreSQL and brokers all the same.
+KINDS_HERE = frozenset(
+    kind for kind in KINDS if not kind.startswith(("spark", "registry")) and kind not in {"postgres-promote", "connector-outlasted", "broker-stop"}
+)  # fmt: skip
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_nothing_is_lost_doubled_torn_or_out_of_order_under_faults(open_folder: Path) -> None:
+    with ExitStack() as ending:
+        servers = Servers(open_folder, ending)
+        result = Trial(SEED, ROUND_S, KINDS_HERE, servers, open_folder / "round", None, print).run()
+    assert result.violations == 0
+    assert sum(result.faults.values()) >= 8
+    assert len({kind.partition("-")[0] for kind in result.faults}) >= 4, result.faults
+    assert result.commits > 30
+    assert result.transactions > 300
+
+    history = pickle.loads((open_folder / "round" / "history.pickle").read_bytes())
+    for plant, wanted in PLANTS.items():
+        draft = Draft(history, random.Random(SEED))
+        plant(draft)
+        found = {violation.kind for violation in check(draft.done())}
+        assert found & wanted, f"{plant.__name__} was not found: {found}"
