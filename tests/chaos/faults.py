@@ -14,11 +14,13 @@ from typing import Protocol
 
 from chaos.ground import BROKERS, Database, Servers
 from chaos.keeper import Keeper
-from chaos.plan import Fault
+from chaos.plan import LANES, Fault
 from standby import ask, promote
 
 REACHED_S = 8.0
 """How long a failpoint is waited for."""
+LIFE_S = 20.0
+"""How long the next death of a connector waits for a recovery."""
 SLOT_S = 20.0
 """How long the standby has for taking over the slot, before it is promoted."""
 
@@ -55,6 +57,7 @@ class Faults:
         self._say = say
         self.done: Counter[str] = Counter()
         self.failure: BaseException | None = None
+        self._seen = 0
 
     def lane(self, plan: Iterator[Fault], until: threading.Event) -> None:
         """One after the other, until told."""
@@ -62,6 +65,8 @@ class Faults:
             for fault in plan:
                 if until.wait(fault.gap):
                     return
+                if fault.kind in LANES["connector"]:
+                    self._wait_for_life(until)
                 if self.befall(fault):
                     name = f"{fault.kind} {fault.detail}" if fault.detail else fault.kind
                     self.done[name] += 1
@@ -95,6 +100,19 @@ class Faults:
                 return self._full_disk(fault)
             case _:
                 return self._jump(fault)
+
+    def _wait_for_life(self, until: threading.Event) -> None:
+        """Who dies again and again before it has recovered tries one thing only: how quick the machine is."""
+        deadline = time.monotonic() + LIFE_S
+        while self._lives() == self._seen and time.monotonic() < deadline and not until.wait(0.1):
+            pass
+        self._seen = self._lives()
+
+    def _lives(self) -> int:
+        """How often a connector has recovered."""
+        return sum(
+            each.log.read_text(errors="replace").count(" recovered: ") for each in self._connectors if each.log.exists()
+        )
 
     @staticmethod
     def _process(victim: Keeper, how: str, fault: Fault) -> bool:
