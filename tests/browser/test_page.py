@@ -83,7 +83,7 @@ def test_healthy(bank: Installation, url: str, browser: Browser) -> None:
     looks(browser, url, "healthy", drawn, lambda page: None)
     mirrored(bank, 1_000_000, 1 << 60)
     with browser.page(url) as page:
-        page.wait_for("document.getElementById('path').innerText.includes('cut of')")
+        page.wait_for("document.getElementById('path')?.innerText.includes('cut of')")
 
 
 def test_in_doubt(bank: Installation, url: str, browser: Browser) -> None:
@@ -139,7 +139,7 @@ def test_by_keyboard(bank: Installation, url: str, browser: Browser) -> None:
         assert page.js("document.documentElement.dataset.theme") == "dark"
         page.press("p")
         assert page.js("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
-        page.wait_for("samples.length > 0")
+        page.wait_for("typeof samples !== 'undefined' && samples.length > 0")
         page.js("document.getElementById('p-rows').focus()")
         page.press("ArrowLeft")
         assert page.js("document.querySelector('#p-rows figcaption .num').getAttribute('aria-live')") == "polite"
