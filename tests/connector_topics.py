@@ -68,6 +68,7 @@ class Reader:
                 "group.id": "a-test",
                 "isolation.level": isolation,
                 "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 10,
                 "log_level": 0,

@@ -1,15 +1,19 @@
-"""Single cases of a backfill: keys of all kinds, tables that join later, who is waited for and who is not, and changes of the table while it is loaded."""
+"""Single cases of a backfill: keys of all kinds, changes of the table while it is loaded, reloads, and what a person may ask for."""
 
 from __future__ import annotations
 
-import subprocess
+import urllib.request
 
 import psycopg
 import pytest
+from click.testing import CliRunner
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from fix_backfill import ready, until_chunks
 from fix_connector import Installation, Maker, wait_until
 from fix_stack import Kafka
+from twofold.cli import twofold
 from twofold.config import load
 from twofold.runner.report import look
 from twofold.runner.setup import initialise
@@ -28,6 +32,11 @@ KEYS = {
     "enum": ("id mood", "(enum_range(NULL::mood))[n]"),
     "bytea": ("id bytea", "sha256(n::text::bytea)"),
     "float8": ("id float8", "n / 3.0"),
+    "unbounded": ("id numeric", "CASE n WHEN 11 THEN 'NaN' ELSE ('1e' || (n * 9 - 50))::numeric END"),
+    "padded": ("id char(4)", "(ARRAY['a','B','b','é','e','Z','z','o''k','ö','_x','-y'])[n]"),
+    "interval": ("id interval", "n * interval '1 month 2 days 3.000004 s' - interval '5 years'"),
+    "date": ("id date", "CASE n WHEN 1 THEN '-infinity' WHEN 2 THEN '0044-03-15 BC' ELSE date '2024-02-25' + n END"),
+    "inet": ("id inet", "('10.0.' || n || '.1/' || 20 + n % 4)::inet"),
     "pair": ("b text, a int, PRIMARY KEY (a, b)", "n % 3 AS a, 'x' || n"),
 }
 TYPES = (
@@ -38,11 +47,7 @@ TYPES = (
 
 def told(here: Installation, *arguments: str) -> str:
     """What the command line says."""
-    return subprocess.run(here.command(*arguments), capture_output=True, text=True, timeout=60, check=True).stdout
-
-
-def ready(here: Installation, within_s: float = 60) -> None:
-    wait_until(lambda: not look(load(here.file)).backfilling, within_s, "all tables are ready")
+    return CliRunner().invoke(twofold, ["-c", str(here.file), *arguments], catch_exceptions=False).output
 
 
 def test_keys_of_all_kinds(connector: Maker) -> None:
@@ -67,7 +72,7 @@ def test_keys_of_all_kinds(connector: Maker) -> None:
 
 @pytest.fixture
 def small(connector: Maker) -> Installation:
-    """One table with two thousand rows, in chunks of ten, a few a second: there is time for things to happen."""
+    """In chunks of a hundred rows, four a second: there is time for things to happen."""
     here = connector(
         init=False, source={"tables": ["public.account"]}, backfill={"chunk_rows": 100, "rows_per_second": 400}
     )
@@ -75,22 +80,11 @@ def small(connector: Maker) -> Installation:
     return here
 
 
-def test_a_table_that_joins_with_a_transaction_in_doubt(small: Installation) -> None:
-    """Prepared before it joined, committed after: in neither the stream nor a naive copy. It is waited for, and named; one on another table is not."""
-    here = small
-    here.sql("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1)")
-    initialise(load(here.file), print)
-    run = here.start()
-    here.prepare("forgotten", "INSERT INTO other VALUES (1)")
-    here.prepare("on late", "INSERT INTO late VALUES (2)")
-    here.sql(f"ALTER PUBLICATION {here.prefix} ADD TABLE late", "INSERT INTO late VALUES (3)")
-    run.wait_for("backfill of public.late waits for prepared transaction 'on late'")
-    assert look(load(here.file)).backfilling == (here.table("late"),)
-    here.sql("COMMIT PREPARED 'on late'", "INSERT INTO late VALUES (4)")
-    run.wait_for("backfill of public.late: ready")
-    here.caught_up()
-    assert {s.key["id"] for s in here.read("late")} == {1, 2, 3, 4}
-    here.sql("ROLLBACK PREPARED 'forgotten'")
+def expire(kafka: Kafka, topic: str) -> None:
+    """What is in it is taken away, as retention does."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for deleted in admin.delete_records([TopicPartition(topic, partition, -1) for partition in range(3)]).values():
+        deleted.result(20)
 
 
 def test_the_table_changes_while_it_is_loaded(small: Installation) -> None:
@@ -114,21 +108,24 @@ def test_the_table_changes_while_it_is_loaded(small: Installation) -> None:
     assert left == {0, *range(1400, 1601)}
 
 
-def test_a_reload_begins_with_a_truncate(small: Installation) -> None:
-    """What was deleted long ago does not survive it; a prepared transaction that was open is parked, and comes behind the rows."""
+def test_a_reload_begins_with_a_truncate(small: Installation, kafka: Kafka) -> None:
+    """What was deleted long ago does not survive it, though the topic has the delete no more; a prepared transaction that was open is parked, and comes behind the rows."""
     here = small
     initialise(load(here.file), print)
-    run = here.start()
-    here.sql("INSERT INTO account SELECT n, 0, '' FROM generate_series(1, 150) n", "DELETE FROM account WHERE id = 150")
-    here.prepare("open", "UPDATE account SET version = 7 WHERE id = 7")
-    here.caught_up()
-    asked = told(here, "backfill", "start", "public.account")
-    assert "asked to start" in asked
-    run.wait_for("backfill of public.account waits for prepared transaction 'open'")
-    assert "prepared transaction 'open'" in told(here, "backfill", "status")
-    here.sql("COMMIT PREPARED 'open'")
-    run.wait_for("backfill of public.account: ready")
-    here.caught_up()
+    with here.carrying():
+        here.sql(
+            "INSERT INTO account SELECT n, 0, '' FROM generate_series(1, 150) n", "DELETE FROM account WHERE id = 150"
+        )
+        here.prepare("open", "UPDATE account SET version = 7 WHERE id = 7")
+        here.caught_up()
+        wait_until(lambda: look(load(here.file)).in_doubt[0].in_kafka == "open")
+        expire(kafka, here.table("account"))
+        assert "asked to start" in told(here, "backfill", "start", "public.account")
+        wait_until(lambda: "prepared transaction 'open'" in told(here, "backfill", "status"), 60, "it is waited for")
+        wait_until(lambda: look(load(here.file)).in_doubt[0].in_kafka == "parked")
+        here.sql("COMMIT PREPARED 'open'")
+        ready(here)
+        here.caught_up()
     rows = here.read("account")
     kinds = [c["kind"] for c in here.records("commits")]
     assert kinds.count("reload") == 1
@@ -136,6 +133,9 @@ def test_a_reload_begins_with_a_truncate(small: Installation) -> None:
     truncated = {s.partition: s.offset for s in rows if s.value is not None and s.value["op"] == "t"}
     after = [s for s in rows if s.value is not None and s.offset > truncated[s.partition]]
     assert len(truncated) == 3
+    assert all(s.offset >= truncated[s.partition] for s in rows), (
+        "what a consumer had before is emptied by what is left"
+    )
     assert {s.key["id"] for s in after} == set(range(150))
     assert [s.value["after"]["version"] for s in after if s.key["id"] == 7][-1] == 7
     assert "all tables are ready" in told(here, "backfill", "status")
@@ -146,23 +146,57 @@ def test_a_load_is_paused_and_resumed(small: Installation) -> None:
     here = small
     here.configure({"backfill": {"rows_per_second": 3}})
     here.sql("INSERT INTO account SELECT n, 0, '' FROM generate_series(1, 350) n")
+    here.sql("ANALYZE account")
     initialise(load(here.file), print)
-    run = here.start()
-    wait_until(lambda: here.records("commits"), 60, "the first chunk")
-    told(here, "backfill", "pause", "public.account")
-    wait_until(lambda: "paused" in told(here, "backfill", "status"), 60, "paused")
+    with here.carrying():
+        until_chunks(here, 1)
+        assert "running, 100 rows of about 350, " in told(here, "backfill", "status")
+        assert "rows a second" in told(here, "status")
+        told(here, "backfill", "pause", "public.account")
+        wait_until(lambda: "paused" in told(here, "backfill", "status"), 60, "paused")
     here.configure({"backfill": {"rows_per_second": 0}})
-    run.kill9()
-    run = here.start()
-    here.sql("UPDATE account SET version = 1 WHERE id % 100 = 0")
-    here.caught_up()
-    assert {c["rows"] for c in here.records("commits") if c["kind"] == "backfill"} == {0, 100}
-    told(here, "backfill", "resume", "public.account")
-    run.wait_for("backfill of public.account: ready")
-    here.caught_up()
+    with here.carrying():
+        here.sql("UPDATE account SET version = 1 WHERE id % 100 = 0")
+        here.caught_up()
+        assert {c["rows"] for c in here.records("commits") if c["kind"] == "backfill"} == {0, 100}
+        told(here, "backfill", "resume", "public.account")
+        ready(here)
+        here.caught_up()
     rows = [s for s in here.read("account") if s.key["id"]]
     assert len([s for s in rows if s.value["op"] == "r"]) == 350
     assert {s.key["id"]: s.value["after"]["version"] for s in rows} == {n: int(n % 100 == 0) for n in range(1, 351)}
+
+
+def test_a_type_that_old_rows_would_be_misread_under(connector: Maker, kafka: Kafka) -> None:
+    """A reload keeps the subject, for the rows of before are still there: refused again. With topic and subject deleted it is loaded."""
+    here = connector(init=False, source={"tables": ["public.account", "public.priced"]})
+    here.sql(
+        ACCOUNT, "CREATE TABLE priced (id int PRIMARY KEY, price numeric(9, 2))", "INSERT INTO priced VALUES (1, 1.25)"
+    )
+    initialise(load(here.file), print)
+    with here.carrying():
+        ready(here)
+        here.caught_up()
+    here.sql("ALTER TABLE priced ALTER price TYPE numeric(9, 4)", "INSERT INTO priced VALUES (2, 0.0625)")
+    assert "twofold backfill start public.priced" in str(here.refusal())
+    told(here, "backfill", "start", "public.priced")
+    assert "delete the table's topic" in str(here.refusal())
+    topic = here.table("priced")
+    delete_topic(here, kafka, topic)
+    gone = urllib.request.Request(f"{here.reader.registry_url}/subjects/{topic}-value", method="DELETE")
+    urllib.request.urlopen(gone, timeout=20).close()
+    with here.carrying():
+        wait_until(lambda: topic in here.reader.topics(here.prefix), 60, "the topic is there again")
+        ready(here)
+        here.caught_up()
+    rows = [s.value["after"] for s in here.read("priced") if s.key is not None]
+    assert {row["id"]: str(row["price"]) for row in rows} == {1: "1.2500", 2: "0.0625"}
+
+
+def delete_topic(here: Installation, kafka: Kafka, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_topics([topic])[topic].result(20)
+    wait_until(lambda: topic not in here.reader.topics(here.prefix), what="the topic is gone")
 
 
 def test_a_start_repairs_a_topic_that_is_gone(connector: Maker, kafka: Kafka) -> None:
@@ -172,9 +206,7 @@ def test_a_start_repairs_a_topic_that_is_gone(connector: Maker, kafka: Kafka) ->
         here.sql("INSERT INTO account VALUES (1, 1, ''), (2, 1, '')")
         here.caught_up()
     topic = here.table("account")
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.delete_topics([topic])[topic].result(20)
-    wait_until(lambda: topic not in here.reader.topics(here.prefix), what="the topic is gone")
+    delete_topic(here, kafka, topic)
     assert "twofold backfill start public.account" in str(here.refusal())
     told(here, "backfill", "start", "public.account")
     with here.carrying():

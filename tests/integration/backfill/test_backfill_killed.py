@@ -1,4 +1,4 @@
-"""kill -9 while tables are loaded under mixed traffic: the topics, folded by key, are the source."""
+"""kill -9 while tables are loaded under mixed traffic: the topics, folded by key, are the source. TWOFOLD_TEST_POSTGRES_VERSION chooses the server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from backfill_traffic import FILL, TABLES, compare, traffic
+from backfill_traffic import TABLES, compare, fill, traffic
+from fix_backfill import chunks
 from fix_connector import Installation, Maker, wait_until
 from twofold.config import load
 from twofold.runner.report import look
@@ -22,35 +23,38 @@ def here(connector: Maker) -> Installation:
         backfill={"chunk_rows": 150},
         prepared={"hold": 2, "pool": 2},
     )
-    made.sql(TABLES, *FILL)
+    made.sql(TABLES)
     return made
 
 
-def chunks(here: Installation) -> int:
-    return sum(commit["kind"] == "backfill" for commit in here.records("commits"))
-
-
-def carried_with_kills(here: Installation, kills: int) -> None:
+def carried_with_kills(here: Installation, kills: int, *, per_second: float, items: int) -> None:
     """Under traffic from before `init` on, a kill after some chunks, again and again; then to the end."""
+    here.sql(*fill(items))
     rng = random.Random(kills)
-    with traffic(here):
+    with traffic(here, per_second=per_second, items=items) as told:
         initialise(load(here.file), print)
         for _ in range(kills):
             run = here.start()
             goal = chunks(here) + rng.randint(1, 3)
-            wait_until(lambda: run.dead or chunks(here) >= goal or not look(load(here.file)).backfilling, 90, "chunks")  # noqa: B023
+            wait_until(lambda: run.dead or chunks(here) >= goal, 90, "chunks")  # noqa: B023
             time.sleep(rng.random() * 0.2)
+            assert not run.dead, run.said()
+            assert look(load(here.file)).backfilling, "it was loaded before it was killed often enough"
             run.kill9()
         run = here.start()
-        wait_until(lambda: run.dead or not look(load(here.file)).backfilling, 120, "all tables are ready")
-    here.caught_up(120)
+        wait_until(lambda: run.dead or not look(load(here.file)).backfilling, 300, "all tables are ready")
+    here.caught_up(300)
     compare(here)
+    print(f"{told.per_second:.0f} changes a second, {kills} kills, {chunks(here)} chunks")
+    assert told.per_second > per_second * 0.8, "there was less traffic than this is to show"
 
 
 def test_loaded_under_traffic_with_kills(here: Installation) -> None:
-    carried_with_kills(here, 3)
+    carried_with_kills(here, 3, per_second=300, items=4000)
 
 
 @pytest.mark.slow
-def test_loaded_under_traffic_with_many_kills(here: Installation) -> None:
-    carried_with_kills(here, 20)
+@pytest.mark.timeout(900)
+def test_loaded_under_2000_changes_a_second_with_20_kills(here: Installation) -> None:
+    here.configure({"backfill": {"rows_per_second": 600}})  # so that there is something left to load after each kill
+    carried_with_kills(here, 20, per_second=2000, items=30_000)

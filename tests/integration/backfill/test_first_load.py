@@ -8,7 +8,8 @@ import pytest
 
 from connector_ledger import SCHEMA
 from connector_topics import Seen
-from fix_connector import Installation, Maker, wait_until
+from fix_backfill import ready
+from fix_connector import Installation, Maker
 from twofold.config import load
 from twofold.runner.report import look
 from twofold.runner.setup import initialise
@@ -32,10 +33,6 @@ def folded(rows: list[Seen]) -> dict[Any, Any]:
                 row[name] = found[key][1][name]
             found[key] = seen.partition, row
     return {key: row for key, (_, row) in found.items()}
-
-
-def ready(here: Installation, within_s: float = 60) -> None:
-    wait_until(lambda: not look(load(here.file)).backfilling, within_s, "all tables are ready")
 
 
 @pytest.fixture
