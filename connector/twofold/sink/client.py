@@ -130,7 +130,7 @@ WRONG_STATE, MSG_SIZE_TOO_LARGE, TOPIC_ALREADY_EXISTS, TOPIC_EXCEPTION = (
 )
 
 _TOOK_OVER = "another instance took over this prefix, or the broker timed the transaction out"
-_AWAY = "check that the brokers of kafka.bootstrap run, take our credentials (twofold doctor tells) and have enough replicas in sync"
+_AWAY = "check that the brokers of kafka.bootstrap run, take our credentials and have enough replicas in sync"
 
 _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     KafkaError._FENCED: (Fenced, _TOOK_OVER),

@@ -61,7 +61,7 @@ def look(config: Config) -> Cluster:
     settings = kafka_settings(config)
     told: list[KafkaError] = []
     with sorted_errors("looking at the cluster"):
-        client: dict[str, Any] = {**settings.admin(), "error_cb": told.append}
+        client: dict[str, Any] = {**settings.admin(), "log_level": 0, "error_cb": told.append}
         admin = AdminClient(client)
         _let_in(admin, call_s, told)
         metadata = admin.list_topics(timeout=call_s)
