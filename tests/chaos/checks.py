@@ -318,17 +318,17 @@ def _in_stretches(history: History, transactions: Mapping[str, Transaction]) -> 
 
 
 def _in_order(history: History) -> Iterator[Violation]:
-    """In each partition transactions follow the source's commits, and rows their transaction's order."""
+    """Of each key rows follow the source's commits, and within a transaction its order. Of different keys they need not: what was prepared is written before it is committed."""
     position = _positions(history)
-    last: dict[tuple[str, int], tuple[int, int, Record]] = {}
+    last: dict[tuple[str, Key], tuple[int, int, Record]] = {}
     for record in history.rows:
         inside = record.value and record.value.get("transaction")
-        if not inside or history.table(record.topic) == KEYLESS:
+        if not inside or not isinstance(record.key, dict):
             continue
-        place, turn = (record.topic, record.partition), (position(inside["id"]), inside["total_order"])
-        if place in last and turn <= last[place][:2]:
-            yield Violation("order", f"{inside['id']} ({turn}) lies behind {last[place][:2]}", show([last[place][2], record]))  # fmt: skip
-        last[place] = (*turn, record)
+        row, turn = (record.topic, _plain(record.key)), (position(inside["id"]), inside["total_order"])
+        if row in last and turn <= last[row][:2]:
+            yield Violation("order", f"{inside['id']} ({turn}) lies behind {last[row][:2]}", show([last[row][2], record]))  # fmt: skip
+        last[row] = (*turn, record)
 
 
 def _lsn(transaction: str) -> int:

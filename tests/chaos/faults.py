@@ -19,7 +19,7 @@ from standby import ask, promote
 
 REACHED_S = 8.0
 """How long a failpoint is waited for."""
-LIFE_S = 20.0
+LIFE_S = 45.0
 """How long the next death of a connector waits for a recovery."""
 SLOT_S = 20.0
 """How long the standby has for taking over the slot, before it is promoted."""
@@ -100,6 +100,12 @@ class Faults:
                 return self._full_disk(fault)
             case _:
                 return self._jump(fault)
+
+    def wait_for_a_connector(self, within_s: float) -> None:
+        """Until one has recovered for the first time: before that there is nothing to disturb."""
+        deadline = time.monotonic() + within_s
+        while not self._lives() and time.monotonic() < deadline:
+            time.sleep(0.1)
 
     def _wait_for_life(self, until: threading.Event) -> None:
         """Who dies again and again before it has recovered tries one thing only: how quick the machine is."""

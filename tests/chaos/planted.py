@@ -156,14 +156,15 @@ def a_rolled_back_transaction(draft: Draft) -> None:
 
 
 def money_out_of_nothing(draft: Draft) -> None:
-    """Even if the client's journal agreed."""
-    sequence, row = draft.rng.choice(draft.rows("bank_a", "u"))
-    richer = {**row.value, "after": {**row.value["after"], "balance": row.value["after"]["balance"] + 1}}
-    draft.home[sequence] = [replace(row, value=richer) if other is row else other for other in draft.home[sequence]]
+    """Even if the client's journal and the source agreed."""
+    sequence, row = draft.rows("bank_a", "u")[-1]
+    was = row.value["after"]
+    richer = {**was, "balance": was["balance"] + 1}
+    changed = replace(row, value={**row.value, "after": richer})
+    draft.home[sequence] = [changed if other is row else other for other in draft.home[sequence]]
     for entry in draft.journal.entries.values():
-        entry.ops = [
-            ("bank_a", op[1], op[2], richer["after"]) if op[3] == row.value["after"] else op for op in entry.ops
-        ]
+        entry.ops = [("bank_a", op[1], op[2], richer) if op[0] == "bank_a" and op[3] == was else op for op in entry.ops]
+    draft.source["bank_a"] = [richer if other["id"] == was["id"] else other for other in draft.source["bank_a"]]
 
 
 def a_changed_value(draft: Draft) -> None:
@@ -190,7 +191,7 @@ def a_load_of_an_older_row(draft: Draft) -> None:
 
 
 def a_lost_line_without_key(draft: Draft) -> None:
-    sequence, row = draft.rng.choice(draft.rows("notes", "c"))
+    sequence, row = draft.rng.choice(draft.rows("notes"))
     draft.drop(sequence, [row])
 
 

@@ -29,7 +29,7 @@ from chaos.reading import avro, read_all
 from chaos.soak import Samples
 
 TESTS = Path(__file__).parents[1]
-CLIENTS = 5
+CLIENTS = 4
 CAUGHT_UP_S = 120.0
 """After the last fault is healed, what was committed must be visible within this time."""
 SAMPLE_S = 2.0
@@ -107,6 +107,7 @@ class Trial:
                 slot=self.prefix,
                 say=self.say,
             )
+            faults.wait_for_a_connector(CAUGHT_UP_S)
             told = self._under_load(database, faults, connectors)
             self.servers.heal()
             workload.settle(database.dsn, self.plan.seed)

@@ -37,6 +37,7 @@ CREATE TABLE hidden.nothing (id text);
 KEYS: Final = {"bank_a": 60, "bank_b": 60, "register": 40, "lists": 30, "docs": 40, "scratch": 30, "shapes": 25}
 BALANCE: Final = 1000
 LONG_ROWS: Final = 1500
+THINK_S: Final = 0.05
 
 
 def create(dsn: str, journal: Writer) -> None:
@@ -95,7 +96,7 @@ class Client(threading.Thread):
             self._journal.close()
 
     def _work(self, connection: psycopg.Connection[Any]) -> None:
-        while not self._until.wait(self._rng.expovariate(1 / 0.04)):
+        while not self._until.wait(self._rng.expovariate(1 / THINK_S)):
             now = time.monotonic()
             for each in [each for each in self._in_doubt if each[0] <= now]:
                 self._in_doubt.remove(each)
