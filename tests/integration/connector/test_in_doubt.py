@@ -14,7 +14,6 @@ from connector_topics import Tail, gid_of
 from fix_connector import Installation, Maker
 from twofold.stack import PostgresServer
 
-HOLD_S = 5.0
 SLACK_S = 8
 """What a machine that is busy with other tests may add."""
 
@@ -43,7 +42,7 @@ class Others:
         )
 
 
-def live_through(here: Installation, others: Others, minutes: float, kills: int) -> None:
+def live_through(here: Installation, others: Others, minutes: float, hold_s: float, kills: int) -> None:
     """Others go on for so long; the connector is killed at even distances, and started again."""
     began, killed = time.monotonic(), 0
     while killed < kills or time.monotonic() - began < minutes * 60:
@@ -51,21 +50,21 @@ def live_through(here: Installation, others: Others, minutes: float, kills: int)
             here.runs[-1].kill9()
             here.start()
             killed += 1
-        others.one(HOLD_S + SLACK_S)
+        others.one(hold_s + SLACK_S)
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("minutes", "kills"),
-    [(0.2, 2), pytest.param(10, 0, marks=pytest.mark.slow), pytest.param(10, 2, marks=pytest.mark.slow)],
+    ("minutes", "hold_s", "kills"),
+    [(0.1, 1, 2), pytest.param(10, 5, 0, marks=pytest.mark.slow), pytest.param(10, 5, 2, marks=pytest.mark.slow)],
 )
-def test_one_in_doubt_for_long(minutes: float, kills: int, connector: Maker) -> None:
-    here = connector(prepared={"hold": HOLD_S})
+def test_one_in_doubt_for_long(minutes: float, hold_s: float, kills: int, connector: Maker) -> None:
+    here = connector(prepared={"hold": hold_s})
     here.start()
     others = Others(here)
     here.prepare("doubt", "INSERT INTO transfer SELECT 'doubt ' || n, n, 1 FROM generate_series(1, 50) n")
-    live_through(here, others, minutes, kills)
-    others.say(f"one in doubt for {minutes:g} minutes, hold {HOLD_S:g} s, killed {kills} times")
+    live_through(here, others, minutes, hold_s, kills)
+    others.say(f"one in doubt for {minutes:g} minutes, hold {hold_s:g} s, killed {kills} times")
     assert not [s for s in here.read("transfer") if gid_of(s) == "doubt"]
     here.sql("COMMIT PREPARED 'doubt'")
     topics = here.check()
@@ -73,12 +72,12 @@ def test_one_in_doubt_for_long(minutes: float, kills: int, connector: Maker) -> 
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("minutes", [0.1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("minutes", "hold_s"), [(0.1, 1), pytest.param(10, 5, marks=pytest.mark.slow)])
 def test_five_hundred_in_doubt_and_a_pool_of_eight(
-    minutes: float, connector: Maker, own_postgres: Callable[..., PostgresServer]
+    minutes: float, hold_s: float, connector: Maker, own_postgres: Callable[..., PostgresServer]
 ) -> None:
     server = own_postgres(settings={"max_prepared_transactions": "600", "fsync": "off"})
-    here = connector(conninfo=server.dsn(), prepared={"hold": HOLD_S, "pool": 8})
+    here = connector(conninfo=server.dsn(), prepared={"hold": hold_s, "pool": 8})
     here.start()
     others = Others(here)
     gids = [f"g{n}" for n in range(1, 501)]
@@ -88,8 +87,8 @@ def test_five_hundred_in_doubt_and_a_pool_of_eight(
             session.execute("INSERT INTO account VALUES (%s, 1, 'in doubt')", (n,))
             session.execute("INSERT INTO transfer VALUES (%s, %s, 1)", (gid, n))
             session.execute(f"PREPARE TRANSACTION '{gid}'".encode())
-    live_through(here, others, minutes, kills=2)
-    others.say(f"500 in doubt for {minutes:g} minutes, pool 8, hold {HOLD_S:g} s, killed twice")
+    live_through(here, others, minutes, hold_s, kills=2)
+    others.say(f"500 in doubt for {minutes:g} minutes, pool 8, hold {hold_s:g} s, killed twice")
     random.Random(6).shuffle(gids)
     committed = {gid for n, gid in enumerate(gids) if n % 3}
     with psycopg.connect(here.conninfo, autocommit=True) as session:
