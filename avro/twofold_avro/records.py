@@ -190,9 +190,22 @@ _INNER: Mapping[str, type[Any]] = {
 
 
 def _as_json(value: Any) -> Any:
-    if is_dataclass(value):
-        return {field.name: _as_json(getattr(value, field.name)) for field in fields(value)}
-    return [_as_json(item) for item in value] if isinstance(value, tuple) else value
+    """A commit record names thousands of prepared transactions after a backlog of them: what a kind of record is made of is asked once."""
+    if isinstance(value, tuple):
+        return [_as_json(item) for item in value]
+    names = _field_names(type(value))
+    return {name: _as_json(getattr(value, name)) for name in names} if names else value
+
+
+def _field_names(kind: type[Any]) -> tuple[str, ...]:
+    """Of a record; of any other type none."""
+    names = _FIELD_NAMES.get(kind)
+    if names is None:
+        names = _FIELD_NAMES[kind] = tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+    return names
+
+
+_FIELD_NAMES: dict[type[Any], tuple[str, ...]] = {}
 
 
 def _as_value(name: str, value: Any) -> Any:

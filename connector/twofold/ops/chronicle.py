@@ -10,7 +10,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -108,7 +108,7 @@ class Chronicle:
         self._since = self._started_at = clock()
         self._detail = ""
         self._turned = 0.0
-        self._positions = Positions()
+        self._state: State | None = None
         self._totals = Totals()
         self._flights: deque[_Flight] = deque()
         self._oldest_us = 0
@@ -136,7 +136,7 @@ class Chronicle:
             self._marks.anew()
             self._backfills = ()
             self._seen, self._due = (), ()
-            self._positions = Positions(state.read_lsn, state.applied_lsn, state.flush, state.sequence)
+            self._state = state
             self._totals.recoveries += 1
             self._enter("running", "")
             self._write("recovered", "", f"commit record {state.sequence}")
@@ -156,14 +156,7 @@ class Chronicle:
             for action in decided:
                 self._decided(action, at_us)
             self._follow(event, decided, state)
-            waiting = sum(flight.transactions for flight in self._flights)
-            self._positions = Positions(
-                state.read_lsn,
-                state.applied_lsn,
-                state.flush,
-                state.sequence,
-                waiting + (state.group.transactions if state.group else 0),
-            )
+            self._state = state
 
     def loading(self, backfills: tuple[Backfill, ...]) -> None:
         with self._lock:
@@ -196,7 +189,7 @@ class Chronicle:
                 detail=self._detail,
                 started_at=self._started_at,
                 last_turn_s=time.monotonic() - self._turned if self._phase == "running" else None,
-                positions=self._positions,
+                positions=self._positions(),
                 totals=replace(
                     totals,
                     commits=totals.commits.copy(),
@@ -212,6 +205,14 @@ class Chronicle:
             if reset_peak:
                 self._latency_max_s = 0.0
             return view
+
+    def _positions(self) -> Positions:
+        state = self._state
+        if state is None:
+            return Positions()
+        waiting = sum(flight.transactions for flight in self._flights)
+        gathered = state.group.transactions if state.group else 0
+        return Positions(state.read_lsn, state.applied_lsn, state.flush, state.sequence, waiting + gathered)
 
     def _enter(self, phase: Phase, detail: str) -> None:
         self._phase, self._detail, self._since = phase, detail, self._clock()
@@ -248,7 +249,9 @@ class Chronicle:
 
     def _follow(self, event: Event, decided: Sequence[actions.Action], state: State) -> None:
         now, marks, count = self._clock(), self._marks, self._totals.prepared
-        why = {action.identity: action.why for action in decided if isinstance(action, actions.AbortPrepared)}
+        why = (
+            {each.identity: each.why for each in decided if isinstance(each, actions.AbortPrepared)} if decided else {}
+        )
         match event:
             case events.PrepareRead(identity, park_reason=reason) if reason:
                 why[identity] = reason
@@ -266,25 +269,25 @@ class Chronicle:
         self._due = state.due
         count["committed"] += marks.up_to(state.applied_lsn, now)
 
-    def _moved(self, event: Event, state: State) -> Iterator[Prepared]:
+    def _moved(self, event: Event, state: State) -> Sequence[Prepared]:
         """Those that the step may have moved. A backlog has thousands in doubt and a step for each: only an event that names none, and so may concern all, has all of them looked at."""
         match event:
             case events.CommitPreparedRead() | events.RollbackPreparedRead() | events.MainCommitted():
-                touched: set[PreparedIdentity] = set()
+                touched = set(self._due)
             case events.PrepareRead() | events.PreparedOpened() | events.PreparedAborted() | events.PreparedCommitted():
-                touched = {event.identity}
+                touched = {event.identity, *self._due}
             case events.OpenDue() | events.ParkDue():
-                touched = {event.identity}
+                touched = {event.identity, *self._due}
             case _:
-                yield from state.prepared
-                return
-        touched.update(self._due)
+                return state.prepared
+        found: list[Prepared] = []
         for each in reversed(state.prepared):
             if not touched:
-                return
+                break
             if each.identity in touched:
                 touched.discard(each.identity)
-                yield each
+                found.append(each)
+        return found
 
 
 def _state_of(phase: PreparedPhase) -> MarkState:

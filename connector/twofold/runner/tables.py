@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from twofold import __version__
@@ -65,6 +65,10 @@ class Table:
     """The topics of all tables that are."""
     ids: tuple[int, int] | None = None
     """Of key and envelope, once committed."""
+    keyless: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keyless = self.shape.keyless
 
     @property
     def committed(self) -> bool:
@@ -77,7 +81,7 @@ class Table:
             return CHANGED_SHAPE
         if self.topic in self.in_backfill:
             return IN_BACKFILL
-        return KEYLESS if self.shape.keyless else None
+        return KEYLESS if self.keyless else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ The bridge knows no time; this turns time into its events. Deadlines are monoton
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
+from collections.abc import Iterator
 
 from twofold.bridge.events import Event, IdleDue, OpenDue, ParkDue
 from twofold.positions import PreparedIdentity
@@ -16,33 +16,29 @@ YOUNG_S = 0.01
 
 
 class Timers:
-    """Deadlines of one run."""
+    """Deadlines of one run. Each kind falls due in the order in which it was given, because its delay is always the same."""
 
     def __init__(self, *, open_within_s: float, hold_s: float, idle_s: float, now: float) -> None:
         self._open_within_s = open_within_s
         self._hold_s = hold_s
         self._idle_s = idle_s
         self._idle_at = now + idle_s
-        self._heap: list[tuple[float, int, OpenDue | ParkDue]] = []
-        self._given = 0
         self._in_doubt: set[PreparedIdentity] = set()
         self._young: deque[tuple[float, PreparedIdentity]] = deque()
+        self._staged: deque[tuple[float, PreparedIdentity]] = deque()
+        self._opened: deque[tuple[float, PreparedIdentity]] = deque()
 
     def staged(self, identity: PreparedIdentity, now: float) -> None:
         self._in_doubt.add(identity)
         self._young.append((now + min(YOUNG_S, self._open_within_s), identity))
-        self._add(now + self._open_within_s, OpenDue(identity))
+        self._staged.append((now + self._open_within_s, identity))
 
     def opened(self, identity: PreparedIdentity, now: float) -> None:
-        self._add(now + self._hold_s, ParkDue(identity, f"open for {self._hold_s:g} s (prepared.hold)"))
+        self._opened.append((now + self._hold_s, identity))
 
     def ended(self, identity: PreparedIdentity) -> None:
         """Its outcome was read."""
         self._in_doubt.discard(identity)
-
-    def _add(self, at: float, event: OpenDue | ParkDue) -> None:
-        self._given += 1
-        heapq.heappush(self._heap, (at, self._given, event))
 
     def young(self, now: float) -> frozenset[PreparedIdentity]:
         """Those without an outcome whose prepare was read a moment ago."""
@@ -51,14 +47,12 @@ class Timers:
     def due(self, now: float, *, drained: bool) -> list[Event]:
         """The events whose time has come. `drained`: nothing waits to be read, so what is young no more is to be opened; otherwise that is asked when it is."""
         events: list[Event] = []
-        while self._young and self._young[0][0] <= now:
-            identity = self._young.popleft()[1]
-            if drained and identity in self._in_doubt:
-                events.append(OpenDue(identity))
-        while self._heap and self._heap[0][0] <= now:
-            event = heapq.heappop(self._heap)[2]
-            if event.identity in self._in_doubt:
-                events.append(event)
+        ripe = list(self._past(self._young, now))
+        if drained:
+            events += map(OpenDue, ripe)
+        events += map(OpenDue, self._past(self._staged, now))
+        held = f"open for {self._hold_s:g} s (prepared.hold)"
+        events += (ParkDue(identity, held) for identity in self._past(self._opened, now))
         if now >= self._idle_at:
             self._idle_at = now + self._idle_s
             events.append(IdleDue())
@@ -66,7 +60,12 @@ class Timers:
 
     def wait_s(self, now: float) -> float:
         """How long nothing falls due."""
-        first = min(self._heap[0][0], self._idle_at) if self._heap else self._idle_at
-        if self._young:
-            first = min(first, self._young[0][0])
-        return max(0.0, first - now)
+        firsts = (deadlines[0][0] for deadlines in (self._young, self._staged, self._opened) if deadlines)
+        return max(0.0, min([self._idle_at, *firsts]) - now)
+
+    def _past(self, deadlines: deque[tuple[float, PreparedIdentity]], now: float) -> Iterator[PreparedIdentity]:
+        """Those whose deadline is over, which leave; of what has ended there is nothing more to say."""
+        while deadlines and deadlines[0][0] <= now:
+            identity = deadlines.popleft()[1]
+            if identity in self._in_doubt:
+                yield identity

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from twofold.bridge.events import Event
 from twofold.gids import ParsedGid
@@ -63,8 +63,7 @@ class BatchRows:
         self._waiting.drop()
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedRows:
+class PreparedRows(NamedTuple):
     """A prepared transaction as the runner keeps it until its end."""
 
     identity: PreparedIdentity
@@ -82,8 +81,7 @@ class PreparedRows:
         return self.identity.downstream_id(self.prepare_lsn)
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(NamedTuple):
     """One event for the bridge with what belongs to it outside of the bridge."""
 
     event: Event
