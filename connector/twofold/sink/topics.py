@@ -20,10 +20,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from twofold.errors import MissingGround, Refused, Unreachable, UsageError
 from twofold.sink.client import (
+    NOT_ALLOWED,
     TOPIC_ALREADY_EXISTS,
     TOPIC_EXCEPTION,
     KafkaSettings,
     kafka_error_of,
+    sort_error,
     sorted_errors,
 )
 
@@ -159,6 +161,8 @@ class Topics:
                         f"Kafka does not make the topic {name}: {found.str()}; it takes . and _ in names for the same: rename one of the two tables or take it out of the publication,"
                         " and if rows were written to it already, twofold reset and twofold init after that"
                     ) from error
+                if found is not None and found.code() == NOT_ALLOWED:
+                    raise sort_error(found, f"making the topic {name}") from error
                 if found is None or found.code() != TOPIC_ALREADY_EXISTS:
                     raise MissingGround(
                         f"Kafka does not make the topic {name}: {found.str() if found else error}; make it by hand, or mend kafka.replication ({self._policy.replication})"
