@@ -7,7 +7,7 @@ are exactly what it wrote. Sequence numbers are dense, so a gap in them is lost 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twofold_spark.errors import Refused
 
@@ -21,6 +21,8 @@ class Range:
     first: int
     last: int
     count: int
+    prepared: bool = False
+    """By a producer of a prepared transaction, whose marker comes at its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,9 @@ def by_topic(commits: Iterable[Commit]) -> dict[str, list[Range]]:
 def joined(ranges: Iterable[Range]) -> list[Range]:
     """Ranges of one partition that only a marker parts become one: fewer to look through, and exactly the same rows.
 
-    One offset between two ranges is the first one's commit marker. Two or more may be an aborted or an open
-    transaction's records, so those ranges stay apart.
+    One offset after a range of the main producer is its commit marker: nobody writes before it is there. After a prepared
+    transaction's range it may be anything, an aborted transaction's record too, for its own marker comes with its outcome;
+    so may two or more offsets after any range. Those ranges stay apart.
     """
     out: list[Range] = []
     for stretch in sorted(ranges, key=lambda r: (r.topic, r.partition, r.first)):
@@ -107,10 +110,8 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
                     at_stake="a change applied twice",
                     repair="the commits topic was written by two connectors: reload the tables with one of them",
                 )
-            if stretch.first - before.last <= 2:
-                out[-1] = Range(
-                    before.topic, before.partition, before.first, stretch.last, before.count + stretch.count
-                )
+            if stretch.first - before.last <= (1 if before.prepared else 2):
+                out[-1] = replace(stretch, first=before.first, count=before.count + stretch.count)
                 continue
         out.append(stretch)
     return out

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 
 from twofold_spark.commits import Range, joined
 
+_BLOCK_BITS = 10
 _RECORDS_OF_A_TASK = 100_000
 _LARGE_FETCHES = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
 """A range is read from its begin to its end at once: the client's 500 records a poll are for those who wait."""
@@ -71,8 +72,15 @@ def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range]) -> Data
     )
     if len(stretches) == len(partitions):
         return rows
-    wanted = spark.createDataFrame(
-        [(r.partition, r.first, r.last) for r in stretches], "in_partition int, first long, last long"
+    # By blocks of offsets: however many ranges there are, a record is compared with those of its block.
+    blocks = [
+        (r.partition, block, r.first, r.last)
+        for r in stretches
+        for block in range(r.first >> _BLOCK_BITS, (r.last >> _BLOCK_BITS) + 1)
+    ]
+    wanted = spark.createDataFrame(blocks, "in_partition int, block long, first long, last long")
+    same_block = f.shiftright("offset", _BLOCK_BITS) == f.col("block")
+    inside = f.col("offset").between(f.col("first"), f.col("last"))
+    return rows.join(
+        f.broadcast(wanted), (f.col("partition") == f.col("in_partition")) & same_block & inside, "left_semi"
     )
-    inside = (f.col("partition") == f.col("in_partition")) & f.col("offset").between(f.col("first"), f.col("last"))
-    return rows.join(f.broadcast(wanted), inside, "left_semi")

@@ -206,7 +206,10 @@ def _commit(row: Row) -> Commit:
             at_stake="all that it declares",
             repair="look at the registry's subject and at who else writes to the commits topic",
         )
-    ranges = tuple(Range(r["topic"], r["partition"], r["first"], r["last"], r["count"]) for r in row["ranges"])
+    prepared = row["kind"] == "prepared"
+    ranges = tuple(
+        Range(r["topic"], r["partition"], r["first"], r["last"], r["count"], prepared) for r in row["ranges"]
+    )
     return Commit(
         offset=row["offset"],
         sequence=row["sequence"],

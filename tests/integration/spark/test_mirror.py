@@ -50,6 +50,24 @@ def test_only_what_is_committed_arrives_and_a_transaction_in_doubt_holds_nobody_
     assert [a.cut.sequence for a in lake.applied] == [2, 3]
 
 
+def test_a_rolled_back_transactions_record_right_behind_a_prepared_one_never_appears(lake: Lake) -> None:
+    """One offset between two ranges, which is no marker: the prepared transaction's comes with its outcome."""
+    w = lake.writer
+    docs = w.table(DOCS, partitions=1)
+    with w.prepare("prepared.00", "to commit") as first:
+        first.upsert(docs, {"id": 1, "title": "prepared", "body": "b", "extra": None})
+    with w.prepare("prepared.01", "to roll back") as second:
+        second.upsert(docs, {"id": 2, "title": "never", "body": "?", "extra": None})
+    second.roll_back_model()
+    with w.commit() as tx:
+        tx.upsert(docs, {"id": 3, "title": "plain", "body": "b", "extra": None})
+    w.finish(first, kind="prepared")
+    second.producer.abort_transaction(10)
+    lake.mirror()
+    lake.assert_equal()
+    assert set(lake.rows(docs)) == {1, 3}
+
+
 def test_toasted_values_are_carried_over_also_through_chains_of_key_changes(lake: Lake) -> None:
     w = lake.writer
     docs = w.table(DOCS)

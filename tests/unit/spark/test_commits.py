@@ -52,6 +52,13 @@ def test_ranges_that_only_a_marker_parts_are_one_and_others_stay_apart() -> None
     ]
 
 
+def test_what_follows_a_prepared_transactions_range_may_be_anything() -> None:
+    prepared = Range("t", 0, 0, 4, 5, prepared=True)
+    apart = [prepared, Range("t", 0, 6, 9, 4)]
+    assert joined(apart) == apart
+    assert joined([prepared, Range("t", 0, 5, 9, 5), Range("t", 0, 11, 11, 1)]) == [Range("t", 0, 0, 11, 11)]
+
+
 def test_two_claims_on_one_offset_are_refused() -> None:
     with pytest.raises(Refused, match="two commit records claim"):
         joined([Range("t", 0, 0, 4, 5), Range("t", 0, 4, 9, 6)])
