@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,8 @@ class Servers:
         ending.callback(self.proxy.close)
         ending.callback(self.kafka.stop)
         ending.callback(self.registry.stop)
-        self.kafka.start()
-        self.registry.start()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda server: server.start(), (self.kafka, self.registry)))
 
     @property
     def registry_url(self) -> str:
