@@ -183,7 +183,7 @@ def traffic(here: Installation, *, per_second: float = 300, items: int = ITEMS) 
 
 def compare(here: Installation) -> None:
     """What a consumer has that folds by key is the source, row by row; of a table without a key, as many of each."""
-    topics = here.everything()
+    topics = here.everything(300)
     found = fold(topics.rows, topics.commits, here.table("item"))
     newest = newest_by_offset(topics.rows, here.table("item"))
     with psycopg.connect(here.conninfo) as connection:

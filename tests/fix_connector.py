@@ -228,14 +228,14 @@ class Installation:
     def _all_dead(self) -> bool:
         return bool(self.runs) and all(run.dead for run in self.runs)
 
-    def everything(self) -> connector_ledger.Topics:
+    def everything(self, within_s: float = 30) -> connector_ledger.Topics:
         """What a read_committed reader has, once every partition can be read to where the commit records say that it goes."""
         names = [t for t in self.reader.topics(self.prefix) if ".public." in t or t.endswith(".messages")]
         commits = self.reader.read([f"{self.prefix}.commits"])
         lasts = {(r["topic"], r["partition"]): r["last"] for s in commits for r in s.value["ranges"]}
         tail = self.reader.tail(names)
         try:
-            tail.to_end()
+            tail.to_end(within_s)
             deadline = time.monotonic() + 20
             while behind := [p for p, last in lasts.items() if tail.ends[p] <= last]:
                 assert time.monotonic() < deadline, f"committed and not visible: {behind}"

@@ -57,4 +57,4 @@ def test_loaded_under_traffic_with_kills(here: Installation) -> None:
 @pytest.mark.timeout(900)
 def test_loaded_under_2000_changes_a_second_with_20_kills(here: Installation) -> None:
     here.configure({"backfill": {"rows_per_second": 600}})  # so that there is something left to load after each kill
-    carried_with_kills(here, 20, per_second=2000, items=30_000)
+    carried_with_kills(here, 20, per_second=2000, items=15_000)
