@@ -10,7 +10,7 @@ import sys
 
 import psycopg
 
-from bench import in_doubt, report
+from bench import in_doubt, initial, report
 from bench.cases import CASES, END_TABLE, Case, published
 from bench.drain import Sample, drain
 from bench.ground import Ground
@@ -28,7 +28,7 @@ def main() -> None:
         systems = [system for system in everyone(ground) if system.name in wanted.systems]
         for case in (case for case in CASES if case.letter in wanted.cases):
             rows = wanted.rows or case.full_rows // (10 if wanted.quick else 1)
-            measure = in_doubt.bench if case.in_doubt else bench
+            measure = initial.bench if case.first_load else in_doubt.bench if case.in_doubt else bench
             later = wanted.quick and bool(results)
             beside = [system for system in systems if not (later and system.name == SLOWEST)]
             results.append((case, measure(ground, case, beside, rows, range(1 if later else 0, rounds + 1))))

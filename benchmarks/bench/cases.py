@@ -46,6 +46,8 @@ class Case:
     prepare: Callable[[str, int], None]
     load: Callable[[str, int], int]
     """Writes about this many changes and says how many it committed."""
+    first_load: bool = False
+    """The rows are there before any slot is: `bench.initial` has them loaded."""
     in_doubt: bool = False
     """What it writes is prepared and without an outcome: `bench.in_doubt` gives it one."""
 
@@ -68,6 +70,16 @@ def _in_transactions_of(size: int) -> Callable[[str, int], int]:
         return rows
 
     return load
+
+
+def _prepare_full_table(dsn: str, rows: int) -> None:
+    _prepare_ten(dsn, rows)
+    insert = f"INSERT INTO orders SELECT {_TEN_VALUES} FROM generate_series($1, $2) i"
+    _run(dsn, f"CALL bench_load({rows}, 100000, $cmd${insert}$cmd$)", "VACUUM (ANALYZE, FREEZE) orders", "CHECKPOINT")
+
+
+def _load_nothing(_dsn: str, rows: int) -> int:
+    return rows
 
 
 def _pgbench(dsn: str, *arguments: str) -> None:
@@ -199,5 +211,6 @@ CASES = (
     Case("f", "updates, replica identity full", 1_000_000, _ORDERS, _prepare_full, _load_full),
     Case("g", "50 tables mixed", 1_000_000, _mixed_tables(), _prepare_mixed, _load_mixed),
     Case("h", "1 row a transaction", 250_000, _ORDERS, _prepare_ten, _in_transactions_of(1)),
+    Case("i", "first load of a table", 5_000_000, _ORDERS, _prepare_full_table, _load_nothing, first_load=True),
     Case("p", "one transaction, prepared long before", 1_000_000, _ORDERS, _prepare_ten, _load_in_doubt, in_doubt=True),
 )

@@ -1,10 +1,11 @@
 """From COMMIT, and from COMMIT PREPARED, to what a read_committed consumer sees: Twofold and Debezium side by side, the same transactions.
 
-    python -m bench.latency [--count 1000] [--rates 50,1000] [--in-doubt 0.1] [--systems twofold,debezium-json]
+    python -m bench.latency [--count 1000] [--rates 50,1000] [--in-doubt 0.1] [--systems twofold,debezium-json] [--loading ROWS]
 
 Both connectors follow one table through slots of their own, at the same time; a consumer for each notes when a row's key arrives. The latency counts from the
 moment the outcome was *sent*: it holds PostgreSQL's own flush, which is the same for both. Debezium is tuned for latency here: it asks its queue every 5 ms
-and its producer does not linger. Prepared transactions stay in doubt long enough to be open in Kafka before their outcome.
+and its producer does not linger. Prepared transactions stay in doubt long enough to be open in Kafka before their outcome. With --loading another table of so many
+rows is loaded meanwhile, as fast as it goes; that it was over before the live rows were is an error.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import psycopg
 from confluent_kafka import TopicPartition
 
 from bench import report, writers
+from bench.cases import CASES
 from bench.ground import Committed, Ground, wait_until
 from bench.systems import Debezium, Run, Twofold
 
@@ -89,10 +91,17 @@ def main() -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("CREATE TABLE live (id bigint PRIMARY KEY, note text, at timestamptz)")
             connection.execute("CREATE PUBLICATION bench FOR TABLE live")
+        if wanted.loading:
+            (first_load,) = (case for case in CASES if case.first_load)
+            first_load.prepare(dsn, wanted.loading)
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute(f"ALTER PUBLICATION bench ADD TABLE {first_load.tables[0]}".encode())
         watchers = {}
+        runs: list[Run] = []
         for system, key_of in ((Twofold(ground), avro_key), (Debezium(ground, "json", _LIVELY), json_key)):
             if system.name in wanted.systems:
                 run = Run(f"live_{system.name.replace('-', '_')}", dsn, ("live",), "bench")
+                runs.append(run)
                 ground.make_topics(run.topics)
                 system.reserve(run)
                 system.start(run, "")
@@ -101,7 +110,21 @@ def main() -> None:
                 watchers[system.name] = Watcher(ground.bootstrap, run, key_of)
                 watchers[system.name].start()
                 opened.callback(watchers[system.name].stop)
-        print(report.write("latency", {"latency_ms": measure(dsn, watchers, wanted)}))
+        results = measure(dsn, watchers, wanted)
+        loaded = {run.slot: _visible(ground, f"{run.slot}.public.orders") for run in runs} if wanted.loading else {}
+        print(report.write("latency", {"loading": wanted.loading, "loaded_meanwhile": loaded, "latency_ms": results}))
+        if any(rows >= wanted.loading for rows in loaded.values()):
+            raise RuntimeError(
+                f"the load was over before the live rows were: {loaded}; ask for more rows or a lower --count"
+            )
+
+
+def _visible(ground: Ground, topic: str) -> int:
+    consumer = Committed(ground.bootstrap)
+    try:
+        return sum(consumer.consumer.get_watermark_offsets(p, timeout=10)[1] for p in consumer.partitions(topic))
+    finally:
+        consumer.close()
 
 
 def arguments() -> argparse.Namespace:
@@ -109,6 +132,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--rates", default=[50.0, 1000.0], type=lambda text: [float(rate) for rate in text.split(",")])
     parser.add_argument("--in-doubt", type=float, default=0.1)
+    parser.add_argument("--loading", type=int, default=0, metavar="ROWS")
     parser.add_argument("--systems", default=("twofold", "debezium-json"), type=lambda text: tuple(text.split(",")))
     parser.add_argument("--postgres", help="major version; this machine's own if not given")
     return parser.parse_args()

@@ -53,7 +53,7 @@ def table(case: Case, samples: Sequence[Sample]) -> str:
         for name, _, _, form in _COLUMNS:
             value = measures[name]
             cells.append(f"{value['median']:{form}} ({value['least']:{form}}-{value['most']:{form}})")
-        share = measures["speed_against"].get("pg_recvlogical")
+        share = measures["speed_against"].get("pg_recvlogical") or measures["speed_against"].get("copy")
         lines.append(f"{system:16}" + "".join(f"{cell:>22}" for cell in cells) + (f"{share:>16.2f}" if share else ""))
     return "\n".join(lines)
 

@@ -188,7 +188,7 @@ class Debezium:
     def __init__(self, ground: Ground, converter: str, more: dict[str, str] | None = None) -> None:
         self.name = f"debezium-{converter}"
         self._ground = ground
-        self._converter = converter
+        self.converter = converter
         self._more = more or {}
         self._consumer = Committed(ground.bootstrap)
 
@@ -241,7 +241,7 @@ class Debezium:
         }
 
     def _converters(self) -> dict[str, str]:
-        if self._converter == "json":
+        if self.converter == "json":
             kind = {"": "org.apache.kafka.connect.json.JsonConverter", ".schemas.enable": "false"}
         else:
             registry = f"http://127.0.0.1:{self._ground.registry_port}/apis/registry/v2"
