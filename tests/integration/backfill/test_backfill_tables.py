@@ -83,7 +83,7 @@ def test_filters_lists_generated_columns_and_leaves(as_reader: Callable[..., Ins
     assert not here.reader.read([here.table("whole")])
 
 
-def test_a_partitioned_table_by_its_root_grows_a_leaf(as_reader: Callable[..., Installation]) -> None:
+def test_a_partitioned_table_by_its_root(as_reader: Callable[..., Installation]) -> None:
     here = as_reader(
         "CREATE TABLE whole (id int, region text, v int, PRIMARY KEY (id, region)) PARTITION BY LIST (region)",
         "CREATE TABLE north PARTITION OF whole FOR VALUES IN ('n') PARTITION BY HASH (id)",
