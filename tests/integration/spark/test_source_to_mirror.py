@@ -1,0 +1,118 @@
+"""From a real source through a real connector into every sink: random work, and `verify` says that they are equal."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from backfill_traffic import TABLES, fill, traffic
+from fix_connector import Installation, Maker, wait_until
+from fix_spark import Lake
+from twofold.config import load
+from twofold.runner.report import look
+from twofold.runner.setup import initialise
+from twofold_spark.sinks.choice import SinkChoice
+from twofold_spark.source import Source, jdbc_url
+from twofold_spark.verify import Compared, Verify
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+NAMES = ("public.account", "public.item", "public.line")
+
+
+@pytest.fixture
+def here(connector: Maker) -> Installation:
+    made = connector(
+        init=False,
+        source={"tables": list(NAMES)},
+        backfill={"chunk_rows": 200},
+        prepared={"hold": 2, "pool": 2},
+    )
+    made.sql(TABLES)
+    return made
+
+
+def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
+    lake: Lake, here: Installation, database: str
+) -> None:
+    lake.prefix = here.prefix
+    choices = [SinkChoice("iceberg"), SinkChoice("delta", str(lake.warehouse / "delta")), SinkChoice("jdbc", database)]
+    here.sql(*fill(1500))
+    with ExitStack() as carried:
+        with traffic(here, per_second=150, items=1500):
+            initialise(load(here.file), print)
+            carried.enter_context(here.carrying())
+            wait_until(lambda: here.records("commits"), 60, "the first commit record")
+            _mirror(lake, choices)  # while the tables are loaded and changed
+        wait_until(lambda: not look(load(here.file)).backfilling, 120, "all tables are ready")
+        here.sql(
+            "ALTER TABLE item ADD COLUMN extra text",
+            "ALTER TABLE item ALTER COLUMN version TYPE bigint",
+            "TRUNCATE line",
+            "INSERT INTO line SELECT 'large ' || n % 5000 FROM generate_series(1, 10000) n",
+            "UPDATE item SET extra = 'e' || id, version = version + 5000000000 WHERE id % 3 = 0",
+        )
+        with traffic(here, per_second=150, items=1500):
+            _mirror(lake, choices[:1])
+        here.caught_up(120)
+        _mirror(lake, choices)
+        for choice in choices:
+            lake.choice = choice
+            compared = _verified(lake, here)
+            assert [(c.table, c.buckets, c.settled) for c in compared] == [(name, 0, True) for name in NAMES]
+
+        key = here.ask("SELECT min(id) FROM item")
+        for choice in choices:
+            lake.choice = choice
+            _alter(lake, key)
+        here.sql(f"UPDATE item SET version = version + 1 WHERE id = {key + 10} OR id = (SELECT max(id) FROM item)")
+        here.caught_up(120)
+        for choice in choices:
+            lake.choice = choice
+            different = [(c.table, [d.key for d in c.different]) for c in _verified(lake, here) if c.buckets]
+            assert different == [("public.item", [str(key)])], choice
+
+
+def _mirror(lake: Lake, choices: list[SinkChoice]) -> None:
+    for choice in choices:
+        lake.choice, lake.checkpoint = choice, choice.name
+        lake.mirror()
+
+
+def _verified(lake: Lake, here: Installation) -> list[Compared]:
+    """`verify`, while the mirror goes on: it waits for a cut beyond its marker."""
+    lake.checkpoint = lake.choice.name
+    lake.mirror()
+    results: list[Compared] = []
+
+    def compare() -> None:
+        source = Source(lake.spark, jdbc_url(here.conninfo))
+        try:
+            results.extend(
+                Verify(lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=120, say=print).run()
+            )
+        finally:
+            source.close()
+
+    comparing = threading.Thread(target=compare, name="verify")
+    comparing.start()
+    while comparing.is_alive():
+        lake.mirror()
+        comparing.join(0.5)
+    return results
+
+
+def _alter(lake: Lake, key: int) -> None:
+    """One row of the mirror, by hand."""
+    match lake.choice.name:
+        case "iceberg":
+            lake.spark.sql(f"UPDATE {lake.catalog}.public.item SET big = 'altered' WHERE id = {key}")
+        case "delta":
+            folder = Path(lake.choice.address) / "public" / "item"
+            lake.spark.sql(f"UPDATE delta.`{folder}` SET big = 'altered' WHERE id = {key}")
+        case "jdbc":
+            with psycopg.connect(lake.choice.address) as connection:
+                connection.execute("UPDATE item SET big = 'altered' WHERE id = %s", (key,))

@@ -1,0 +1,144 @@
+"""Odd and broken things: the mirror is right, or it refuses and says what to do."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from fix_spark import Lake
+from spark_writer import table
+from twofold_spark.errors import MissingGround, Refused, TableRefused
+
+
+def _rows(lake: Lake, *names: str, ids: range) -> None:
+    with lake.writer.commit() as tx:
+        for name in names:
+            for i in ids:
+                tx.upsert(name, {"id": i, "v": f"v{i}"})
+
+
+def test_an_empty_commit_record_is_a_cut_like_any_other(lake: Lake) -> None:
+    t = lake.writer.table(table("t", {"id": "int8", "v": "text"}))
+    with lake.writer.commit():
+        pass
+    _rows(lake, t, ids=range(3))
+    with lake.writer.commit():
+        pass
+    lake.mirror(bite_rows=1)
+    lake.assert_equal()
+    assert [a.cut.sequence for a in lake.applied] == [1, 2, 3]
+    assert lake.cut().cut.sequence == 3
+
+
+def test_a_table_of_300_columns(lake: Lake) -> None:
+    columns = {"id": "int8", **{f"c{n}": ("int4", "text", "numeric", "float8")[n % 4] for n in range(299)}}
+    wide = lake.writer.table(table("wide", columns))
+
+    def row(i: int, version: int) -> dict[str, object]:
+        values = (version, f"text {version}", f"{version}.50", version / 8)
+        return {"id": i, **{f"c{n}": values[n % 4] for n in range(299)}}
+
+    with lake.writer.commit() as tx:
+        for i in range(50):
+            tx.upsert(wide, row(i, 1))
+    lake.mirror()
+    with lake.writer.commit() as tx:
+        for i in range(0, 50, 7):
+            tx.upsert(wide, row(i, 2))
+        tx.delete(wide, 1)
+        tx.upsert(wide, row(3, 3), unchanged=tuple(f"c{n}" for n in range(1, 40, 4)))
+    lake.mirror()
+    lake.assert_equal()
+
+
+def test_a_table_whose_topic_is_shortened_has_its_own_name(lake: Lake) -> None:
+    name, schema = "表" * 21, "名" * 21
+    shape = table(name, {"id": "int8", "v": "text"}, schema=schema)
+    lake.writer.table(shape)
+    topic = lake.writer.topics[name].name
+    assert len(topic) == 249
+    _rows(lake, name, ids=range(3))
+    lake.mirror()
+    lake.changelog()
+    (mirrored,) = lake.cut()
+    assert len(lake.cut()[mirrored].collect()) == 3
+    schema_there, name_there = mirrored.split(".")
+    assert lake.spark.table(f"{lake.catalog}.{schema_there}_changelog.{name_there}").count() == 3
+
+
+def test_a_compacted_topic_is_refused_by_its_counts(lake: Lake) -> None:
+    w = lake.writer
+    t = w.table(table("t", {"id": "int8", "v": "text"}), partitions=1)
+    # What compaction leaves: of the ten records that the commit record declares, the last one of each key.
+    with w.commit() as tx:
+        for i in range(2):
+            tx.upsert(t, {"id": i, "v": "left"})
+        assert w.main.flush(30) == 0
+        (stretch,) = tx.stretches.values()
+        stretch.count = 10
+    with pytest.raises(Refused, match=r"holds 2 of the 10 records .*\n.*\n.*cleanup\.policy"):
+        lake.mirror()
+
+
+def test_records_that_retention_took_stop_the_table_and_are_told(lake: Lake) -> None:
+    w = lake.writer
+    t, other = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("t", "other"))
+    _rows(lake, t, other, ids=range(20))
+    admin = AdminClient({"bootstrap.servers": w.bootstrap})
+    for future in admin.delete_records([TopicPartition(w.topics[t].name, 0, 10)]).values():
+        future.result(30)
+    with pytest.raises(TableRefused, match=r"holds 10 of the 20 records .*\n.*\n.*retention"):
+        lake.mirror()
+    lake.mirror(on_table_error="go-on", warn=lambda _: None)
+    assert lake.cut().cut.stopped == ("public.t",)
+    assert lake.rows(other, lake.cut()["public.other"]) == w.model[other]
+
+
+def test_a_deleted_topic_stops_the_table_and_is_told(lake: Lake) -> None:
+    w = lake.writer
+    t, other = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("t", "other"))
+    _rows(lake, t, other, ids=range(5))
+    admin = AdminClient({"bootstrap.servers": w.bootstrap})
+    for future in admin.delete_topics([w.topics[t].name], operation_timeout=30).values():
+        future.result(30)
+    with pytest.raises(TableRefused, match=r"public\.t.* is not there"):
+        lake.mirror()
+
+
+def test_a_registry_that_is_away_ends_the_job_only_where_it_is_needed(lake: Lake) -> None:
+    t = lake.writer.table(table("t", {"id": "int8", "v": "text"}))
+    _rows(lake, t, ids=range(3))
+    registry = lake.writer.registry
+    lake.writer.registry = "http://127.0.0.1:9"
+    with pytest.raises(MissingGround, match=r"127\.0\.0\.1:9 does not answer .*the job goes on where it was"):
+        lake.mirror()
+    lake.writer.registry = registry
+    lake.mirror()
+    lake.assert_equal()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_200_tables_at_once(lake: Lake) -> None:
+    names = [lake.writer.table(table(f"t{n}", {"id": "int8", "v": "text"}), partitions=1) for n in range(200)]
+    _rows(lake, *names, ids=range(5))
+    lake.mirror()
+    _rows(lake, *names, ids=range(3, 8))
+    lake.mirror()
+    print(f"200 tables at once: {lake.applied[-1]}")
+    lake.assert_equal()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_million_records_of_one_key(lake: Lake) -> None:
+    w = lake.writer
+    hot = w.table(table("hot", {"id": "int8", "v": "text"}))
+    for _ in range(100):
+        with w.commit() as tx:
+            for i in range(10_000):
+                tx.upsert(hot, {"id": 1, "v": f"v{i}"})
+    lake.mirror()
+    print(f"a million records of one key: {', '.join(map(str, lake.applied))}")
+    lake.assert_equal()
