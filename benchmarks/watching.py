@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -28,7 +27,7 @@ from twofold.ops.sampler import Sampler
 from twofold.ops.watching import watched
 from twofold.runner.setup import initialise
 from twofold.runner.supervisor import supervise
-from twofold.stack import LocalStack
+from twofold.stack import LocalStack, temporary_folder
 
 SCRAPER = """
 import sys, time, urllib.request
@@ -75,9 +74,10 @@ def backlog(dsn: str, rows: int) -> None:
 
 def main(rows: int) -> None:
     instrument()
-    with tempfile.TemporaryDirectory() as folder, LocalStack(Path(folder) / "stack") as stack:
+    folder = temporary_folder()
+    with LocalStack(folder / "stack") as stack:
         assert stack.registry is not None
-        file = Path(folder) / "bank.toml"
+        file = folder / "bank.toml"
         file.write_text(
             f'name = "bank"\n[source]\ndsn = "{stack.postgres.dsn()}"\ntables = ["public.*"]\n'
             f'[kafka]\nbootstrap = "{stack.kafka.bootstrap}"\nreplication = 1\nmin_insync_replicas = 1\n'
@@ -113,6 +113,7 @@ def main(rows: int) -> None:
         for _ in range(20):
             view.look()
         a_look = (time.process_time() - before) / 20
+    shutil.rmtree(folder, ignore_errors=True)
     spent["mirror's place"] = a_look * wall / 5
     print(json.dumps({"rows": rows, "wall_s": round(wall, 1), "cpu_s": round(whole, 2), "calls": dict(calls)}))
     for what, cpu_s in sorted(spent.items(), key=lambda each: -each[1]):
