@@ -123,12 +123,11 @@ def load(bank: Installation, seconds: float) -> None:
 
 def mirror_at(bank: Installation, sequence: int) -> None:
     place = json.dumps({"sequence": sequence, "applied_lsn": 1, "committed_us": 0})
-    asked = ConsumerGroupTopicPartitions(
-        f"{bank.prefix}.mirror", [TopicPartition(f"{bank.prefix}.commits", 0, 1, place)]
-    )
-    for future in (
-        AdminClient({"bootstrap.servers": bank.reader.bootstrap}).alter_consumer_group_offsets([asked]).values()
-    ):
+    partition = TopicPartition(f"{bank.prefix}.commits", 0, 1, place)
+    admin = AdminClient({"bootstrap.servers": bank.reader.bootstrap})
+    for future in admin.alter_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(f"{bank.prefix}.mirror", [partition])]
+    ).values():
         future.result(20)
 
 
