@@ -68,6 +68,7 @@ def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> Da
     )
     so_far = Window.partitionBy(KEY).orderBy("_offset").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     place_type = events.schema["_past"].dataType
+    states = {}
     for column in columns:
         sent = f.struct(
             f.lit(_SENT).alias("kind"),
@@ -84,8 +85,9 @@ def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> Da
             .when(~f.array_contains("unchanged", column), sent)
             .when(f.col(OP).isin("c", "r"), moved)
         )
-        events = events.withColumn(_state(column), f.last(here, ignorenulls=True).over(so_far))
-    return events
+        states[_state(column)] = f.last(here, ignorenulls=True).over(so_far)
+    # At once: a plan as deep as a wide table has columns would overflow the stack.
+    return events.withColumns(states)
 
 
 def _followed(rows: DataFrame, deletes: DataFrame, columns: list[str]) -> tuple[DataFrame, list[str]]:
