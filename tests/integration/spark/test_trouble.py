@@ -31,6 +31,7 @@ def test_an_empty_commit_record_is_a_cut_like_any_other(lake: Lake) -> None:
     assert lake.cut().cut.sequence == 3
 
 
+@pytest.mark.slow
 def test_a_table_of_300_columns(lake: Lake) -> None:
     columns = {"id": "int8", **{f"c{n}": ("int4", "text", "numeric", "float8")[n % 4] for n in range(299)}}
     wide = lake.writer.table(table("wide", columns))
