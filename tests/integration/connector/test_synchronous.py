@@ -183,8 +183,10 @@ def test_the_connector_is_killed_before_it_has_acknowledged(sync: Synchronous) -
     here.check()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("catalog", "outcome"), [("pg_publication_rel", "ROLLBACK"), ("pg_class", "COMMIT")])
+@pytest.mark.parametrize(
+    ("catalog", "outcome"),
+    [("pg_publication_rel", "ROLLBACK"), pytest.param("pg_class", "COMMIT", marks=pytest.mark.slow)],
+)
 def test_a_prepared_transaction_that_holds_a_catalog(sync: Synchronous, catalog: str, outcome: str) -> None:
     """The connector cannot begin before it ends, and its PREPARE does not return before the connector has begun."""
     here = sync.here
