@@ -8,7 +8,7 @@ from collections import Counter
 import psycopg
 import pytest
 
-from fix_spark import Lake
+from fix_spark import KEPT_SHORT, Lake
 from spark_writer import table
 from twofold_spark.errors import MissingGround, Refused, TableRefused
 from twofold_spark.sinks.choice import SinkChoice
@@ -73,6 +73,7 @@ def test_rows_are_told_apart_by_keys_that_their_type_cannot_say(kept: Lake) -> N
     assert found == [("-infinity", "first -infinity"), ("infinity", "third")]
 
 
+@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 def test_maintenance_keeps_the_last_cut_and_forgets_what_is_older(kept: Lake) -> None:
     w = kept.writer
     docs = w.table(DOCS)
