@@ -19,8 +19,8 @@ demo: ready ## The story of two-phase commit, on this machine, in two minutes.
 	$(BIN)/twofold demo
 
 .PHONY: test
-test: lint ## Lint, then all tests but the slow ones, in two processes with servers of their own. ARGS='-n0 -k name' chooses.
-	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+test: lint ## Lint, then all tests but the slow ones. ARGS='-k name' chooses; ARGS='-n 2 --dist loadfile' runs them in two processes.
+	$(BIN)/pytest $(ARGS)
 
 .PHONY: lint
 lint: ready ## Style and strict types.

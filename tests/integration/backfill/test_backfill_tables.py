@@ -102,6 +102,7 @@ def test_a_partitioned_table_by_its_root(as_reader: Callable[..., Installation])
     assert loaded == rows(here, "whole", "u")
 
 
+@pytest.mark.slow
 def test_empty_small_wide_and_large(as_reader: Callable[..., Installation], kafka: Kafka) -> None:
     """Three of them join later, and nothing changes in them: they are noticed and loaded all the same."""
     wide = ", ".join(f"c{n} int" for n in range(299))

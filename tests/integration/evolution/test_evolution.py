@@ -184,7 +184,6 @@ def test_a_table_is_renamed_and_its_old_topic_may_go(evolving: Evolving) -> None
     renamed = Evolving(evolving.here, f"{evolving.table}_2")
     evolving.sql(f"ALTER TABLE {evolving.name} RENAME TO {renamed.table}")
     evolving.prepare(renamed.name, f"INSERT INTO {renamed.name} VALUES ({VALUES})")
-    assert renamed.topic not in evolving.here.reader.topics(evolving.here.prefix)
     evolving.sql(f"COMMIT PREPARED '{renamed.name}'", f"UPDATE {renamed.name} SET v = 11 WHERE id = 1")
     tail = evolving.here.reader.tail([renamed.topic])
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -98,7 +99,7 @@ def test_a_prepare_is_not_open_if_a_row_in_its_middle_was_not_taken(ground: Grou
     publisher = ground.take_over().publisher
     batch = RowBatch()
     for size in (1, 2_000_000, 1):
-        batch.lists(ground.table, 3)[0].append({"key": b"k", "value": b"x" * size})
+        batch.lists(ground.table, 3)[0].append({"key": b"k", "value": os.urandom(size)})
     with pytest.raises(Refused, match=r"max\.message\.bytes"):
         publisher.open(0, [batch])
 
@@ -190,7 +191,8 @@ def test_a_row_that_the_topic_alone_finds_too_large_is_refused(ground: Ground) -
     ground.options["client"] = {"message.max.bytes": 3_000_000}
     publisher = ground.take_over().publisher
     batch = RowBatch()
-    batch.lists(ground.table, 3)[0].append({"key": b"a", "value": b"x" * 2_000_000})
+    # The topic's limit is of compressed bytes.
+    batch.lists(ground.table, 3)[0].append({"key": b"a", "value": os.urandom(2_000_000)})
     publisher.produce(batch)
     with pytest.raises(Refused, match=r"max\.message\.bytes"):
         publisher.commit_main(commit(1), progress(1))
@@ -203,7 +205,7 @@ def test_a_row_in_the_middle_that_the_topic_finds_too_large_is_told_at_once(grou
     publisher = ground.take_over().publisher
     batch = RowBatch()
     for size in (1, 2_000_000, 1):
-        batch.lists(ground.table, 3)[0].append({"key": b"k", "value": b"x" * size})
+        batch.lists(ground.table, 3)[0].append({"key": b"k", "value": os.urandom(size)})
     publisher.produce(batch)
     begun = time.monotonic()
     with pytest.raises(Refused, match=r"max\.message\.bytes"):

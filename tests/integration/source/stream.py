@@ -18,9 +18,11 @@ from twofold.source import setup
 from twofold.source.decoder import decode
 from twofold.source.messages import LogicalMessage, Message, Relation, StreamStart, StreamStop, Type
 from twofold.source.session import Keepalive, ReplicationSession, SessionOptions
+from twofold.source.trouble import SlotBusy
 
 DEADLINE_S = 30
 """Without a message."""
+LET_GO_S = 3
 on_each_version = pytest.mark.parametrize("postgres", ["15", "16", "17", "18"], indirect=True)
 _marks = itertools.count(1)
 M = TypeVar("M")
@@ -77,11 +79,20 @@ class Stream:
 def streaming(
     conninfo: str, name: str, options: SessionOptions | None = None, start: Lsn = NO_LSN, publication: str = ""
 ) -> Iterator[Stream]:
-    """Open the slot `name` of a publication, which has the same name unless another is given."""
-    session = ReplicationSession(
-        conninfo, slot=name, publications=[publication or name], application_name=name, options=options or PLAIN
-    )
-    session.open(start)
+    """Open the slot `name` of a publication, which has the same name unless another is given. The server may not have noticed yet that the one before is gone."""
+    deadline = time.monotonic() + LET_GO_S
+    while True:
+        session = ReplicationSession(
+            conninfo, slot=name, publications=[publication or name], application_name=name, options=options or PLAIN
+        )
+        try:
+            session.open(start)
+            break
+        except SlotBusy:
+            session.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
     try:
         yield Stream(session)
     finally:

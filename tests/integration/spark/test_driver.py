@@ -234,6 +234,7 @@ class _Reader(threading.Thread):
         assert set(self.totals) == {TOTAL}, self.totals
 
 
+@pytest.mark.slow
 def test_of_two_jobs_on_one_checkpoint_one_ends_and_every_cut_is_right(lake: Lake) -> None:
     w = lake.writer
     bank = _opened(w)

@@ -52,6 +52,7 @@ def test_the_tables_are_what_was_committed(kept: Lake) -> None:
     assert kept.cut().cut.sequence == 3
 
 
+@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 def test_rows_are_told_apart_by_keys_that_their_type_cannot_say(kept: Lake) -> None:
     """Both infinities are null in the row; the message key has their text."""
     w = kept.writer
@@ -92,6 +93,7 @@ def test_maintenance_keeps_the_last_cut_and_forgets_what_is_older(kept: Lake) ->
         assert kept.rows(docs, kept.cut(sequence=2)["public.docs"])[1]["title"] == "t1"
 
 
+@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 def test_a_table_that_cannot_follow_is_stopped_alone_until_it_is_reloaded(kept: Lake) -> None:
     w = kept.writer
     things, others = (w.table(table(n, {"id": "int8", "size": "int4"}), partitions=1) for n in ("things", "others"))
