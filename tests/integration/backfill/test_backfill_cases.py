@@ -211,5 +211,7 @@ def test_a_start_repairs_a_topic_that_is_gone(connector: Maker, kafka: Kafka) ->
     told(here, "backfill", "start", "public.account")
     with here.carrying():
         wait_until(lambda: topic in here.reader.topics(here.prefix), 60, "the topic is there again")
-        ready(here)
-    assert {s.key["id"] for s in here.read("account") if s.key is not None} == {0, 1, 2}
+        # The topic is made before the load is entered.
+        wait_until(
+            lambda: {s.key["id"] for s in here.read("account") if s.key is not None} == {0, 1, 2}, 60, "its rows"
+        )
