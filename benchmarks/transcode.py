@@ -104,14 +104,15 @@ def us_per_row(module: Any, shape: TableShape, payloads: list[bytes], passes: in
     plan = module.RowPlan(
         shape, key_schema_id=1, value_schema_id=2, partitions=PARTITIONS, server=server, tombstones=True
     )
+    size = sum(map(len, payloads))
+    received = [(123_456_789_012, payload) for payload in payloads]
     started = time.process_time()
     for _ in range(passes):
         for first in range(0, len(payloads), BATCH):
             header = module.TransactionHeader(777, 1_700_000_000_123_456, "777:123456789")
             lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(PARTITIONS)]
-            append = plan.append
-            for payload in payloads[first : first + BATCH]:
-                append(payload, 1, 123_456_789_012, header, 1_700_000_000_123, lists)
+            part = received[first : first + BATCH]
+            plan.append_run(part, 0, 1, header, 1_700_000_000_123, lists, size)
     return (time.process_time() - started) / (passes * len(payloads)) * 1e6
 
 

@@ -51,6 +51,11 @@ def modules() -> list[ModuleType]:
     return [transcode, uncompiled("transcode")]
 
 
+def append(plan: Any, payload: bytes, lsn: int, header: Any, lists: list[list[Message]], *, offset: int = 1) -> None:
+    """One row's message alone."""
+    assert plan.append_run([(lsn, payload)], 0, offset, header, TS_MS, lists, 0) == (1, len(payload))
+
+
 @dataclass(frozen=True)
 class Bench:
     """A table's plan in both runs; every call checks that they give the same bytes, and fastavro too."""
@@ -78,10 +83,8 @@ class Bench:
             messages: list[tuple[int, Message]] = []
             for payload in payloads:
                 lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
-                count = plan.append(payload, offset, LSN, header, TS_MS, lists)
-                made = [(p, m) for p, messages_of in enumerate(lists) for m in messages_of]
-                assert len(made) == count
-                messages += made
+                append(plan, payload, LSN, header, lists, offset=offset)
+                messages += [(p, m) for p, messages_of in enumerate(lists) for m in messages_of]
             runs.append(messages)
         assert runs[0] == runs[1], "compiled and uncompiled differ"
         return self.checked(runs[0])

@@ -6,23 +6,20 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import os
 import re
 import shlex
 import shutil
-import ssl
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import psycopg
 import pytest
@@ -42,6 +39,7 @@ from psycopg.conninfo import make_conninfo
 
 from certificates import Authority
 from fix_stack import VERSION
+from gates import basic, guarded, served
 from twofold.stack import KafkaCluster, PostgresServer, temporary_folder
 from twofold.stack.process import choose_port
 
@@ -130,7 +128,7 @@ def secured(registry: Any) -> Iterator[Secured]:
         ending.callback(shutil.rmtree, folder, ignore_errors=True)
         postgres = ending.enter_context(_postgres(folder, authority))
         kafka, sasl, mtls = ending.enter_context(_kafka(folder, authority))
-        gate = ending.enter_context(guarded_registry(registry.url, "twofold", SECRETS["registry"], authority))
+        gate = ending.enter_context(guarded(registry.url, basic("twofold", SECRETS["registry"]), authority))
         tokens = ending.enter_context(_token_endpoint())
         yield Secured(folder, authority, postgres, kafka, sasl, mtls, gate, tokens)
 
@@ -196,40 +194,9 @@ def _kafka(folder: Path, authority: Authority) -> Iterator[tuple[KafkaCluster, s
 
 
 @contextmanager
-def guarded_registry(url: str, user: str, password: str, authority: Authority) -> Iterator[str]:
-    """A gate before a registry that speaks TLS and lets the one user through."""
-    target = urlsplit(url)
-    expected = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-
-    class Gate(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, answer = 401, b'{"error_code": 401, "message": "who are you?"}'
-            if self.headers.get("Authorization") == expected:
-                inner = http.client.HTTPConnection(target.hostname or "", target.port, timeout=10)
-                inner.request(self.command, target.path + self.path, body, {"Content-Type": "application/json"})
-                response = inner.getresponse()
-                status, answer = response.status, response.read()
-                inner.close()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        do_POST = do_PUT = do_GET  # noqa: N815
-
-        def log_message(self, *_: object) -> None: ...
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.sign("registry"))
-    with _served(Gate, context) as port:
-        yield f"https://localhost:{port}"
-
-
-@contextmanager
 def _token_endpoint() -> Iterator[str]:
     """OAuth's client credentials: the right secret is given a token in the name of the client. Unsigned, which Kafka's own validator takes."""
-    wanted = "Basic " + base64.b64encode(f"twofold:{SECRETS['oauth']}".encode()).decode()
+    wanted = basic("twofold", SECRETS["oauth"])
 
     def part(value: dict[str, Any]) -> str:
         return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
@@ -251,20 +218,5 @@ def _token_endpoint() -> Iterator[str]:
 
         def log_message(self, *_: object) -> None: ...
 
-    with _served(Endpoint) as port:
+    with served(Endpoint) as port:
         yield f"http://127.0.0.1:{port}/token"
-
-
-@contextmanager
-def _served(handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None = None) -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    if context:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -8,7 +8,8 @@ class MalformedRow(ValueError):
 
     def __init__(self, what: str, *, table: str, column: str | None, offset: int) -> None:
         where = f"column {column} of {table}" if column is not None else table
-        super().__init__(f"{where}: {what} (at byte {offset})")
+        self.what = f"{where}: {what}"
+        super().__init__(f"{self.what} (at byte {offset})")
         self.table = table
         self.column = column
         self.offset = offset

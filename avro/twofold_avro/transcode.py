@@ -1,7 +1,7 @@
 """A row's bytes as PostgreSQL sends them -> the bytes of its Kafka messages, in one pass by a plan made once per table version.
 
     plan = RowPlan(shape, key_schema_id=1, value_schema_id=2, partitions=6, server=ServerConstants(...), tombstones=True)
-    plan.append(payload, offset, wal_start, header, ts_ms, lists)
+    behind, taken = plan.append_run([(wal_start, payload), ...], at, offset, header, ts_ms, lists, bytes_max)
 
 Written in Cython's pure Python mode: one source that runs as it is and that setup.py compiles when a C compiler is there; the
 bytes are the same (tests/unit/avro). Pure: no IO, no clock, no registry. It allocates what it gives back and little else. One
@@ -401,22 +401,6 @@ class RowPlan:
         self.unchanged = []
         self.special = []
 
-    def append(
-        self,
-        payload: bytes,
-        offset: int,
-        wal_start: int,
-        header: TransactionHeader,
-        ts_ms: int,
-        lists: list[list[dict[str, bytes | None]]],
-    ) -> int:
-        """Append the messages of one pgoutput I, U or D, whose relation's oid is at `offset`, and say how many they are."""
-        self.column = -1
-        try:
-            return self._change(payload, offset, wal_start, header, ts_ms, lists)
-        except ValueError as error:
-            raise self._malformed(str(error)) from error
-
     def append_run(
         self,
         received: list[Any],
@@ -427,8 +411,8 @@ class RowPlan:
         lists: list[list[dict[str, bytes | None]]],
         bytes_max: cython.Py_ssize_t,
     ) -> tuple[int, int]:
-        """The same for all that stands behind the row at `at`, as `(wal_start, payload)`, with nothing between them that is not a row of the same relation: of the same subtransaction too where it is
-        said before the oid. Ends when they have more than `bytes_max`. Gives the place behind them, and how many bytes they have.
+        """Append the messages of the pgoutput I, U or D at `at` of `(wal_start, payload)`s, and of all behind it, until there is something that is not a row of the same relation (of the same
+        subtransaction too where it is said before the oid), or they have more than `bytes_max`. The relation's oid is at `offset`. Gives the place behind them, and how many bytes they have.
         """
         first: bytes = received[at][1]
         src: cython.p_uchar = first

@@ -16,6 +16,9 @@ KafkaError of confluent_kafka is not an Exception: the sink catches it by name a
 
 from __future__ import annotations
 
+START_ANEW = "`twofold reset`, then `twofold init` with another kafka.prefix in the configuration, which has the tables loaded anew"
+"""The last repair. The topics of the former prefix stay as they are, for consumers that still read them; `init` takes no prefix in which something is recorded."""
+
 
 class TwofoldError(Exception):
     """Base of all. `exit_status` is what the command line ends with."""

@@ -19,7 +19,7 @@ from fix_chromium import Browser, Page, looks
 from fix_connector import Installation, Maker, wait_until
 from twofold.bridge import initial
 from twofold.config import load
-from twofold.errors import Refused, Unreachable
+from twofold.errors import START_ANEW, Refused, Unreachable
 from twofold.ops.chronicle import Chronicle
 from twofold.ops.health import health
 from twofold.ops.metrics import Metrics
@@ -27,7 +27,6 @@ from twofold.ops.sampler import Sampler
 from twofold.ops.server import Answers, StatusServer
 from twofold.ops.snapshot import snapshot
 from twofold.positions import Lsn
-from twofold.runner.checks import START_ANEW
 from twofold.runner.observer import Backfill
 
 

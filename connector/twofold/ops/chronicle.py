@@ -274,9 +274,14 @@ class Chronicle:
         match event:
             case events.CommitPreparedRead() | events.RollbackPreparedRead() | events.MainCommitted():
                 touched = set(self._due)
-            case events.PrepareRead() | events.PreparedOpened() | events.PreparedAborted() | events.PreparedCommitted():
-                touched = {event.identity, *self._due}
-            case events.OpenDue() | events.ParkDue():
+            case (
+                events.PrepareRead()
+                | events.PreparedOpened()
+                | events.PreparedAborted()
+                | events.PreparedCommitted()
+                | events.OpenDue()
+                | events.ParkDue()
+            ):
                 touched = {event.identity, *self._due}
             case _:
                 return state.prepared

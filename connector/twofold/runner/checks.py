@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twofold.errors import MissingGround, Refused, UsageError
+from twofold.errors import START_ANEW, MissingGround, Refused, UsageError
 from twofold.positions import Lsn, format_lsn
 from twofold.sink.progress import Recovered
 from twofold.source.identity import ServerIdentity, SlotState, TimelineSwitch
 from twofold_avro.records import Progress
-
-START_ANEW = "twofold reset, then twofold init, and let the tables be loaded anew"
 
 
 def check(

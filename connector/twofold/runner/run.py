@@ -77,10 +77,17 @@ class Run:
     def go(self, observer: Observer) -> None:
         """Until told to stop; then what is gathered is committed and reported."""
         self._observer = observer
+        try:
+            self._turns()
+        except MalformedRow as error:  # of the stream, or of a backfill's reader
+            raise MalformedMessage(error.what, offset=error.offset) from error
+        self._finish()
+
+    def _turns(self) -> None:
         drained = False
         while not self._stop.is_set():
             now = time.monotonic()
-            observer.turned()
+            self._observer.turned()
             self._take_all(self._worker.answers(ANSWER_WAIT_S if drained and self._worker.busy else 0))
             self._take_all(self._timers.due(now, drained=drained))
             self._report()
@@ -91,7 +98,6 @@ class Run:
                 continue
             self._load()
             drained = self._read(now, drained=drained)
-        self._finish()
 
     def _load(self) -> None:
         """A chunk of a backfill at most, between two looks at the socket: the stream goes first."""
@@ -113,11 +119,8 @@ class Run:
                 self._take(events.Drained(self._timers.young(time.monotonic())))
             return True
         failpoints.hit("after_read")
-        try:
-            for collected in self._collector.collect(received, ts_ms=time.time_ns() // 1_000_000):
-                self._take_collected(collected)
-        except MalformedRow as error:
-            raise MalformedMessage(str(error), offset=error.offset) from error
+        for collected in self._collector.collect(received, ts_ms=time.time_ns() // 1_000_000):
+            self._take_collected(collected)
         failpoints.hit("after_decode")
         self._end_turn_if_full()
         return False

@@ -11,9 +11,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from twofold.config import Config
-from twofold.errors import Refused, UsageError
+from twofold.errors import START_ANEW, Refused, UsageError
 from twofold.positions import NO_LSN, Lsn, format_lsn
-from twofold.runner.checks import START_ANEW
 from twofold.runner.entries import Origin
 from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.tables import Tables

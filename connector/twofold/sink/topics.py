@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from twofold.errors import MissingGround, Refused, Unreachable, UsageError
+from twofold.errors import START_ANEW, MissingGround, Refused, Unreachable, UsageError
 from twofold.sink.client import (
     NOT_ALLOWED,
     TOPIC_ALREADY_EXISTS,
@@ -243,7 +243,7 @@ def _deleted(w: Wanted) -> Refused:
     return Refused(
         what,
         at_stake="what Twofold knew of its progress or its commits is lost with it",
-        repair="twofold reset, then twofold init, and let the tables be loaded anew",
+        repair=f"restore it, and the other topics of its prefix from the same moment; or start anew: {START_ANEW}",
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from twofold.errors import MissingGround
+from twofold.errors import START_ANEW, MissingGround
 from twofold.source.connection import Plain, connect
 from twofold.source.identity import SlotState, slot_state
-from twofold.source.trouble import RELOAD, lost_slot, missing_publication, slot_holder
+from twofold.source.trouble import lost_slot, missing_publication, slot_holder
 
 FLOORS = {15: 19, 16: 15, 17: 11, 18: 6}
 """The first minor version in which two-phase decoding has no known bug."""
@@ -131,7 +131,7 @@ def _slot(conninfo: str, state: SlotState, database: str, *, two_phase: bool) ->
     findings = []
     if state.lost:
         why = f" ({state.invalidation_reason})" if state.invalidation_reason else ""
-        findings.append(Finding(f"slot {state.name!r} was invalidated{why}: its WAL is gone", RELOAD))
+        findings.append(Finding(f"slot {state.name!r} was invalidated{why}: its WAL is gone", START_ANEW))
     if state.plugin != "pgoutput" or state.database != database:
         findings.append(
             Finding(
@@ -143,7 +143,7 @@ def _slot(conninfo: str, state: SlotState, database: str, *, two_phase: bool) ->
         findings.append(
             Finding(
                 f"slot {state.name!r} was made with two_phase {'on' if state.two_phase else 'off'}, the configuration says otherwise",
-                f"change the configuration back, or {RELOAD}: a slot's two_phase must never be toggled",
+                f"change the configuration back, or start anew ({START_ANEW}): a slot's two_phase must never be toggled",
             )
         )
     if state.active_pid is not None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
-from twofold.errors import MissingGround, Refused, RunEnded, TwofoldError, Unreachable
+from twofold.errors import START_ANEW, MissingGround, Refused, RunEnded, TwofoldError, Unreachable
 from twofold.source.connection import connect
-
-RELOAD = "`twofold reset`, then `twofold init`, and a new backfill"
 
 
 class SlotBusy(Unreachable):
@@ -74,7 +72,7 @@ def _undecodable(slot: str, words: str) -> Refused:
         f"PostgreSQL cannot decode slot {slot!r} any further: {words}; a prepared transaction that had truncated or rewritten "
         "a table within a savepoint was rolled back before it was decoded",
         at_stake="all changes after it: the server meets the same error at each try",
-        repair=RELOAD,
+        repair=START_ANEW,
     )
 
 
@@ -83,7 +81,7 @@ def missing_publication(words: str) -> Refused:
         f"a publication of this slot is gone: {words}",
         at_stake="changes made while there is no publication are not sent, and making it again does not bring them back: "
         "the server decodes each change with the catalog of its own time",
-        repair=f"{RELOAD}: it makes the publication and reads the tables as they are; or correct source.publication if it is another",
+        repair=f"{START_ANEW}; or correct source.publication if it is another",
     )
 
 
@@ -122,7 +120,7 @@ def lost_slot(slot: str, reason: str | None) -> Refused:
     return Refused(
         f"PostgreSQL has invalidated slot {slot!r}{why}: the WAL that it needs is gone",
         at_stake="every change since the last confirmed position: it can no longer be streamed",
-        repair=f"{RELOAD}; raise max_slot_wal_keep_size (or idle_replication_slot_timeout) so that it does not happen again",
+        repair=f"{START_ANEW}; raise max_slot_wal_keep_size (or idle_replication_slot_timeout) so that it does not happen again",
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avro_capture import LSN, PARTITIONS, TS_MS, XID, Bench, Capture, Message, modules
+from avro_capture import LSN, PARTITIONS, TS_MS, XID, Bench, Capture, Message, append, modules
 from twofold_avro import wire
 
 BIG = "repeat('0123456789abcdef', 1000)"
@@ -203,7 +203,7 @@ def test_source_and_transaction_say_where_a_row_comes_from(capture: Capture) -> 
             bench = benches[int.from_bytes(payload[1:5], "big")]
             plan = next(plan for made_by, plan in bench.plans() if made_by is module)
             lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
-            plan.append(payload, 1, LSN, header, TS_MS, lists)
+            append(plan, payload, LSN, header, lists)
             seen.append(bench.value(next(m for messages in lists for m in messages)))
         assert [v["transaction"]["total_order"] for v in seen] == [1, 2, 3]
         assert [v["transaction"]["data_collection_order"] for v in seen] == [1, 2, 1]

@@ -11,7 +11,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, topic_
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from avro_capture import LSN, PARTITIONS, SERVER, TS_MS, TS_US, Capture, Message, modules
+from avro_capture import LSN, PARTITIONS, SERVER, TS_US, Capture, Message, append, modules
 from connector_topics import Reader
 from fix_connector import Installation, Maker, wait_until
 from twofold_avro.names import topic_of
@@ -57,7 +57,7 @@ def test_confluents_deserializer_reads_key_and_value(capture: Capture, registry:
             made: list[Message] = []
             for payload in payloads:
                 lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
-                plan.append(payload, 1, LSN, header, TS_MS, lists)
+                append(plan, payload, LSN, header, lists)
                 made += [m for messages in lists for m in messages]
             keys: list[Any] = [read(m["key"], SerializationContext(topic, MessageField.KEY)) for m in made]
             values: list[Any] = [read(m["value"], SerializationContext(topic, MessageField.VALUE)) for m in made]

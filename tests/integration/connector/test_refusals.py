@@ -112,7 +112,7 @@ def test_the_slot_is_gone(stopped: Installation) -> None:
     again = stopped.init()
     assert again.returncode == 5, again.stderr
     assert "does not exist any more" in again.stderr
-    assert "repair:   twofold reset" in again.stderr
+    assert "repair:   `twofold reset`, then `twofold init` with another kafka.prefix" in again.stderr
 
 
 def test_the_slot_was_made_anew(stopped: Installation) -> None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
-import ssl
-import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
+from certificates import Authority
+from gates import basic, guarded
 from schema_readers import Subject
 from twofold.errors import MissingGround, Refused, Unreachable, UsageError
 from twofold.sink.names import Names
@@ -116,82 +110,22 @@ def test_settings_that_make_no_sense_are_told(settings: dict[str, Any]) -> None:
         make_client(**settings)
 
 
-@pytest.fixture
-def gate(registry: Any, tmp_path: Path) -> Iterator[Callable[..., tuple[str, Path]]]:
-    """Passes requests with the right Authorization on to the real registry, over TLS; answers 401 to all others."""
-    target = urlsplit(registry.url)
-    with ExitStack() as ending:
-
-        def make(authorization: str) -> tuple[str, Path]:
-            class Gate(BaseHTTPRequestHandler):
-                def handle_any(self) -> None:
-                    body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                    if self.headers.get("Authorization") != authorization:
-                        status, answer = 401, b'{"error_code": 401, "message": "who are you?"}'
-                    else:
-                        inner = http.client.HTTPConnection(target.hostname or "", target.port, timeout=10)
-                        inner.request(self.command, target.path + self.path, body, {"Content-Type": "application/json"})
-                        response = inner.getresponse()
-                        status, answer = response.status, response.read()
-                        inner.close()
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(answer)))
-                    self.end_headers()
-                    self.wfile.write(answer)
-
-                do_GET = do_POST = handle_any  # noqa: N815
-
-                def log_message(self, *_: object) -> None: ...
-
-            certificate, key = tmp_path / "gate.pem", tmp_path / "gate.key"
-            subprocess.run(
-                [
-                    *(
-                        "openssl",
-                        "req",
-                        "-x509",
-                        "-newkey",
-                        "rsa:2048",
-                        "-nodes",
-                        "-days",
-                        "2",
-                        "-subj",
-                        "/CN=127.0.0.1",
-                    ),
-                    *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)),
-                ],
-                check=True,
-                capture_output=True,
-            )
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate, key)
-            server = ThreadingHTTPServer(("127.0.0.1", 0), Gate)
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-            thread.start()
-            ending.callback(thread.join)
-            ending.callback(server.server_close)
-            ending.callback(server.shutdown)
-            return f"https://127.0.0.1:{server.server_port}", certificate
-
-        yield make
-
-
 CREDENTIALS: dict[str, tuple[dict[str, Any], str]] = {
-    "basic": ({"basic": ("me", "pass:word")}, "Basic " + base64.b64encode(b"me:pass:word").decode()),
+    "basic": ({"basic": ("me", "pass:word")}, basic("me", "pass:word")),
     "bearer": ({"bearer": "abc"}, "Bearer abc"),
 }
 
 
 @pytest.mark.parametrize("how", ["basic", "bearer"])
 def test_credentials_and_tls_are_used_and_their_lack_is_told(
-    gate: Callable[..., tuple[str, Path]], prefix: str, how: str
+    registry: Any, tmp_path: Path, prefix: str, how: str
 ) -> None:
     settings, authorization = CREDENTIALS[how]
-    url, certificate = gate(authorization)
-    known: dict[str, Any] = {"ca_file": certificate, "timeout_s": 5.0}
-    assert make_client(url, **known, **settings).register(f"{prefix}-value", record("a")) > 0
-    with pytest.raises(MissingGround, match="401"):
-        make_client(url, **known).register(f"{prefix}-value", record("b"))
-    with pytest.raises(Unreachable, match="certificate"):
-        make_client(url, timeout_s=2, **settings).register(f"{prefix}-value", record("b"))
+    authority = Authority(tmp_path)
+    known: dict[str, Any] = {"ca_file": authority.certificate, "timeout_s": 5.0}
+    with guarded(registry.url, authorization, authority) as url:
+        assert make_client(url, **known, **settings).register(f"{prefix}-value", record("a")) > 0
+        with pytest.raises(MissingGround, match="401"):
+            make_client(url, **known).register(f"{prefix}-value", record("b"))
+        with pytest.raises(Unreachable, match="certificate"):
+            make_client(url, timeout_s=2, **settings).register(f"{prefix}-value", record("b"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from avro_capture import LSN, PARTITIONS, TS_MS, TS_US, XID, Bench, Message, uncompiled
+from avro_capture import LSN, PARTITIONS, TS_MS, TS_US, XID, Bench, Message, append, uncompiled
 from twofold_avro.errors import MalformedRow
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 from twofold_avro.types import How
@@ -70,7 +70,7 @@ def outcome(module: Any, plan: Any, payload: bytes) -> Any:
     lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
     header = module.TransactionHeader(1, 2, "3")
     try:
-        plan.append(payload, 1, LSN, header, TS_MS, lists)
+        append(plan, payload, LSN, header, lists)
     except MalformedRow as error:
         assert not any(lists), "a malformed row was appended"
         return str(error)
@@ -180,7 +180,7 @@ def test_a_run_of_rows_is_what_one_after_the_other_is_and_ends_before_what_is_no
         wanted: list[list[Message]] = [[] for _ in range(PARTITIONS)]
         header = module.TransactionHeader(1, 2, "3")
         for n, payload in enumerate(received[:behind]):
-            plan.append(payload, 1, LSN + n, header, TS_MS, wanted)
+            append(plan, payload, LSN + n, header, wanted)
         for offset, payloads in ((1, received), (5, in_stream)):
             items = [item if isinstance(item, Keepalive) else (LSN + n, item) for n, item in enumerate(payloads)]
             lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
@@ -216,11 +216,11 @@ def test_rows_of_a_transaction_in_progress_become_what_they_would_have_been() ->
         expected: list[list[Message]] = [[] for _ in range(PARTITIONS)]
         header = module.TransactionHeader(XID, TS_US, f"{XID}:0/1", "a gid")
         for payload in payloads:
-            plan.append(payload, 1, LSN, header, TS_MS, expected)
+            append(plan, payload, LSN, header, expected)
         plan.truncate(LSN, header, TS_MS, expected)
         later, records = module.TransactionHeader.later(), list[Message]()
         for payload in payloads:
-            plan.append(payload, 1, LSN, later, TS_MS, [records] * PARTITIONS)
+            append(plan, payload, LSN, later, [records] * PARTITIONS)
         truncates: list[Message] = []
         plan.truncate(LSN, later, TS_MS, [truncates] * PARTITIONS)
         records.append(truncates[0])

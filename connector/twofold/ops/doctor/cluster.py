@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
+    ClusterMetadata,
     ConfigResource,
     ResourceType,
 )
@@ -63,8 +64,7 @@ def look(config: Config) -> Cluster:
     with sorted_errors("looking at the cluster"):
         client: dict[str, Any] = {**settings.admin(), "log_level": 0, "error_cb": told.append}
         admin = AdminClient(client)
-        _let_in(admin, call_s, told)
-        metadata = admin.list_topics(timeout=call_s)
+        metadata = _let_in(admin, call_s, told)
         found = {name: topic for name, topic in metadata.topics.items() if name.startswith(f"{config.prefix}.")}
         broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
         may = _rights(admin, call_s, list(found))
@@ -88,10 +88,10 @@ def look(config: Config) -> Cluster:
     )
 
 
-def _let_in(admin: AdminClient, call_s: float, told: list[KafkaError]) -> None:
+def _let_in(admin: AdminClient, call_s: float, told: list[KafkaError]) -> ClusterMetadata:
     """A call alone says of wrong credentials, too, that no broker answers; why is told aside."""
     try:
-        admin.list_topics(timeout=call_s)
+        return admin.list_topics(timeout=call_s)
     except KafkaException:
         admin.poll(0.5)
         for error in told:

@@ -141,7 +141,8 @@ def _partitions(cluster: Cluster) -> Iterator[Finding]:
                 f"the topic {name} has {found} partitions, and must have 1",
                 "its records would have no order; twofold run refuses",
                 f"kafka-topics --bootstrap-server {cluster.config.kafka.bootstrap} --delete --topic {name}",
-                "-- only where nothing was written to it; else start anew: twofold reset, twofold init",
+                "-- only where nothing was written to it; else start anew:",
+                *start_anew(cluster.config.prefix),
             )
 
 
