@@ -19,8 +19,8 @@ demo: ready ## The story of two-phase commit, on this machine, in two minutes.
 	$(BIN)/twofold demo
 
 .PHONY: test
-test: lint ## Lint, then all tests but the slow ones. ARGS='-k name' chooses; ARGS='-n 2 --dist loadfile' runs them in two processes.
-	$(BIN)/pytest $(ARGS)
+test: lint ## Lint, then all tests but the slow ones, in two processes. ARGS='-k name' chooses, in one.
+	$(BIN)/pytest $(or $(ARGS),-n 2 --dist loadfile)
 
 .PHONY: lint
 lint: ready ## Style and strict types.

@@ -138,6 +138,9 @@ def _postgres(folder: Path, authority: Authority) -> Iterator[PostgresServer]:
     server = PostgresServer(folder / "postgres", version=VERSION)
     server.start()
     try:
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            if connection.execute("SHOW ssl_library").fetchone() == ("",):
+                pytest.skip("this PostgreSQL was built without TLS")
         data = folder / "postgres" / "data"
         for name, file in zip(("server.crt", "server.key"), authority.sign("postgres"), strict=True):
             shutil.copy(file, data / name)

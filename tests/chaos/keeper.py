@@ -11,10 +11,16 @@ import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+_WITH_ITS_KEEPER = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+)
+"""PR_SET_PDEATHSIG, SIGKILL."""
 
 
 class Keeper(threading.Thread):
@@ -28,7 +34,7 @@ class Keeper(threading.Thread):
         self.ended: list[tuple[int, str]] = []
         """Of those that gave up: status and last words."""
         self.starts = 0
-        self._command = ["setpriv", "--pdeathsig", "KILL", *command]
+        self._command = [sys.executable, "-ISc", _WITH_ITS_KEEPER, *command]
         self._environment = dict(environment)
         self._allowed = allowed
         self._lock = threading.Lock()

@@ -121,6 +121,7 @@ class Tables:
         self._descriptions = 0
         self._said: dict[int, int] = {}
         self._committed: dict[str, Table] = {}
+        self._newest: dict[str, Table] = {}
         self._message_schema_id: int | None = None
         self._provisional_id = FIRST_PROVISIONAL_ID
         self.messages_topic = f"{prefix}.messages"
@@ -169,9 +170,13 @@ class Tables:
         """The table as the message has it. In a transaction in progress that holds for it alone."""
         shape = self._catalog.shape(relation)
         topic = topic_of(self._prefix, relation.schema, relation.table)
-        known = self._committed.get(topic)
         self._descriptions += 1
-        return Described(known if known and known.shape == shape else self._new(shape, topic), self._descriptions)
+        # Transactions in progress are told of a new shape again with each part of them that the server streams.
+        for known in (self._committed.get(topic), self._newest.get(topic)):
+            if known and known.shape == shape:
+                return Described(known, self._descriptions)
+        self._newest[topic] = self._new(shape, topic)
+        return Described(self._newest[topic], self._descriptions)
 
     def adopt(self, described: dict[int, Described]) -> None:
         """A transaction in progress has committed: what it was told holds for all, unless all were told something else since."""

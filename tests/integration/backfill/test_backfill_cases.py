@@ -22,7 +22,7 @@ ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note 
 KEYS = {
     "bigint": ("id bigint", "(n - 6) * 3000000000"),
     "uuid": ("id uuid", "md5(n::text)::uuid"),
-    "text": ('id text COLLATE "en-x-icu"', "(ARRAY['a','B','b','É','e','Z','z','o''k','ö','_x','-y'])[n]"),
+    "text": ('id text COLLATE "{collation}"', "(ARRAY['a','B','b','É','e','Z','z','o''k','ö','_x','-y'])[n]"),
     "numeric": ("id numeric(20, 3)", "n * 1000000000.125 - 5000000000"),
     "timestamptz": (
         "id timestamptz",
@@ -54,7 +54,9 @@ def test_keys_of_all_kinds(connector: Maker) -> None:
     """Eleven rows in chunks of three: each bound is compared by the key's own order."""
     here = connector(init=False, source={"tables": ["public.*"]}, backfill={"chunk_rows": 3, "readers": 4})
     here.sql(ACCOUNT, *TYPES)
-    for kind, (column, value) in KEYS.items():
+    collation = here.ask("SELECT max(collname) FROM pg_collation WHERE collname IN ('default', 'en-x-icu')")
+    for kind, (definition, value) in KEYS.items():
+        column = definition.format(collation=collation)  # a server that was built without ICU has its default
         primary = "" if "PRIMARY" in column else " PRIMARY KEY"
         here.sql(f'CREATE TABLE "k {kind}" ({column}{primary})')
         columns = "(a, b)" if kind == "pair" else ""

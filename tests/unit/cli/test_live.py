@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import threading
 
+import pytest
 from rich.console import Console
 
 from twofold.cli.live import show
 from twofold.errors import Unreachable
 
 
-def test_it_goes_on_through_a_failure_and_shows_what_was_seen_last() -> None:
+def test_it_goes_on_through_a_failure_and_shows_what_was_seen_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     stop = threading.Event()
     asked: list[int] = []
 
