@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from dataclasses import dataclass
 
 from twofold.errors import RunEnded, UsageError
@@ -88,6 +89,7 @@ def _reach(name: str) -> None:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this thread: it must not go on while another one takes the signal for the process.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         case _:
             raise RunEnded(f"failpoint {name}")
