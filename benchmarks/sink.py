@@ -65,10 +65,12 @@ class Bench:
         )
         self.sequence = 0
 
-    def publisher(self, transactional_id: str) -> Publisher:
-        main = TransactionalProducer(transactional_id, self.settings, self.watch)
-        main.init()
-        return Publisher(self.names, SchemaIds(1, 2, 3, 4), main, [])
+    def publisher(self, ids: int = 2) -> Publisher:
+        """With so many main producers as take turns."""
+        mains = [TransactionalProducer(f"{self.names.main_ids[0]}.{n}", self.settings, self.watch) for n in range(ids)]
+        for main in mains:
+            main.init()
+        return Publisher(self.names, SchemaIds(1, 2, 3, 4), mains, [])
 
     def commit(self, publisher: Publisher, batch: RowBatch) -> None:
         self.sequence += 1
@@ -76,7 +78,7 @@ class Bench:
         publisher.commit_main(Commit(self.sequence, "batch", self.sequence, 0, 1, 0), progress(self.sequence))
 
     def ours(self, count: int) -> float:
-        publisher = self.publisher(self.names.main_id)
+        publisher = self.publisher()
         batch = rows(self.table, TURN)
 
         def work() -> None:
@@ -101,12 +103,11 @@ class Bench:
         return count / cpu_of(work)
 
     def small(self, ids: int) -> tuple[float, float]:
-        """begin + 1 row + commit record + progress + commit, back to back, over this many transactional ids in turn: p50 and p99 in ms."""
-        publishers = [self.publisher(f"{self.names.main_id}.{n}") for n in range(ids)]
-        batch, times = rows(self.table, 1), []
-        for n in range(SMALL):
+        """begin + 1 row + commit record + progress + commit, back to back, with this many main producers: p50 and p99 in ms."""
+        publisher, batch, times = self.publisher(ids), rows(self.table, 1), []
+        for _ in range(SMALL):
             begun = time.perf_counter()
-            self.commit(publishers[n % ids], batch)
+            self.commit(publisher, batch)
             times.append((time.perf_counter() - begun) * 1000)
         times.sort()
         return times[SMALL // 2], times[SMALL * 99 // 100]

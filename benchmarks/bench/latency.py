@@ -2,10 +2,9 @@
 
     python -m bench.latency [--count 1000] [--rates 50,1000] [--in-doubt 0.1] [--systems twofold,debezium-json] [--loading ROWS]
 
-Both connectors follow one table through slots of their own, at the same time; a consumer for each notes when a row's key arrives. The latency counts from the
-moment the outcome was *sent*: it holds PostgreSQL's own flush, which is the same for both. Debezium is tuned for latency here: it asks its queue every 5 ms
-and its producer does not linger. Prepared transactions stay in doubt long enough to be open in Kafka before their outcome. With --loading another table of so many
-rows is loaded meanwhile, as fast as it goes; that it was over before the live rows were is an error.
+The connectors take turns, each alone with the servers, since on one machine each would wait for the other's use of the cores; one that does not run has no process but Connect's idle worker. A consumer notes when a row's key arrives. The latency
+counts from the moment the outcome was *sent*: it holds PostgreSQL's own flush, which is the same for both. Debezium is tuned for latency here: it asks its queue every 5 ms and its producer does not linger. Prepared transactions
+stay in doubt long enough to be open in Kafka before their outcome. With --loading another table of so many rows is loaded meanwhile, as fast as it goes; that it was over before the live rows were is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from confluent_kafka import TopicPartition
 from bench import report, writers
 from bench.cases import CASES
 from bench.ground import Committed, Ground, wait_until
-from bench.systems import Debezium, Run, Twofold
+from bench.systems import Debezium, Run, System, Twofold
 
 _LIVELY = {"poll.interval.ms": "5", "producer.override.linger.ms": "0"}
 _ARRIVES_S = 120
@@ -96,27 +95,18 @@ def main() -> None:
             first_load.prepare(dsn, wanted.loading)
             with psycopg.connect(dsn, autocommit=True) as connection:
                 connection.execute(f"ALTER PUBLICATION bench ADD TABLE {first_load.tables[0]}".encode())
-        watchers = {}
-        runs: list[Run] = []
-        for system, key_of in ((Twofold(ground), avro_key), (Debezium(ground, "json", _LIVELY), json_key)):
-            if system.name in wanted.systems:
-                run = Run(f"live_{system.name.replace('-', '_')}", dsn, ("live",), "bench")
-                runs.append(run)
-                ground.make_topics(run.topics)
-                system.reserve(run)
-                system.start(run, "")
-                opened.callback(system.stop, run)
-                run.wait_for_walsender()
-                watchers[system.name] = Watcher(ground.bootstrap, run, key_of)
-                watchers[system.name].start()
-                opened.callback(watchers[system.name].stop)
-        results = measure(dsn, watchers, wanted)
-        loaded = {run.slot: _visible(ground, f"{run.slot}.public.orders") for run in runs} if wanted.loading else {}
-        print(report.write("latency", {"loading": wanted.loading, "loaded_meanwhile": loaded, "latency_ms": results}))
-        if any(rows >= wanted.loading for rows in loaded.values()):
-            raise RuntimeError(
-                f"the load was over before the live rows were: {loaded}; ask for more rows or a lower --count"
-            )
+        systems: list[tuple[System, Callable[[bytes], int]]] = [
+            (Twofold(ground, backfill=bool(wanted.loading)), avro_key),
+            (Debezium(ground, "json", _LIVELY), json_key),
+        ]
+        results = [
+            measured(ground, dsn, system, key_of, kind, rate, wanted)
+            for rate in wanted.rates
+            for kind in ("plain", "prepared")
+            for system, key_of in systems
+            if system.name in wanted.systems
+        ]
+        print(report.write("latency", {"loading": wanted.loading, "latency_ms": results}))
 
 
 def _visible(ground: Ground, topic: str) -> int:
@@ -138,26 +128,43 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(dsn: str, watchers: dict[str, Watcher], wanted: argparse.Namespace) -> list[dict[str, object]]:
-    """The first load of each kind warms and is not told."""
-    results: list[dict[str, object]] = []
-    first = 1
-    for rate in wanted.rates:
-        for kind, in_doubt_s in (("plain", 0.0), ("prepared", wanted.in_doubt)):
-            for warm in (True, False):
-                count = max(wanted.count // 5, 1) if warm else wanted.count
-                done = writers.Load(dsn, first, count, rate, in_doubt_s=in_doubt_s).run()
-                first += count
-                for watcher in watchers.values():
-                    watcher.wait_for(done)
-                if warm:
-                    continue
-                for name, watcher in watchers.items():
-                    figures = percentiles([watcher.seen[c.key] - c.asked for c in done])
-                    result = {"kind": kind, "rate": rate, "count": count, "system": name, **figures}
-                    print("  ".join(f"{key} {value}" for key, value in result.items()), flush=True)
-                    results.append({**result, "repeated": watcher.repeated})
-    return results
+def measured(
+    ground: Ground,
+    dsn: str,
+    system: System,
+    key_of: Callable[[bytes], int],
+    kind: str,
+    rate: float,
+    wanted: argparse.Namespace,
+) -> dict[str, object]:
+    """One load by a connector of its own. One before it warms and is not told."""
+    run = Run(f"{kind}_{rate:g}_{system.name.replace('-', '_')}", dsn, ("live",), "bench")
+    ground.make_topics(run.topics)
+    system.reserve(run)
+    system.start(run, "")
+    watcher = Watcher(ground.bootstrap, run, key_of)
+    try:
+        run.wait_for_walsender()
+        watcher.start()
+        try:
+            for _ in ("warms", "counts"):
+                with psycopg.connect(dsn) as connection:
+                    row = connection.execute("SELECT coalesce(max(id), 0) FROM live").fetchone()
+                assert row is not None
+                in_doubt_s = wanted.in_doubt if kind == "prepared" else 0.0
+                done = writers.Load(dsn, row[0] + 1, wanted.count, rate, in_doubt_s=in_doubt_s).run()
+                watcher.wait_for(done)
+        finally:
+            watcher.stop()
+        loaded = _visible(ground, f"{run.slot}.public.orders") if wanted.loading else 0
+    finally:
+        system.stop(run)
+    if wanted.loading and loaded >= wanted.loading:
+        raise RuntimeError("the load was over before the live rows were: ask for more rows or a lower --count")
+    figures = percentiles([watcher.seen[c.key] - c.asked for c in done])
+    result = {"kind": kind, "rate": rate, "count": wanted.count, "system": system.name, **figures}
+    print("  ".join(f"{key} {value}" for key, value in result.items()), flush=True)
+    return {**result, "loaded_meanwhile": loaded, "repeated": watcher.repeated}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Recovery's steps 2 and 3: fence, take over, read. In that order, and nothing else writes before it is through.
 
-`init_transactions` of every id the connector may have used, main first, makes every older holder's calls fail and aborts what it left open. Then a takeover record, committed through main: of two
-instances that fence at once, the one that lost main learns it here. Only then is the progress read: read before the fence, it could be the progress before a predecessor's last commit.
+`init_transactions` of every id the connector may have used, the first main one first, makes every older holder's calls fail and aborts what it left open. Then a takeover record, committed through that one: of two
+instances that fence at once, the one that lost it learns it here. Only then is the progress read: read before the fence, it could be the progress before a predecessor's last commit.
 If it names a larger pool than ours, the ids beyond are fenced too, and the takeover and the reading are repeated.
 """
 
@@ -41,13 +41,13 @@ def fence(
     ids_in_use = pool
     reader = ProgressReader(settings, names, registry)
     try:
-        producers.append(main := TransactionalProducer(names.main_id, settings, watch))
+        first, second = names.main_ids
+        producers.append(main := TransactionalProducer(first, settings, watch))
         main.init()
         failpoints.hit("fence_main")
         while True:
-            _fence_pool(
-                producers, [names.prepared_id(slot) for slot in range(len(producers) - 1, ids_in_use)], settings, watch
-            )
+            wanted = [first, second, *map(names.prepared_id, range(ids_in_use))]
+            _fence(producers, wanted[len(producers) :], settings, watch)
             token = uuid.uuid4().hex
             _take_over(main, names, token)
             failpoints.hit("after_takeover")
@@ -65,12 +65,12 @@ def fence(
     except BaseException:
         close_quietly(producers)
         raise
-    for beyond in producers[1 + pool :]:
+    for beyond in producers[2 + pool :]:
         beyond.destroy()
-    return Fencing(recovered, Publisher(names, ids, main, producers[1 : 1 + pool]))
+    return Fencing(recovered, Publisher(names, ids, producers[:2], producers[2 : 2 + pool]))
 
 
-def _fence_pool(producers: list[TransactionalProducer], ids: list[str], settings: KafkaSettings, watch: Watch) -> None:
+def _fence(producers: list[TransactionalProducer], ids: list[str], settings: KafkaSettings, watch: Watch) -> None:
     """All are sent on their way before the first is waited for."""
     new = [TransactionalProducer(transactional_id, settings, watch) for transactional_id in ids]
     producers.extend(new)

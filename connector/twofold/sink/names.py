@@ -47,9 +47,9 @@ class Names:
         return frozenset({self.commits, self.progress, self.prepared})
 
     @property
-    def main_id(self) -> str:
-        """The transactional id of the main producer."""
-        return f"{self.prefix}.main"
+    def main_ids(self) -> tuple[str, str]:
+        """The transactional ids of the main producers."""
+        return f"{self.prefix}.main", f"{self.prefix}.main.2"
 
     def prepared_id(self, slot: int) -> str:
         """The transactional id of a slot of the pool."""

@@ -1,11 +1,14 @@
-"""`Publisher`: the main producer and the pool, and the one order in which they may be used.
+"""`Publisher`: the main producers and the pool, and the one order in which they may be used.
 
 Promises
 - Whole: the rows, the commit record, the progress record and what else is said of them are in one Kafka transaction.
 - Serial: one transaction commits after the other, in the order of the calls.
-- Never interleaved: before a producer writes, what every other one wrote is acknowledged; and while the main producer has a transaction open no other one writes. So a commit record's offset
+- Never interleaved: before a producer writes, what every other one wrote is acknowledged; and while a main producer has a transaction open no other one writes. So a commit record's offset
   ranges hold nobody else's rows.
 - Exact: ranges come from delivery reports, after a flush; the commit record is written last but for the progress.
+
+There are two main producers, which take turns: for some milliseconds after a commit the broker writes its markers, and who begins anew with the same id is told to come again, which librdkafka does
+after 20 ms. Measured in docs/performance.md.
 
 It decides nothing and keeps nothing: an error of any call ends the run, and after it the only call is `close`. All methods are called by one thread.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -33,11 +37,15 @@ class Publisher:
     """Takes the producers over from `fence`, initialised."""
 
     def __init__(
-        self, names: Names, ids: SchemaIds, main: TransactionalProducer, pool: Sequence[TransactionalProducer]
+        self,
+        names: Names,
+        ids: SchemaIds,
+        mains: Iterable[TransactionalProducer],
+        pool: Sequence[TransactionalProducer],
     ) -> None:
         self._names = names
         self._ids = ids
-        self._main = main
+        self._mains = deque(mains)
         self._pool = tuple(pool)
 
     def produce(self, batch: RowBatch) -> None:
@@ -63,7 +71,9 @@ class Publisher:
         """
         self._begin_main()
         with _may_outlast(self._main):
-            return self._finish(self._main, commit, progress, ledger or {}, pins or {}, answered)
+            written = self._finish(self._main, commit, progress, ledger or {}, pins or {}, answered)
+        self._mains.rotate()
+        return written
 
     def open(self, slot: int, batches: Iterable[RowBatch]) -> None:
         """A prepared transaction's rows into a Kafka transaction of their own: acknowledged by the in-sync replicas when this returns, and nothing else written."""
@@ -105,7 +115,12 @@ class Publisher:
 
     def close(self) -> None:
         """Give readers their topics back soon: abort what is open, then drop all producers. Recovery does not depend on it."""
-        close_quietly((self._main, *self._pool))
+        close_quietly((*self._mains, *self._pool))
+
+    @property
+    def _main(self) -> TransactionalProducer:
+        """The one whose turn it is."""
+        return self._mains[0]
 
     def _begin_main(self) -> None:
         if not self._main.in_transaction:
@@ -113,7 +128,7 @@ class Publisher:
             failpoints.hit("after_begin")
 
     def _assert_main_committed(self) -> None:
-        assert not self._main.in_transaction, "the main producer commits before another one writes"
+        assert not self._main.in_transaction, "a main producer commits before another one writes"
 
     def _finish(
         self,

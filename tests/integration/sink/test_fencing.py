@@ -111,7 +111,7 @@ def test_a_larger_pool_of_the_predecessor_is_fenced_too(ground: Ground) -> None:
 
 @pytest.mark.parametrize("within_s", [0.001, 20])
 def test_fencing_goes_on_where_it_was_begun_also_if_it_was_through_by_then(ground: Ground, within_s: float) -> None:
-    producer = TransactionalProducer(ground.names.main_id, ground.settings, ground.watch)
+    producer = TransactionalProducer(ground.names.main_ids[0], ground.settings, ground.watch)
     ground.ending.callback(producer.destroy)
     producer.start_init(within_s)
     producer.init()

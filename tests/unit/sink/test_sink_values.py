@@ -36,8 +36,9 @@ def test_a_topic_has_one_number_of_partitions_in_a_batch() -> None:
 
 def test_names_follow_from_the_prefix() -> None:
     names = Names("shop", "me")
-    assert (names.main_id, names.prepared_id(3), names.prepared_id(12)) == (
+    assert (*names.main_ids, names.prepared_id(3), names.prepared_id(12)) == (
         "shop.main",
+        "shop.main.2",
         "shop.prepared.03",
         "shop.prepared.12",
     )
