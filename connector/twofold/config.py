@@ -204,7 +204,7 @@ class PreparedConfig(_Part):
     open_within: float = Field(
         0.2,
         ge=0,
-        description="A staged prepared transaction is opened when nothing more waits to be read and its outcome has not followed within a hundredth of a second, at the latest after this time.",
+        description="A staged prepared transaction is opened when nothing more waits to be read and its outcome has not followed within a hundredth of a second, at the latest after this time; only then while more than `prepared.pool` are in doubt.",
     )
     pool: int = Field(8, ge=1, le=100, description="How many may be open at once; more are parked.")
     synchronous: bool = Field(

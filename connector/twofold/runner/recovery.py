@@ -126,6 +126,7 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patienc
         loading=Loading(_loads(config, carrier, spool, opened), tables, carrier, wishes, newcomers),
         timers=Timers(
             open_within_s=config.prepared.open_within,
+            pool=config.prepared.pool,
             hold_s=config.prepared.hold,
             idle_s=config.turn.idle_progress,
             now=time.monotonic(),

@@ -16,11 +16,15 @@ YOUNG_S = 0.01
 
 
 class Timers:
-    """Deadlines of one run. Each kind falls due in the order in which it was given, because its delay is always the same."""
+    """Deadlines of one run. Each kind falls due in the order in which it was given. Its delay is always the same but for a crowd's youth, behind which others may stay young until `open_within_s`.
 
-    def __init__(self, *, open_within_s: float, hold_s: float, idle_s: float, now: float) -> None:
+    `pool`: where more are in doubt, a Kafka transaction for each cannot be had; with as many as there can be, one after the other, all would wait. So those of a crowd stay young for longer.
+    """
+
+    def __init__(self, *, open_within_s: float, hold_s: float, idle_s: float, pool: int, now: float) -> None:
         self._open_within_s = open_within_s
         self._hold_s = hold_s
+        self._pool = pool
         self._idle_s = idle_s
         self._idle_at = now + idle_s
         self._in_doubt: set[PreparedIdentity] = set()
@@ -30,7 +34,8 @@ class Timers:
 
     def staged(self, identity: PreparedIdentity, now: float) -> None:
         self._in_doubt.add(identity)
-        self._young.append((now + min(YOUNG_S, self._open_within_s), identity))
+        young_s = YOUNG_S if len(self._in_doubt) <= self._pool else self._open_within_s
+        self._young.append((now + min(young_s, self._open_within_s), identity))
         self._staged.append((now + self._open_within_s, identity))
 
     def opened(self, identity: PreparedIdentity, now: float) -> None:
@@ -41,7 +46,7 @@ class Timers:
         self._in_doubt.discard(identity)
 
     def young(self, now: float) -> frozenset[PreparedIdentity]:
-        """Those without an outcome whose prepare was read a moment ago."""
+        """Those without an outcome that are not to be opened yet."""
         return frozenset(identity for until, identity in self._young if until > now and identity in self._in_doubt)
 
     def due(self, now: float, *, drained: bool) -> list[Event]:

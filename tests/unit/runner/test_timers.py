@@ -13,7 +13,7 @@ A, B = PreparedIdentity(1, "a"), PreparedIdentity(2, "b")
 
 @pytest.fixture
 def timers() -> Timers:
-    return Timers(open_within_s=0.2, hold_s=30, idle_s=1000, now=100)
+    return Timers(open_within_s=0.2, hold_s=30, idle_s=1000, pool=2, now=100)
 
 
 def test_one_is_opened_when_it_is_young_no_more_and_nothing_waits_to_be_read(timers: Timers) -> None:
@@ -34,8 +34,23 @@ def test_with_more_to_read_it_is_opened_at_the_latest_after_open_within(timers: 
     assert timers.due(100.2, drained=False) == [OpenDue(A)]
 
 
+def test_those_that_are_more_than_the_pool_has_producers_stay_young_for_longer(timers: Timers) -> None:
+    """A few hundred a second can be opened and committed; the group takes thousands."""
+    c = PreparedIdentity(3, "c")
+    timers.staged(A, 100)
+    timers.staged(B, 100)
+    timers.staged(c, 100)
+    assert timers.due(100.02, drained=True) == [OpenDue(A), OpenDue(B)]
+    assert timers.young(100.19) == {c}
+    assert OpenDue(c) in timers.due(100.2, drained=True)
+    timers.ended(A)
+    timers.ended(B)
+    timers.staged(A, 101)
+    assert timers.due(101.02, drained=True) == [OpenDue(A)]
+
+
 def test_open_within_may_be_shorter() -> None:
-    timers = Timers(open_within_s=0, hold_s=30, idle_s=1000, now=100)
+    timers = Timers(open_within_s=0, hold_s=30, idle_s=1000, pool=2, now=100)
     timers.staged(A, 100)
     assert timers.young(100) == frozenset()
     assert timers.due(100, drained=False) == [OpenDue(A)]
