@@ -5,15 +5,16 @@ Whoever runs a stack holds a lock on a file in its folder; the kernel gives it u
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Self
@@ -51,7 +52,7 @@ def default_folder() -> Path:
     return ground.open_folder() / "stack"
 
 
-@contextlib.contextmanager
+@contextmanager
 def holding(folder: Path) -> Iterator[None]:
     """Makes this process the one that runs the folder's stack."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,15 +115,13 @@ def end(folder: Path, *, seconds: float = 60) -> bool:
     running = endpoints(folder)
     if running is None:
         return False
-    os.kill(running.pid, signal.SIGTERM)
-    deadline = time.monotonic() + seconds
-    with _lock_file(folder) as lock:
-        while not _take(lock):
-            if time.monotonic() > deadline:
-                raise Unreachable(
-                    f"the stack in {folder} has not ended within {seconds:.0f} s: kill -9 {running.pid}, and its servers follow"
-                )
-            time.sleep(0.05)
+    with suppress(ProcessLookupError), os.fdopen(os.pidfd_open(running.pid), "rb") as process:
+        signal.pidfd_send_signal(process.fileno(), signal.SIGTERM)
+        # Not until the lock is free: it is given up some moments before the process is gone.
+        if not select.select([process], [], [], seconds)[0]:
+            raise Unreachable(
+                f"the stack in {folder} has not ended within {seconds:.0f} s: kill -9 {running.pid}, and its servers follow"
+            )
     return True
 
 
