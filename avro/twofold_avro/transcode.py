@@ -468,7 +468,7 @@ class RowPlan:
         header: TransactionHeader,
         ts_ms: cython.longlong,
         lists: list[list[dict[str, bytes | None]]],
-    ) -> int:
+    ) -> None:
         src: cython.p_uchar = payload
         end: cython.Py_ssize_t = len(payload)
         at: cython.Py_ssize_t = offset + 5
@@ -495,20 +495,23 @@ class RowPlan:
         if not has_old:
             key = self._key(payload, self.new)
             op = b"c" if kind == INSERT else b"u"
-            return self._emit(key, self._envelope(payload, op, None, self.new, header, lsn, ts_ms), False, lists)
+            self._emit(key, self._envelope(payload, op, None, self.new, header, lsn, ts_ms), False, lists)
+            return
         old_key = self._key(payload, self.old)
         if not has_new:
             value = self._envelope(payload, b"d", self.old, None, header, lsn, ts_ms)
-            return self._emit(old_key, value, self.tombstones, lists)
+            self._emit(old_key, value, self.tombstones, lists)
+            return
         self._take_unchanged()
         key = self._key(payload, self.new)
         if key == old_key:
             value = self._envelope(payload, b"u", self.old, self.new, header, lsn, ts_ms)
-            return self._emit(key, value, False, lists)
+            self._emit(key, value, False, lists)
+            return
         gone = self._envelope(payload, b"d", self.old, None, header, lsn, ts_ms)
         value = self._envelope(payload, b"c", self.old, self.new, header, lsn, ts_ms)
-        count = self._emit(old_key, gone, self.tombstones, lists)
-        return count + self._emit(key, value, False, lists)
+        self._emit(old_key, gone, self.tombstones, lists)
+        self._emit(key, value, False, lists)
 
     @cython.cfunc
     def _emit(
