@@ -121,7 +121,8 @@ class Tables:
         self._descriptions = 0
         self._said: dict[int, int] = {}
         self._committed: dict[str, Table] = {}
-        self._newest: dict[str, Table] = {}
+        self._uncommitted: dict[str, Table] = {}
+        """The last that was told and is not committed yet."""
         self._message_schema_id: int | None = None
         self._provisional_id = FIRST_PROVISIONAL_ID
         self.messages_topic = f"{prefix}.messages"
@@ -172,11 +173,13 @@ class Tables:
         topic = topic_of(self._prefix, relation.schema, relation.table)
         self._descriptions += 1
         # Transactions in progress are told of a new shape again with each part of them that the server streams.
-        for known in (self._committed.get(topic), self._newest.get(topic)):
+        for known in (self._committed.get(topic), self._uncommitted.get(topic)):
             if known and known.shape == shape:
                 return Described(known, self._descriptions)
-        self._newest[topic] = self._new(shape, topic)
-        return Described(self._newest[topic], self._descriptions)
+        table = self._new(shape, topic)
+        if not table.committed:
+            self._uncommitted[topic] = table
+        return Described(table, self._descriptions)
 
     def adopt(self, described: dict[int, Described]) -> None:
         """A transaction in progress has committed: what it was told holds for all, unless all were told something else since."""
@@ -280,6 +283,7 @@ class Tables:
         ids = table.ids = key_id or 0, value_id
         table.plan = self._plan(shape, partitions, *ids)
         self._committed[topic] = table
+        self._uncommitted.pop(topic, None)
         new = pin or self._new_pin(shape, topic, partitions, key_text)
         new = replace(new, key_schema_id=key_id, value_schema_id=value_id)
         if new != pin:
