@@ -84,8 +84,7 @@ def percentiles(latencies: list[float]) -> dict[str, float]:
 
 def main() -> None:
     wanted = arguments()
-    with ExitStack() as opened:
-        ground = opened.enter_context(Ground(wanted.postgres))
+    with Ground(wanted.postgres) as ground:
         dsn = ground.database("latency")
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("CREATE TABLE live (id bigint PRIMARY KEY, note text, at timestamptz)")
@@ -141,24 +140,21 @@ def measured(
     run = Run(f"{kind}_{rate:g}_{system.name.replace('-', '_')}", dsn, ("live",), "bench")
     ground.make_topics(run.topics)
     system.reserve(run)
-    system.start(run, "")
-    watcher = Watcher(ground.bootstrap, run, key_of)
-    try:
+    with ExitStack() as opened:
+        system.start(run, "")
+        opened.callback(system.stop, run)
         run.wait_for_walsender()
+        watcher = Watcher(ground.bootstrap, run, key_of)
         watcher.start()
-        try:
-            for _ in ("warms", "counts"):
-                with psycopg.connect(dsn) as connection:
-                    row = connection.execute("SELECT coalesce(max(id), 0) FROM live").fetchone()
-                assert row is not None
-                in_doubt_s = wanted.in_doubt if kind == "prepared" else 0.0
-                done = writers.Load(dsn, row[0] + 1, wanted.count, rate, in_doubt_s=in_doubt_s).run()
-                watcher.wait_for(done)
-        finally:
-            watcher.stop()
+        opened.callback(watcher.stop)
+        for _ in ("warms", "counts"):
+            with psycopg.connect(dsn) as connection:
+                row = connection.execute("SELECT coalesce(max(id), 0) FROM live").fetchone()
+            assert row is not None
+            in_doubt_s = wanted.in_doubt if kind == "prepared" else 0.0
+            done = writers.Load(dsn, row[0] + 1, wanted.count, rate, in_doubt_s=in_doubt_s).run()
+            watcher.wait_for(done)
         loaded = _visible(ground, f"{run.slot}.public.orders") if wanted.loading else 0
-    finally:
-        system.stop(run)
     if wanted.loading and loaded >= wanted.loading:
         raise RuntimeError("the load was over before the live rows were: ask for more rows or a lower --count")
     figures = percentiles([watcher.seen[c.key] - c.asked for c in done])
