@@ -34,8 +34,9 @@ class Timers:
 
     def staged(self, identity: PreparedIdentity, now: float) -> None:
         self._in_doubt.add(identity)
-        young_s = YOUNG_S if len(self._in_doubt) <= self._pool else self._open_within_s
-        self._young.append((now + min(young_s, self._open_within_s), identity))
+        crowded = len(self._in_doubt) > self._pool
+        young_s = self._open_within_s if crowded else min(YOUNG_S, self._open_within_s)
+        self._young.append((now + young_s, identity))
         self._staged.append((now + self._open_within_s, identity))
 
     def opened(self, identity: PreparedIdentity, now: float) -> None:

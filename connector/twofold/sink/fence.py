@@ -47,7 +47,7 @@ def fence(
         failpoints.hit("fence_main")
         while True:
             wanted = [first, second, *map(names.prepared_id, range(ids_in_use))]
-            _fence(producers, wanted[len(producers) :], settings, watch)
+            _fence_ids(producers, wanted[len(producers) :], settings, watch)
             token = uuid.uuid4().hex
             _take_over(main, names, token)
             failpoints.hit("after_takeover")
@@ -70,7 +70,7 @@ def fence(
     return Fencing(recovered, Publisher(names, ids, producers[:2], producers[2 : 2 + pool]))
 
 
-def _fence(producers: list[TransactionalProducer], ids: list[str], settings: KafkaSettings, watch: Watch) -> None:
+def _fence_ids(producers: list[TransactionalProducer], ids: list[str], settings: KafkaSettings, watch: Watch) -> None:
     """All are sent on their way before the first is waited for."""
     new = [TransactionalProducer(transactional_id, settings, watch) for transactional_id in ids]
     producers.extend(new)
