@@ -227,12 +227,12 @@ def _family(pid: int) -> list[int]:
     """A server and its children: PostgreSQL has a process for each session."""
     try:
         return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return []
 
 
 def _asleep(pid: int | None) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False

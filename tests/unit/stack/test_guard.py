@@ -41,7 +41,7 @@ time.sleep(60)
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # The second: it ended between the file's opening and its reading.
         return False
 
 
