@@ -41,6 +41,7 @@ class Loading:
         self._answers: list[tuple[str, Future[Verdict | None]]] = []
         self._resumed: dict[str, Place] = {}
         self._orders: list[Chunk] = []
+        self._cancelled: dict[str, Future[Verdict | None]] = {}
         self._look_at = 0.0
         self._begun: set[str] = set()
         for topic in tables.in_backfill:
@@ -77,6 +78,9 @@ class Loading:
             if verdict := answer.result():
                 self._resumed[topic] = verdict.place
                 self._begun.discard(topic)
+        for topic in [topic for topic, answer in self._cancelled.items() if answer.done()]:
+            del self._cancelled[topic]
+            self._loaded(topic)
         for topic in [topic for topic in self._tables.in_backfill if topic not in self._begun]:
             self._begun.add(topic)
             for identity in self._carrier.prepared_with(topic):
@@ -91,8 +95,7 @@ class Loading:
                 case Seen(topic, snapshot):
                     self._carrier.forget(topic, snapshot)
                 case Done(topic):
-                    self._tables.loaded(topic)
-                    self._begun.discard(topic)
+                    self._loaded(topic)
                 case _:
                     raise AssertionError(offer)
 
@@ -100,10 +103,11 @@ class Loading:
         """A person's wish about a table's load. One that changes nothing is answered and no more."""
         _log.info("backfill of %s: %s, as asked for", topic, what)
         known = self._tables.has(topic)
-        loading = topic in self._tables.in_backfill
+        loading = topic in self._tables.in_backfill and topic not in self._cancelled
         match what:
             case "start" if known:
                 self._loads.stop(topic)
+                self._cancelled.pop(topic, None)
                 self._tables.load_anew(topic)
                 self._begun.discard(topic)
             case "resume" if loading:
@@ -111,15 +115,24 @@ class Loading:
                 resume = _order(topic, "resume")
                 resume.answer.add_done_callback(lambda answer: self._answers.append((topic, answer)))
                 self._orders.append(resume)
-            case "cancel" | "pause" if loading:
+            case "pause" if loading:
                 self._loads.stop(topic)
-                self._orders.append(_order(topic, "cancel" if what == "cancel" else "pause"))
-                if what == "cancel":
-                    self._tables.loaded(topic)
+                self._orders.append(_order(topic, "pause"))
+            case "cancel" if loading:
+                self._loads.stop(topic)
+                self._begun.add(topic)
+                cancel = _order(topic, "cancel")
+                # In backfill until then: rows that come meanwhile stay behind those that the gate holds.
+                self._cancelled[topic] = cancel.answer
+                self._orders.append(cancel)
             case _ if known:
                 self._orders.append(_order(topic, "cancel"))  # nothing to do but to answer
             case _:
                 _log.warning("backfill of %s: no such table here", topic)
+
+    def _loaded(self, topic: str) -> None:
+        self._tables.loaded(topic)
+        self._begun.discard(topic)
 
     def due(self, state: State) -> Chunk | None:
         """A chunk that may be published now. One whose table has changed since it was read is read again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import urllib.request
 
 import psycopg
@@ -10,7 +12,7 @@ from click.testing import CliRunner
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from fix_backfill import ready, until_chunks
+from fix_backfill import Between, ready, until_chunks
 from fix_connector import Installation, Maker, wait_until
 from fix_stack import Kafka
 from twofold.cli import twofold
@@ -167,6 +169,67 @@ def test_a_load_is_paused_and_resumed(small: Installation) -> None:
     rows = [s for s in here.read("account") if s.key["id"]]
     assert len([s for s in rows if s.value["op"] == "r"]) == 350
     assert {s.key["id"]: s.value["after"]["version"] for s in rows} == {n: int(n % 100 == 0) for n in range(1, 351)}
+
+
+def test_a_load_is_cancelled(small: Installation, between: Between) -> None:
+    """What is not read yet comes when it changes, and only then, over a restart too; a load from the beginning is still to be had."""
+    here = small
+    here.configure({"backfill": {"rows_per_second": 0}})
+    here.sql("INSERT INTO account SELECT n, 0, '' FROM generate_series(1, 350) n")
+    initialise(load(here.file), print)
+    with here.carrying():
+        until_chunks(here, 1)
+        told(here, "backfill", "cancel", "public.account")
+        ready(here)
+        assert "all tables are ready" in told(here, "backfill", "status")
+        assert look(load(here.file)).two_phase == "enabled"
+        between.further(10_000)
+    with here.carrying():
+        here.sql("UPDATE account SET version = 1 WHERE id IN (7, 307)")
+        here.caught_up()
+        rows = [s for s in here.read("account") if s.key["id"]]
+        assert {s.key["id"] for s in rows} == {*range(1, 101), 307}
+        assert sorted(s.value["after"]["version"] for s in rows if s.key["id"] in {7, 307}) == [0, 1, 1]
+        told(here, "backfill", "start", "public.account")
+        wait_until(lambda: "reload" in [c["kind"] for c in here.records("commits")], 60, "it begins anew")
+        ready(here)
+    assert {s.key["id"] for s in here.read("account") if s.key and s.value["op"] == "r"} == set(range(351))
+
+
+def test_cancelled_with_rows_that_are_held(connector: Maker) -> None:
+    """A table without a key, its one chunk waiting for a transaction in doubt, and rows that go on coming: those that were held are still ahead of them."""
+    here = connector(init=False, source={"tables": ["public.account", "public.line"]})
+    here.sql(ACCOUNT, "CREATE TABLE line (n int)")
+    initialise(load(here.file), print)
+    cancelled = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(here.conninfo, autocommit=True) as connection:
+            for n in itertools.count(1):
+                connection.execute("INSERT INTO line VALUES (%s)", [n])
+                if cancelled.is_set():
+                    return
+
+    with here.carrying():
+        here.prepare("in doubt", "INSERT INTO line VALUES (0)")
+        told(here, "backfill", "start", "public.line")
+        wait_until(
+            lambda: "prepared transaction 'in doubt'" in told(here, "backfill", "status"), 60, "it is waited for"
+        )
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            wait_until(lambda: here.ask("SELECT count(*) FROM line") > 500, what="rows that are held")
+            assert [s.value["op"] for s in here.read("line")] == ["t"]
+            told(here, "backfill", "cancel", "public.line")
+            ready(here)
+        finally:
+            cancelled.set()
+            writer.join()
+        here.sql("COMMIT PREPARED 'in doubt'")
+        here.caught_up()
+        written = here.ask("SELECT max(n) FROM line")
+    assert [s.value["after"]["n"] for s in here.read("line")[1:]] == [*range(1, written + 1), 0]
 
 
 def test_a_type_that_old_rows_would_be_misread_under(connector: Maker, kafka: Kafka) -> None:
