@@ -12,9 +12,11 @@ import json
 import os
 import ssl
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,6 +26,7 @@ Avro = dict[str, Any]
 """A parsed Avro schema of a record."""
 
 _TIMEOUT_S = 10
+_PAUSES_S = (0.1, 0.4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,19 @@ class Registry:
         return int(answer["id"]), json.loads(answer["schema"])
 
     def _get(self, path: str) -> Any:
+        """An answer that is lost on the way is asked for again: asking changes nothing."""
+        for pause_s in _PAUSES_S:
+            with suppress(OSError):
+                return self._answer(path)
+            time.sleep(pause_s)
+        try:
+            return self._answer(path)
+        except OSError as error:
+            raise MissingGround(
+                f"the registry at {self._url} does not answer ({error}): start it again, the job goes on where it was"
+            ) from error
+
+    def _answer(self, path: str) -> Any:
         request = urllib.request.Request(  # noqa: S310  (the address is the user's own)
             self._url + path, headers=self._headers
         )
@@ -96,10 +112,6 @@ class Registry:
                     "TWOFOLD_REGISTRY__PASSWORD, or TWOFOLD_REGISTRY__TOKEN, in the job's environment"
                 ) from error
             raise MissingGround(f"the registry answers {error.code} to {self._url}{path}: {error.reason}") from error
-        except OSError as error:
-            raise MissingGround(
-                f"the registry at {self._url} does not answer ({error}): start it again, the job goes on where it was"
-            ) from error
 
 
 def _authorization() -> dict[str, str]:

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from fix_connector import Installation, Maker, wait_until
+from fix_stack import VERSION
 from integration.source.stream import Writer, streaming
 from twofold.stack import PostgresServer
 
@@ -55,7 +56,9 @@ def test_a_server_that_was_never_made_for_it(connector: Maker, own_postgres: Cal
 
     here.sql("SELECT pg_drop_replication_slot('anothers')")
     server.stop()
-    mended = PostgresServer(server.folder, port=server.port, settings={**settings, "wal_level": "logical"})
+    mended = PostgresServer(
+        server.folder, version=VERSION, port=server.port, settings={**settings, "wal_level": "logical"}
+    )
     mended.start()
     try:
         done = here.init()

@@ -7,6 +7,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from fix_spark import Lake
+from gates import Door
 from spark_writer import table
 from twofold_spark.errors import MissingGround, Refused, TableRefused
 
@@ -105,6 +106,19 @@ def test_a_deleted_topic_stops_the_table_and_is_told(lake: Lake) -> None:
         future.result(30)
     with pytest.raises(TableRefused, match=r"public\.t.* is not there"):
         lake.mirror()
+
+
+def test_an_answer_of_the_registry_that_is_lost_is_asked_for_again(lake: Lake) -> None:
+    t = lake.writer.table(table("t", {"id": "int8", "v": "text"}))
+    _rows(lake, t, ids=range(3))
+    door = Door(lake.writer.registry)
+    lake.writer.registry, door.to_lose = door.url, 2
+    try:
+        lake.mirror()
+        assert door.to_lose == 0
+    finally:
+        door.shut()
+    lake.assert_equal()
 
 
 def test_a_registry_that_is_away_ends_the_job_only_where_it_is_needed(lake: Lake) -> None:
