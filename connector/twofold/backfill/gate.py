@@ -76,8 +76,8 @@ class Gate:
 
     def _written(self, pins: Mapping[str, Pin]) -> dict[str, Pin]:
         """The pins that a commit carries, with what the gate knows of each."""
-        all_pins = {**{topic: self._pins[topic] for topic in self._unwritten}, **pins}
-        written = {topic: self._pinned(topic, pin) for topic, pin in all_pins.items()}
+        self._pins |= pins
+        written = {topic: self._pinned(topic, self._pins[topic]) for topic in self._unwritten | pins.keys()}
         self._pins |= written
         self._unwritten.clear()
         return written
