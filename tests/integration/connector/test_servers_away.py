@@ -30,10 +30,10 @@ def is_asleep(run: Running) -> bool:
 @pytest.mark.parametrize(
     "places",
     [
-        ("before_commit:3", "after_open:2"),
+        ("after_flush:2", "before_commit:3", "after_open:2"),
         pytest.param(EVERY_STATE, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
-    ids=["two states", "every state"],
+    ids=["three states", "every state"],
 )
 def test_the_broker_is_killed_and_comes_back(
     places: tuple[str, ...], connector: Maker, own_kafka: Callable[..., KafkaCluster], died: Died
