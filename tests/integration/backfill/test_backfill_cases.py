@@ -174,7 +174,6 @@ def test_a_load_is_paused_and_resumed(small: Installation) -> None:
 def test_a_load_is_cancelled(small: Installation, between: Between) -> None:
     """What is not read yet comes when it changes, and only then, over a restart too; a load from the beginning is still to be had."""
     here = small
-    here.configure({"backfill": {"rows_per_second": 0}})
     here.sql("INSERT INTO account SELECT n, 0, '' FROM generate_series(1, 350) n")
     initialise(load(here.file), print)
     with here.carrying():

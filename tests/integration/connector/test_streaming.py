@@ -219,16 +219,12 @@ def test_a_transaction_that_takes_longer_than_kafkas_timeout_is_given_more_time(
     here.start("after_flush=stop")
     here.sql("INSERT INTO account VALUES (1, 1, '')")
     (run,) = here.runs
-    wait_until(lambda: state_of(run.process.pid) == "T", what="the failpoint is reached")
+    wait_until(lambda: run.asleep, what="the failpoint is reached")
     wait_until(lambda: aborted(here), 40, "the broker has aborted the transaction")
     run.signal(signal.SIGCONT)
     run.wait_for("longer than its timeout of 2 s")
     here.check()
     assert not run.dead
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def aborted(here: Installation) -> bool:
