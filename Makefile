@@ -104,7 +104,7 @@ docs: ready ## The documentation as a site, in dist/docs; links that lead nowher
 
 .PHONY: tutorial
 tutorial: ready ## docs/tutorial.md, word by word.
-	$(BIN)/pytest -m slow tests/integration/demo/test_tutorial.py
+	$(BIN)/pytest tests/integration/demo/test_tutorial.py
 
 .PHONY: chaos-mutants
 chaos-mutants: ready ## Break single lines of the product: the chaos suite must notice each. ARGS='--only "a rollback"' chooses.

@@ -7,7 +7,7 @@ Where several megabytes are asked for, reading ends early: a table's rows may be
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 
@@ -64,8 +64,9 @@ class Copier:
         self._connection.execute("SET row_security = off")  # an error is better than rows that are left out
 
     def cancel(self) -> None:
-        """Whatever runs ends with an error."""
-        self._connection.cancel_safe(timeout=2)
+        """Whatever runs ends with an error. A server that cannot be told is gone, or silent: then the connection ends it, not we."""
+        with suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=2)
 
     def close(self) -> None:
         self._connection.close()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing, suppress
+
+import psycopg
+
 from connector_ledger import SCHEMA
 from fix_backfill import ready
 from fix_connector import Maker
 from twofold.config import load
 from twofold.runner.setup import initialise
+from twofold.source.copying import Copier
+from twofold.stack import PostgresServer
 
 
 def test_a_chunk_may_be_empty(connector: Maker) -> None:
@@ -18,3 +25,22 @@ def test_a_chunk_may_be_empty(connector: Maker) -> None:
     with here.carrying():
         ready(here)
     assert sorted(seen.value["after"]["id"] for seen in here.read("account")) == list(range(1, 101))
+
+
+def test_a_load_is_cancelled_though_its_server_has_died(own_postgres: Callable[..., PostgresServer]) -> None:
+    """The run ended because the server died, and cancelled its loads: that the server could not be asked to ended the connector."""
+    server = own_postgres()
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        connection.execute("CREATE TABLE t AS SELECT n, repeat('x', 1000) AS x FROM generate_series(1, 100000) n")
+        connection.execute("CREATE PUBLICATION p FOR TABLE t")
+    cancelled = False
+    with (
+        closing(Copier(server.dsn(), "p", "public", "t")) as copier,
+        suppress(psycopg.OperationalError),  # of the copy, whose server is gone
+        copier._connection.cursor().copy("COPY public.t TO STDOUT") as copy,
+    ):
+        copy.read()
+        server.kill()
+        copier.cancel()
+        cancelled = True
+    assert cancelled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from twofold.stack import java
+from twofold.stack import java, temporary_folder
 
 PAGE = Path(__file__).parents[3] / "docs/tutorial.md"
 BOX = re.compile(r"^```(sh|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -34,13 +35,13 @@ def test_matching() -> None:
     assert not matches("a\nb", "a...b")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_tutorial(tmp_path: Path) -> None:
+def test_the_tutorial() -> None:
+    folder = temporary_folder()  # not tmp_path, which only root may enter if root runs this: PostgreSQL would not start
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "JAVA_HOME": str(java.spark_java_home())}
     shell = subprocess.Popen(
-        ["bash", "-m"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path, env=environment, text=True
+        ["bash", "-m"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder, env=environment, text=True
     )
     assert shell.stdin is not None
     assert shell.stdout is not None
@@ -70,3 +71,4 @@ def test_the_tutorial(tmp_path: Path) -> None:
         shell.stdin.close()
         shell.wait(60)
         shell.stdout.close()
+        shutil.rmtree(folder)
