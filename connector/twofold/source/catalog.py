@@ -17,10 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
-
-from twofold.errors import Unreachable
-from twofold.source.connection import Plain, address, connect
+from twofold.source.connection import Plain, connect
 from twofold.source.messages import Relation, Type
 from twofold_avro.shapes import ColumnShape, TableShape, TypeKind, TypeShape
 
@@ -166,13 +163,7 @@ class Catalog:
     def _rows(self, query: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._conninfo)
-        try:
-            return self._connection.execute(query, parameters).fetchall()
-        except psycopg.OperationalError as error:
-            self.close()
-            raise Unreachable(
-                f"PostgreSQL at {address(self._conninfo)} went away while the catalog was read"
-            ) from error
+        return self._connection.execute(query, parameters).fetchall()
 
 
 def _type_row(row: tuple[Any, ...]) -> _TypeRow:

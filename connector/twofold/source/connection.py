@@ -7,14 +7,12 @@ the same row has the same bytes whether it was streamed or copied.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from twofold.errors import MissingGround, TwofoldError, Unreachable
-
-Plain: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 SETTINGS = {
     "datestyle": "ISO",
@@ -44,6 +42,24 @@ NOTICE_A_LOST_PEER = {
 hours. A server that is there and lets one wait, for a lock as an example, is not ended by it."""
 
 
+_SHUTTING_DOWN = "57P"
+"""SQLSTATEs with which a server ends a session: told to, crashed, starting."""
+
+
+class Plain(psycopg.Connection[tuple[Any, ...]]):
+    """That the server went away is said as such, in whatever question it comes: a run recovers from that, a command reports it."""
+
+    where = "PostgreSQL"
+
+    def wait(self, *arguments: Any, **named: Any) -> Any:
+        try:
+            return super().wait(*arguments, **named)
+        except psycopg.OperationalError as error:
+            if self.closed or (error.sqlstate or "").startswith(_SHUTTING_DOWN):
+                raise Unreachable(f"{self.where} went away: {' '.join(str(error).split())}") from error
+            raise
+
+
 def connect(conninfo: str, application_name: str = "twofold", *, replication: bool = False) -> Plain:
     """Open a connection in autocommit; with `replication` one that takes replication commands and simple queries only."""
     given = conninfo_to_dict(conninfo)
@@ -58,7 +74,7 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
     if replication:
         parameters["replication"] = "database"
     try:
-        connection = psycopg.connect(
+        connection = Plain.connect(
             make_conninfo(conninfo, **parameters),
             autocommit=True,
             cursor_factory=psycopg.ClientCursor if replication else psycopg.Cursor,
@@ -66,6 +82,7 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
         )
     except psycopg.OperationalError as error:
         raise connect_error(conninfo, error) from error
+    connection.where = f"PostgreSQL at {address(conninfo)}"
     if connection.info.server_version < MIN_SERVER_VERSION:
         version = connection.info.parameter_status("server_version")
         connection.close()

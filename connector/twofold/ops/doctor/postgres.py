@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import psycopg
 from psycopg import sql
 
 from twofold.config import Config
-from twofold.errors import Unreachable
 from twofold.ops.doctor import settings
 from twofold.ops.doctor.finding import Finding, Weight, finder, start_anew
 from twofold.ops.doctor.tables import published
@@ -56,12 +54,9 @@ def examine(config: Config) -> Iterator[Finding]:
             dict(connection.execute(_SETTINGS, (_NAMES,)).fetchall()),
             identity.slot_state(config.conninfo, config.slot),
         )
-        try:
-            for check in _CHECKS:
-                yield from check(source)
-            yield from published(config, connection)
-        except psycopg.OperationalError as error:
-            raise Unreachable(f"PostgreSQL went away while it was looked at: {error}") from error
+        for check in _CHECKS:
+            yield from check(source)
+        yield from published(config, connection)
 
 
 def _is_primary(source: Source) -> Iterator[Finding]:
