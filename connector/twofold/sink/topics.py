@@ -7,7 +7,7 @@ an empty topic of the same name would hide that.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +23,7 @@ from twofold.sink.client import (
     NOT_ALLOWED,
     TOPIC_ALREADY_EXISTS,
     TOPIC_EXCEPTION,
+    UNKNOWN_TOPIC,
     KafkaSettings,
     kafka_error_of,
     sort_error,
@@ -135,12 +136,24 @@ class Topics:
             config = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource].result()
         return int(config["transaction.max.timeout.ms"].value)
 
-    def _describe(self, names: Iterable[str]) -> dict[str, _Found]:
+    def _describe(self, names: Collection[str]) -> dict[str, _Found]:
+        deadline = time.monotonic() + self._timeout_s
+        while (found := self._look(names)) is None:
+            if time.monotonic() > deadline:
+                raise Unreachable("Kafka lists topics that its brokers do not know; look into its controller's log")
+            time.sleep(0.05)
+        return found
+
+    def _look(self, names: Collection[str]) -> dict[str, _Found] | None:
+        """None: one broker lists a topic that another does not know, yet or any more; a moment later they agree."""
         with sorted_errors("reading the topics"):
             topics = self._admin.list_topics(timeout=self._timeout_s).topics
             there = {name: topics[name] for name in names if name in topics and topics[name].partitions}
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in there]
             futures = self._admin.describe_configs(resources, request_timeout=self._timeout_s) if resources else {}
+            errors = [kafka_error_of(future.exception()) for future in futures.values()]
+            if any(error is not None and error.code() == UNKNOWN_TOPIC for error in errors):
+                return None
             configs = {r.name: {k: e.value for k, e in f.result().items()} for r, f in futures.items()}
         return {
             name: _Found(len(t.partitions), min(len(p.replicas) for p in t.partitions.values()), configs[name])

@@ -13,6 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.cimpl import NewTopic
 
+from fix_connector import wait_until
 from twofold.errors import MissingGround, Refused, UsageError
 from twofold.sink.client import KafkaSettings
 from twofold.sink.topics import TopicPolicy, Topics, Wanted
@@ -153,3 +154,32 @@ def test_names_that_kafka_takes_for_the_same_are_told_with_a_remedy(topics: Topi
         topics.ensure([Wanted(f"{prefix}.a.b_c", "table")])
     assert "rename one of the two tables" in str(told.value)
     assert topics.missing([f"{prefix}.a_b.c", f"{prefix}.a.b_c"]) == {f"{prefix}.a.b_c"}
+
+
+def test_a_topic_that_is_listed_and_not_known_is_looked_for_again(
+    topics: Topics, admin: AdminClient, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several brokers one knows of a topic a moment before another; so it does when one is deleted."""
+    make(admin, table)
+    lists = topics._admin.list_topics
+
+    def listed_once_more(*arguments: Any, **named: Any) -> Any:
+        listed = lists(*arguments, **named)
+        monkeypatch.undo()
+        admin.delete_topics([table])[table].result(20)
+        wait_until(lambda: table not in admin.list_topics(timeout=20).topics)
+        return listed
+
+    monkeypatch.setattr(topics, "_admin", Listing(topics._admin, listed_once_more))
+    assert topics.ensure([Wanted(table, "table", 5)]) == {table: 5}, "made as configured"
+
+
+class Listing:
+    """An admin client that lists in its own way."""
+
+    def __init__(self, client: AdminClient, list_topics: Any) -> None:
+        self._client = client
+        self.list_topics = list_topics
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
