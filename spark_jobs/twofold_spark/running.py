@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -57,6 +57,7 @@ class Job:
 
     def _batch(self, batch: DataFrame, number: int) -> None:
         try:
+            _as_many_tasks_as_cores(batch.sparkSession)
             self._handle(batch, number)
         except Exception as error:
             self._failure = error
@@ -92,6 +93,13 @@ class Job:
         deadline = time.monotonic() + 60
         while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(0.05)
+
+
+def _as_many_tasks_as_cores(spark: SparkSession) -> None:
+    """Batches of a stream run without adaptive execution, which joins small partitions: Spark's 200 would be 200 tasks and as many files for a thousand rows."""
+    cores = spark.sparkContext.defaultParallelism
+    if int(spark.conf.get("spark.sql.shuffle.partitions") or 0) > cores:
+        spark.conf.set("spark.sql.shuffle.partitions", cores)
 
 
 def say(line: str) -> None:
