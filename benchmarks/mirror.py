@@ -167,13 +167,14 @@ class Bench:
         """From the return of a Kafka transaction's commit to its cut, with a trigger of a second."""
         committed: dict[int, float] = {}
         self.applied.clear()
+        names = [self.writer.table(table(f"late{n}", {"id": "int8", "v": "text"})) for n in range(2)]
 
         def write_on() -> None:
             began = time.monotonic()
             while time.monotonic() - began < LATENCY_SECONDS:
                 time.sleep(0.05)
                 with self.writer.commit() as tx:
-                    for name in ("small0", "small1"):
+                    for name in names:
                         tx.upsert(name, {"id": self.writer.sequence % 500, "v": "x"})
                 committed[self.writer.sequence] = time.time()
             while not self.applied or self.applied[-1][0].cut.sequence < self.writer.sequence:
