@@ -117,7 +117,7 @@ class Bench:
 
     def small(self) -> dict[str, float]:
         """A thousand changes over six tables, one batch each time."""
-        names = [self.writer.table(table(f"small{n}", {"id": "int8", "v": "text"})) for n in range(SMALL_TABLES)]
+        names = self.small_tables("small", SMALL_TABLES)
         for number in range(SMALL_ROUNDS):
             with self.writer.commit() as tx:
                 for n in range(1000):
@@ -126,6 +126,9 @@ class Bench:
         seconds = sorted(applied.seconds for applied, _ in self.applied[-SMALL_ROUNDS + 1 :])
         print("small batches, s:", " ".join(f"{s:.2f}" for s in seconds))
         return {"six_tables_s": round(seconds[len(seconds) // 2], 2)}
+
+    def small_tables(self, name: str, count: int) -> list[str]:
+        return [self.writer.table(table(f"{name}{n}", {"id": "int8", "v": "text"})) for n in range(count)]
 
     def growth(self) -> dict[str, float]:
         """A thousand changes of random keys, by the size of the table."""
@@ -167,7 +170,7 @@ class Bench:
         """From the return of a Kafka transaction's commit to its cut, with a trigger of a second."""
         committed: dict[int, float] = {}
         self.applied.clear()
-        names = [self.writer.table(table(f"late{n}", {"id": "int8", "v": "text"})) for n in range(2)]
+        names = self.small_tables("late", 2)
 
         def write_on() -> None:
             began = time.monotonic()

@@ -56,6 +56,7 @@ class Plain(psycopg.Connection[tuple[Any, ...]]):
             return super().wait(*arguments, **named)
         except psycopg.OperationalError as error:
             if self.closed or (error.sqlstate or "").startswith(_SHUTTING_DOWN):
+                self.close()  # of a session that is told to end libpq sees the end only later
                 raise Unreachable(f"{self.where} went away: {' '.join(str(error).split())}") from error
             raise
 

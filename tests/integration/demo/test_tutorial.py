@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from twofold.stack import java, temporary_folder
+from twofold.stack import java
 
 PAGE = Path(__file__).parents[3] / "docs/tutorial.md"
 BOX = re.compile(r"^```(sh|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -36,12 +35,11 @@ def test_matching() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_the_tutorial() -> None:
-    folder = temporary_folder()  # not tmp_path, which only root may enter if root runs this: PostgreSQL would not start
+def test_the_tutorial(open_folder: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "JAVA_HOME": str(java.spark_java_home())}
     shell = subprocess.Popen(
-        ["bash", "-m"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder, env=environment, text=True
+        ["bash", "-m"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=open_folder, env=environment, text=True
     )
     assert shell.stdin is not None
     assert shell.stdout is not None
@@ -71,4 +69,3 @@ def test_the_tutorial() -> None:
         shell.stdin.close()
         shell.wait(60)
         shell.stdout.close()
-        shutil.rmtree(folder)
