@@ -70,7 +70,7 @@ class Servers:
 
     def heal(self) -> None:
         for front in (*self.broker_fronts, self.registry_front, self.postgres_front):
-            self.proxy.set(front, "pass")
+            self.proxy.set(front, "heal")
 
 
 class Database:

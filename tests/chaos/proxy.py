@@ -2,12 +2,13 @@
 
     python -m chaos.proxy 10001:5432 10002:9092 ...
 
-stdin has one JSON object a line: {"front": 10001, "mode": "pass" | "cut" | "freeze" | "halfopen" | "delay", "seconds": 0.1, "target": 5433}; each is answered by a line. It ends when stdin closes.
+stdin has one JSON object a line: {"front": 10001, "mode": "pass" | "cut" | "freeze" | "halfopen" | "delay" | "heal", "seconds": 0.1, "target": 5433}; each is answered by a line. It ends when stdin closes.
 
     cut       connections are reset, new ones too
     freeze    nothing passes, in either direction; what waited passes afterwards
     halfopen  connections that are there, or come meanwhile, never carry a byte again, and neither side is told
     delay     each piece takes that much longer
+    heal      all passes, and who still holds a half-open connection is told: brokers that replicate through a front would find out one by one, each when its connection is used again
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ class Front:
         if mode == "halfopen":
             for link in self._links:
                 link.forget()
+        if mode == "heal":
+            for link in list(self._links):
+                if link.forgotten:
+                    link.reset()
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -92,20 +97,20 @@ class Link:
     def __init__(self, front: Front, *sides: asyncio.StreamWriter) -> None:
         self._front = front
         self._sides = sides
-        self._forgotten = False
+        self.forgotten = False
 
     def forget(self) -> None:
-        self._forgotten = True
+        self.forgotten = True
 
     async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
                 await self._front.wait_to_pass()
-                if self._forgotten:
+                if self.forgotten:
                     break
                 writer.write(data)
                 await writer.drain()
-        if self._forgotten:
+        if self.forgotten:
             await asyncio.sleep(FORGOTTEN_S)
 
     def close(self) -> None:

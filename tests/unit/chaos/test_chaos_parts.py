@@ -114,6 +114,22 @@ def test_a_half_open_connection_never_carries_a_byte_again_and_a_new_one_does(fr
             assert says(new, b"three")
 
 
+def test_when_all_is_healed_who_holds_a_half_open_connection_is_told_and_others_stay(
+    fronted: tuple[Proxy, int],
+) -> None:
+    proxy, front = fronted
+    with connect(front) as old:
+        assert says(old, b"one")
+        proxy.set(front, "halfopen")
+        proxy.set(front, "pass")
+        with connect(front) as new:
+            assert says(new, b"two")
+            proxy.set(front, "heal")
+            with pytest.raises(OSError, match="reset"):
+                wait_until(lambda: not says(old, b"three"))
+            assert says(new, b"four")
+
+
 def test_a_delay_is_one(fronted: tuple[Proxy, int]) -> None:
     proxy, front = fronted
     with connect(front) as connection:
