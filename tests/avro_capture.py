@@ -63,8 +63,8 @@ class Bench:
     shape: TableShape
     tombstones: bool = True
 
-    def plans(self) -> list[tuple[ModuleType, Any]]:
-        ids = {"key_schema_id": None if self.shape.keyless else KEY_ID, "value_schema_id": VALUE_ID}
+    def plans(self, key_id: int = KEY_ID, value_id: int = VALUE_ID) -> list[tuple[ModuleType, Any]]:
+        ids = {"key_schema_id": None if self.shape.keyless else key_id, "value_schema_id": value_id}
         return [
             (m, m.RowPlan(self.shape, **ids, partitions=PARTITIONS, server=SERVER, tombstones=self.tombstones))
             for m in modules()

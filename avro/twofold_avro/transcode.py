@@ -23,6 +23,7 @@ from twofold_avro.names import avro_name
 from twofold_avro.shapes import ColumnShape, TableShape
 from twofold_avro.text import array_elements, binary_text
 from twofold_avro.types import Encoding, encoding_of, key_encoding_of
+from twofold_avro.wire import HEADER_BYTES
 from twofold_avro.wire import header as frame_header
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ class Writer:
         return bytes(self.store[:size])
 
 
+FRAME_BYTES = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
 SLACK = cython.declare(cython.Py_ssize_t, 128)
 """Room that is always there: more than all fixed-size things that are written between two copies."""
 
@@ -299,34 +301,45 @@ class TransactionHeader:
         start: int,
         end: int,
         relation: int,
+        ids: tuple[int, int],
         lists: list[list[dict[str, bytes | None]]],
     ) -> None:
-        """Make a part of `records`, all of one relation, whole, count the changes in their order, and append them to their partitions' lists: one without a key to all."""
+        """Make a part of `records`, all of one relation, whole, count the changes in their order, and append them to their partitions' lists: one without a key to all.
+
+        `ids` are the schemas' of key and value, whatever was known of them when the rows were encoded.
+        """
         i: cython.Py_ssize_t
         record: dict[str, bytes | None]
         w: Writer = Writer()
         partitions = len(lists)
+        key_id: cython.longlong = ids[0]
+        key_frame: bytes = frame_header(ids[0])
+        value_frame: bytes = frame_header(ids[1])
         for i in range(start, end):
             record = records[i]
             value = record["value"]
             if value is not None:
-                record["value"] = self._finished(w, value, relation)
+                record["value"] = self._finished(w, value, value_frame, relation)
             key = record["key"]
             if key is not None:
+                if be32(key, 1) != key_id:
+                    key = key_frame + key[FRAME_BYTES:]
+                    record["key"] = key
                 lists[partition_of(key, partitions)].append(record)
             else:
                 for of_partition in lists:
                     of_partition.append(record)
 
     @cython.cfunc
-    def _finished(self, w: Writer, value: bytes, relation: int) -> bytes:
+    def _finished(self, w: Writer, value: bytes, frame: bytes, relation: int) -> bytes:
         """The last four bytes say where the origin belongs; behind that place are the lsn, the op with ts_ms, and the rest."""
         src: cython.p_uchar = value
         end: cython.Py_ssize_t = len(value) - 4
         origin_at: cython.Py_ssize_t = be32(src, end)
         ending_at: cython.Py_ssize_t = after_long(src, origin_at)
         block_at: cython.Py_ssize_t = after_long(src, ending_at + 3)
-        w.copy(src, 0, origin_at)
+        w.whole(frame)
+        w.copy(src, FRAME_BYTES, origin_at - FRAME_BYTES)
         w.whole(self.origin)
         w.copy(src, origin_at, ending_at - origin_at)
         w.whole(self.ending)

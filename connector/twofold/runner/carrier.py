@@ -118,8 +118,7 @@ class Carrier:
             gathered = RowBatch()
             for rows, settled in leaving:
                 if settled is not None:
-                    for batch in rows.batches():
-                        batch.settle(settled)
+                    for batch in rows.batches(settled):
                         gathered.add(batch)
                         if gathered.bytes > CHUNK_BYTES:
                             self._gate.produce(gathered)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ from twofold.bridge.events import Event
 from twofold.gids import ParsedGid
 from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner.tables import Table
-from twofold.sink.batch import RowBatch
+from twofold.sink.batch import RowBatch, Settled
 from twofold.spool import Waiting
 
 
@@ -26,8 +26,8 @@ class Rows(Protocol):
     @property
     def bytes(self) -> int: ...
 
-    def batches(self) -> Iterator[RowBatch]:
-        """In order; may be read more than once."""
+    def batches(self, settled: Iterable[Settled] = ()) -> Iterator[RowBatch]:
+        """In order; may be read more than once. `settled`: those of `provisional` tables."""
         ...
 
     def drop(self) -> None: ...
@@ -56,8 +56,11 @@ class BatchRows:
         self.bytes += batch.bytes
         self._waiting.append(batch.to_bytes())
 
-    def batches(self) -> Iterator[RowBatch]:
-        return map(RowBatch.from_bytes, self._waiting.chunks())
+    def batches(self, settled: Iterable[Settled] = ()) -> Iterator[RowBatch]:
+        for chunk in self._waiting.chunks():
+            batch = RowBatch.from_bytes(chunk)
+            batch.settle(settled)
+            yield batch
 
     def drop(self) -> None:
         self._waiting.drop()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from avro_capture import LSN, PARTITIONS, TS_MS, TS_US, XID, Bench, Message, append, uncompiled
+from avro_capture import KEY_ID, LSN, PARTITIONS, TS_MS, TS_US, VALUE_ID, XID, Bench, Message, append, uncompiled
 from twofold_avro.errors import MalformedRow
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 from twofold_avro.types import How
@@ -209,10 +209,11 @@ def test_another_relations_row_is_refused() -> None:
         assert "another relation" in outcome(module, plan, payload)
 
 
-def test_rows_of_a_transaction_in_progress_become_what_they_would_have_been() -> None:
+@pytest.mark.parametrize("ids", [(KEY_ID, VALUE_ID), (0x7F00_0001, 0x7F00_0001)], ids=["registered", "provisional"])
+def test_rows_of_a_transaction_in_progress_become_what_they_would_have_been(ids: tuple[int, int]) -> None:
     old = b"O" + tuple_of(b"t", AS_TEXT)
     payloads = [INSERT, message(b"D", old), UPDATE, IN_BINARY]
-    for module, plan in Bench(SHAPE).plans():
+    for (module, plan), (_, plan_before) in zip(Bench(SHAPE).plans(), Bench(SHAPE).plans(*ids), strict=True):
         expected: list[list[Message]] = [[] for _ in range(PARTITIONS)]
         header = module.TransactionHeader(XID, TS_US, f"{XID}:0/1", "a gid")
         for payload in payloads:
@@ -220,14 +221,14 @@ def test_rows_of_a_transaction_in_progress_become_what_they_would_have_been() ->
         plan.truncate(LSN, header, TS_MS, expected)
         later, records = module.TransactionHeader.later(), list[Message]()
         for payload in payloads:
-            append(plan, payload, LSN, later, [records] * PARTITIONS)
+            append(plan_before, payload, LSN, later, [records] * PARTITIONS)
         truncates: list[Message] = []
-        plan.truncate(LSN, later, TS_MS, [truncates] * PARTITIONS)
+        plan_before.truncate(LSN, later, TS_MS, [truncates] * PARTITIONS)
         records.append(truncates[0])
         lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
         header = module.TransactionHeader(XID, TS_US, f"{XID}:0/1", "a gid")
-        header.finish(records, 0, 2, OID, lists)
-        header.finish(records, 2, len(records), OID, lists)
+        header.finish(records, 0, 2, OID, (KEY_ID, VALUE_ID), lists)
+        header.finish(records, 2, len(records), OID, (KEY_ID, VALUE_ID), lists)
         assert lists == expected
 
 
