@@ -46,13 +46,18 @@ def murmur2(data: bytes) -> cython.uint:
     size: cython.Py_ssize_t = len(data)
     whole: cython.Py_ssize_t = size & ~3
     at: cython.Py_ssize_t = 0
+    # As variables, because Cython takes literals above 2**31 for Python's numbers.
+    m: cython.ulonglong = 0x5BD1E995
+    bits: cython.ulonglong = 0xFFFFFFFF
     k: cython.ulonglong
-    h: cython.ulonglong = 0x9747B28C ^ size
+    h: cython.ulonglong = 0x9747B28C
+    h ^= size
     while at < whole:
-        k = src[at] | src[at + 1] << 8 | src[at + 2] << 16 | (src[at + 3] & 0xFF) << 24
-        k = (k & 0xFFFFFFFF) * 0x5BD1E995 & 0xFFFFFFFF
-        k = (k ^ (k >> 24)) * 0x5BD1E995 & 0xFFFFFFFF
-        h = (h * 0x5BD1E995 & 0xFFFFFFFF) ^ k
+        k = src[at + 3]
+        k = k << 24 | src[at + 2] << 16 | src[at + 1] << 8 | src[at]
+        k = k * m & bits
+        k = (k ^ (k >> 24)) * m & bits
+        h = (h * m & bits) ^ k
         at += 4
     if size > whole:
         k = src[whole]
@@ -60,8 +65,8 @@ def murmur2(data: bytes) -> cython.uint:
             k |= src[whole + 1] << 8
         if size > whole + 2:
             k |= src[whole + 2] << 16
-        h = (h ^ k) * 0x5BD1E995 & 0xFFFFFFFF
-    h = (h ^ (h >> 13)) * 0x5BD1E995 & 0xFFFFFFFF
+        h = (h ^ k) * m & bits
+    h = (h ^ (h >> 13)) * m & bits
     return h ^ (h >> 15)
 
 
