@@ -2,7 +2,7 @@
 
 Who asks is said by the environment, by the connector's names for it: TWOFOLD_REGISTRY__USERNAME and __PASSWORD, or __TOKEN, and __CA_FILE.
 Asked once per version and then remembered for the life of the process: a registry that is away does not stop a mirror
-whose schemas are known, it stops the one that meets a new schema id, with a message that says so.
+whose schemas are known. One that meets a new schema id waits for it, and then ends with a message that says so.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, cast
 
 from twofold_spark.errors import MissingGround
@@ -26,7 +26,9 @@ Avro = dict[str, Any]
 """A parsed Avro schema of a record."""
 
 _TIMEOUT_S = 10
-_PAUSES_S = (0.1, 0.4)
+PATIENCE_S = 30.0
+"""How long an answer is asked for: as long as a registry takes to start anew."""
+_PAUSE_S, _PAUSE_S_MAX = 0.1, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +86,18 @@ class Registry:
         return int(answer["id"]), json.loads(answer["schema"])
 
     def _get(self, path: str) -> Any:
-        """An answer that is lost on the way is asked for again: asking changes nothing."""
-        for pause_s in _PAUSES_S:
-            with suppress(OSError):
+        """Asked again and again for a while: asking changes nothing."""
+        deadline, pause_s = time.monotonic() + PATIENCE_S, _PAUSE_S
+        while True:
+            try:
                 return self._answer(path)
+            except (OSError, HTTPException) as error:
+                if time.monotonic() + pause_s > deadline:
+                    raise MissingGround(
+                        f"the registry at {self._url} has not answered for {PATIENCE_S:g} s ({error}): start it again, the job goes on where it was"
+                    ) from error
             time.sleep(pause_s)
-        try:
-            return self._answer(path)
-        except OSError as error:
-            raise MissingGround(
-                f"the registry at {self._url} does not answer ({error}): start it again, the job goes on where it was"
-            ) from error
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     def _answer(self, path: str) -> Any:
         request = urllib.request.Request(  # noqa: S310  (the address is the user's own)
@@ -106,6 +109,8 @@ class Registry:
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
+            if error.code >= 500:  # as one that is about to start says
+                raise
             if error.code in {401, 403}:
                 raise MissingGround(
                     f"the registry at {self._url} does not let us in (HTTP {error.code}): set TWOFOLD_REGISTRY__USERNAME and "

@@ -112,7 +112,7 @@ def test_an_answer_of_the_registry_that_is_lost_is_asked_for_again(lake: Lake) -
     t = lake.writer.table(table("t", {"id": "int8", "v": "text"}))
     _rows(lake, t, ids=range(3))
     door = Door(lake.writer.registry)
-    lake.writer.registry, door.to_lose = door.url, 2
+    lake.writer.registry, door.to_lose = door.url, 5
     try:
         lake.mirror()
         assert door.to_lose == 0
@@ -121,12 +121,17 @@ def test_an_answer_of_the_registry_that_is_lost_is_asked_for_again(lake: Lake) -
     lake.assert_equal()
 
 
-def test_a_registry_that_is_away_ends_the_job_only_where_it_is_needed(lake: Lake) -> None:
+def test_a_registry_that_is_away_ends_the_job_only_where_it_is_needed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twofold_spark.registry.PATIENCE_S", 0.5)
     t = lake.writer.table(table("t", {"id": "int8", "v": "text"}))
     _rows(lake, t, ids=range(3))
     registry = lake.writer.registry
     lake.writer.registry = "http://127.0.0.1:9"
-    with pytest.raises(MissingGround, match=r"127\.0\.0\.1:9 does not answer .*the job goes on where it was"):
+    with pytest.raises(
+        MissingGround, match=r"127\.0\.0\.1:9 has not answered for 0\.5 s .*the job goes on where it was"
+    ):
         lake.mirror()
     lake.writer.registry = registry
     lake.mirror()
