@@ -254,7 +254,7 @@ class Trial:
             sys.executable, "-m", "chaos.checker", "--bootstrap", self.servers.kafka.bootstrap, "--registry", self.servers.registry_url, "--prefix", self.prefix,
             "--journal", str(self.journal), "--keep", str(self.folder / "history.pickle"),
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600 + self.seconds)
         lines = done.stdout.splitlines()
         for line in lines[:-1]:
             self.say(line)
