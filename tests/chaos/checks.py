@@ -460,7 +460,7 @@ class Fold:
 
     @staticmethod
     def _grows(table: str, record: Record, old: Row | None, new: Row) -> Iterator[Violation]:
-        if table == "register" and (old is None or new.get("version") != old["version"] + 1):
+        if table == "register" and (not old or not new or new["version"] != old["version"] + 1):
             yield Violation("order", f"register {record.key}: {new} after {old}", show([record]))
         if table == "lists" and record.value["op"] == "u" and (not old or new.get("items", "").rpartition(" ")[0] != old["items"]):  # fmt: skip
             yield Violation("order", f"lists {record.key}: not what was there and one item more", show([record]))
