@@ -460,9 +460,10 @@ class Fold:
 
     @staticmethod
     def _grows(table: str, record: Record, old: Row | None, new: Row) -> Iterator[Violation]:
-        if table == "register" and (not old or not new or new["version"] != old["version"] + 1):
+        before, after = (old or {}).get("version"), new.get("version")
+        if table == "register" and (before is None or after != before + 1):
             yield Violation("order", f"register {record.key}: {new} after {old}", show([record]))
-        if table == "lists" and record.value["op"] == "u" and (not old or new.get("items", "").rpartition(" ")[0] != old["items"]):  # fmt: skip
+        if table == "lists" and record.value["op"] == "u" and (not old or new.get("items", "").rpartition(" ")[0] != old.get("items")):  # fmt: skip
             yield Violation("order", f"lists {record.key}: not what was there and one item more", show([record]))
 
     def _truncate(self, table: str, record: Record) -> None:
