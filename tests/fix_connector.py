@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,15 @@ class Running:
     def asleep(self) -> bool:
         """Stopped by SIGSTOP."""
         return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    @property
+    def threads(self) -> list[str]:
+        """Their names; librdkafka's have some too."""
+        names = []
+        for thread in Path(f"/proc/{self.process.pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                names.append((thread / "comm").read_text().strip())
+        return names
 
     @property
     def still(self) -> bool:

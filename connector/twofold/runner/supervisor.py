@@ -6,6 +6,7 @@ drops what is in memory, waits, and takes the one path again. A slot that anothe
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import threading
@@ -76,6 +77,9 @@ def supervise(
             if isinstance(error, StreamUnclear):
                 source = config.source.model_copy(update={"streaming": "off"})
                 config = config.model_copy(update={"source": source})
+            del error
+            # A client of Kafka that hangs in a cycle (a traceback's frames) keeps its threads and connections until there is so much garbage that Python looks for it: through a long outage one an attempt.
+            gc.collect()
             stop.wait(wait_s)
             backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
 

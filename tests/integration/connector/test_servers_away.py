@@ -187,3 +187,17 @@ def test_postgresql_away_at_start(connector: Maker, own_postgres: Callable[..., 
     run.wait_for("recovered:")
     here.check()
     run.stop()
+
+
+def test_a_long_outage_leaves_no_clients_behind(connector: Maker) -> None:
+    """Every attempt to recover makes some, and they have threads and connections."""
+    here = connector(registry={"timeout": 1.0})
+    here.start().stop()
+    here.configure({"registry": {"url": "http://127.0.0.1:9"}})
+    run = here.start(ready=False)
+    counts = []
+    for attempts in range(1, 6):
+        wait_until(lambda n=attempts: run.said().count("the run has ended") >= n)
+        counts.append(sum(name == "rdk:main" for name in run.threads))
+    run.stop()
+    assert max(counts) <= counts[0] + 1, "one may be under way"
