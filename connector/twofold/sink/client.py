@@ -16,8 +16,10 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from twofold.errors import Fenced, MissingGround, Refused, RunEnded, TwofoldError, Unreachable, UsageError
+from twofold.sink.seldom import Seldom
 
 _librdkafka = logging.getLogger("twofold.librdkafka")
+_librdkafka.addFilter(Seldom())
 
 _REFUSED = {
     "acks": "every in-sync replica must acknowledge",

@@ -23,6 +23,10 @@ EVERY_STATE = (
 )
 
 
+def ended_as_often(run: Running, times: int) -> bool:
+    return run.said().count("the run has ended") >= times
+
+
 def is_asleep(run: Running) -> bool:
     return run.asleep
 
@@ -197,7 +201,7 @@ def test_a_long_outage_leaves_no_clients_behind(connector: Maker) -> None:
     run = here.start(ready=False)
     counts = []
     for attempts in range(1, 6):
-        wait_until(lambda n=attempts: run.said().count("the run has ended") >= n)
+        wait_until(partial(ended_as_often, run, attempts))
         counts.append(sum(name == "rdk:main" for name in run.threads))
     run.stop()
     assert max(counts) <= counts[0] + 1, "one may be under way"
