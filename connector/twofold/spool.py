@@ -79,6 +79,11 @@ class Spool:
             while rest:  # a disk that fills up takes a part, and says so at the next
                 rest = rest[file.write(rest) :]
         except OSError as error:
+            if error.errno in {errno.EMFILE, errno.ENFILE}:
+                raise RunEnded(
+                    f"each transaction that waits on disk has a file, and this process may not open more of them ({error.strerror}): raise its limit (ulimit -n, LimitNOFILE) or spool.memory, or"
+                    " end the transactions in doubt (twofold prepared list). Nothing is lost: their rows are in PostgreSQL's WAL"
+                ) from None
             if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
                 raise
             raise RunEnded(

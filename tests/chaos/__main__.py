@@ -42,7 +42,9 @@ def main() -> int:
             if left < options.round * 0.5 and not options.again:
                 break
             room = folder / f"seed{seed}"
-            result = Trial(seed, min(options.round, left), kinds, servers, room, options.product, say).run()
+            result = Trial(
+                seed, min(options.round, left), kinds, servers, room, options.product, say, pace=options.pace
+            ).run()
             with results.open("a") as file:
                 file.write(result.line() + "\n")
             say(f"seed {seed}: {sum(result.faults.values())} faults, {result.transactions} transactions, {result.commits} commit records, {result.starts} starts,"
@@ -50,7 +52,7 @@ def main() -> int:
             if result.violations:
                 bad += 1
                 say(
-                    f"to repeat: make chaos ARGS='--seed {seed} --again --round {options.round:g} --faults {options.faults}'; kept: {room}"
+                    f"to repeat: make chaos ARGS='--seed {seed} --again --round {options.round:g} --faults {options.faults} --pace {options.pace:g}'; kept: {room}"
                 )
             else:
                 remove(room)
@@ -90,6 +92,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=5, help="how long, the servers' start among it")
     parser.add_argument("--round", type=float, default=90, help="seconds of load and faults in a round")
     parser.add_argument("--faults", default="all", help="kinds or beginnings of kinds, with commas; none")
+    parser.add_argument("--pace", type=float, default=1, help="so many times as long between faults, for long rounds")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--again", action="store_true", help="this seed alone, though it was done")
     parser.add_argument("--product", type=Path, help="a copy of the repository whose connector is tried")

@@ -74,6 +74,8 @@ class Settings:
 class Plan:
     seed: int
     settings: Settings
+    pace: float = 1.0
+    """How much longer than the gaps drawn it is between faults."""
 
     def faults(self, lane: str, kinds: Collection[str]) -> Iterator[Fault]:
         """Without end: the lane takes as many as its time allows."""
@@ -84,7 +86,7 @@ class Plan:
             yield Fault(
                 kind,
                 victim=rng.randrange(60),
-                gap=round(rng.uniform(*GAP_S[lane]), 2),
+                gap=round(rng.uniform(*GAP_S[lane]) * self.pace, 2),
                 seconds=round(rng.uniform(*SECONDS.get(kind, OTHERS_S)), 2),
                 detail=_detail(kind, rng),
             )
@@ -96,7 +98,7 @@ class Plan:
             yield rng.uniform(8, 25), rng.choice(["register", "docs", "scratch", "bank_a", "shapes", "bulk", "notes"])
 
 
-def draw(seed: int, kinds: Collection[str]) -> Plan:
+def draw(seed: int, kinds: Collection[str], pace: float = 1.0) -> Plan:
     """Rounds with a standby to promote take a server whose slots survive it."""
     rng = random.Random(seed)
     version = rng.choice(["17", "18"]) if "postgres-promote" in kinds and seed % 4 == 0 else None
@@ -111,7 +113,7 @@ def draw(seed: int, kinds: Collection[str]) -> Plan:
         turn_rows=rng.choice([20, 500, 20_000]),
         clock="clock" in kinds and seed % 3 == 0,
     )
-    return Plan(seed, settings)
+    return Plan(seed, settings, pace)
 
 
 def _detail(kind: str, rng: random.Random) -> str:

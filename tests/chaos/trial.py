@@ -61,9 +61,9 @@ class Trial:
     """Made of a seed; `run` once."""
 
     def __init__(
-        self, seed: int, seconds: float, kinds: Collection[str], servers: Servers, folder: Path, product: Path | None, say: Callable[[str], None], *, patience_s: float = CAUGHT_UP_S
+        self, seed: int, seconds: float, kinds: Collection[str], servers: Servers, folder: Path, product: Path | None, say: Callable[[str], None], *, patience_s: float = CAUGHT_UP_S, pace: float = 1.0
     ) -> None:  # fmt: skip
-        self.plan: Plan = draw(seed, kinds)
+        self.plan: Plan = draw(seed, kinds, pace)
         self.seconds = seconds
         self.kinds = kinds
         self.servers = servers

@@ -28,6 +28,8 @@ def start_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError:
     if error.sqlstate == "55000" and (lost := _lost(conninfo, slot)) is not None:
         return lost
     words = words_of(error)
+    if error.sqlstate is None or error.sqlstate.startswith(_GOING_AWAY):
+        return Unreachable(f"PostgreSQL went away when slot {slot!r} was asked for: {words}")
     if error.sqlstate == "55000" and "wal_level" in words:
         remedy = "ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL"
     else:
@@ -36,6 +38,9 @@ def start_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError:
         f"PostgreSQL refuses slot {slot!r}: {words}; remedy: {remedy.format(slot=slot, user=_user(conninfo))}"
     )
 
+
+_GOING_AWAY = ("08", "57P")
+"""A connection's end, a shutdown, a crash, a start."""
 
 _REMEDIES = {
     "42704": "`twofold init` makes the slot",  # undefined_object

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -60,6 +61,22 @@ def test_the_limit_of_the_disk_is_named_with_its_remedy(make_spool: MakeSpool) -
     spool = make_spool(memory_max=0, disk_max=100)
     with pytest.raises(RunEnded, match="raise it, or end the transactions in doubt"):
         spool.new().append(chunk(0, 100))
+
+
+def fill(spool: Spool, transactions: int) -> None:
+    for n in range(transactions):
+        spool.new().append(chunk(n))
+
+
+def test_the_limit_of_open_files_is_named_with_its_remedy(make_spool: MakeSpool) -> None:
+    spool = make_spool(memory_max=0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 5, hard))
+    try:
+        with pytest.raises(RunEnded, match=r"may not open more of them .*raise its limit"):
+            fill(spool, 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_files_have_no_names_and_two_instances_may_share_the_folder(tmp_path: Path) -> None:

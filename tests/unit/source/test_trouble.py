@@ -1,0 +1,33 @@
+"""What an error at a replication session's start means: a person must act, or the next try may do."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from twofold.errors import MissingGround, Unreachable
+from twofold.source.trouble import start_error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.AdminShutdown("terminating connection due to unexpected postmaster exit"),
+        errors.CrashShutdown("terminating connection because of crash of another server process"),
+        errors.CannotConnectNow("the database system is starting up"),
+        errors.ConnectionFailure("the connection is gone"),
+        psycopg.OperationalError("server closed the connection unexpectedly"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_server_that_goes_away_when_the_slot_is_asked_for_is_tried_again(error: psycopg.Error) -> None:
+    told = start_error("dbname=nowhere", "shop", error)
+    assert isinstance(told, Unreachable)
+    assert str(error) in str(told)
+
+
+def test_what_only_a_person_can_mend_is_told_with_its_remedy() -> None:
+    told = start_error("user=carrier", "shop", errors.InsufficientPrivilege("must be superuser or replication role"))
+    assert isinstance(told, MissingGround)
+    assert "ALTER ROLE carrier REPLICATION" in str(told)
