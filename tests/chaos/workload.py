@@ -99,8 +99,8 @@ class Client(threading.Thread):
         while not self._until.wait(self._rng.expovariate(1 / THINK_S)):
             now = time.monotonic()
             for each in [each for each in self._in_doubt if each[0] <= now]:
-                self._in_doubt.remove(each)
                 self._end_prepared(connection, *each[1:])
+                self._in_doubt.remove(each)
             self._transaction(connection)
 
     def _transaction(self, connection: psycopg.Connection[Any]) -> None:
@@ -165,12 +165,15 @@ class Client(threading.Thread):
 
     def _prepare(self, connection: psycopg.Connection[Any], name: str, gid: str) -> None:
         self._begun(name, gid)
-        if self._ask(connection, name, f"PREPARE TRANSACTION {_quoted(gid)}", ""):
-            kind = self._rng.random()
-            wait_s = 0.0 if kind < 0.4 else self._rng.uniform(0.05, 2) if kind < 0.85 else self._rng.uniform(2, 15)
-            self._in_doubt.append((time.monotonic() + wait_s, name, gid, self._rng.random() < 0.7))
-            if wait_s == 0.0:
-                self._end_prepared(connection, *self._in_doubt.pop()[1:])
+        kind = self._rng.random()
+        wait_s = 0.0 if kind < 0.4 else self._rng.uniform(0.05, 2) if kind < 0.85 else self._rng.uniform(2, 15)
+        doubt = (time.monotonic() + wait_s, name, gid, self._rng.random() < 0.7)
+        self._in_doubt.append(doubt)  # if no answer comes as well: a coordinator asks again when the server is back
+        if not self._ask(connection, name, f"PREPARE TRANSACTION {_quoted(gid)}", ""):
+            self._in_doubt.remove(doubt)
+        elif wait_s == 0.0:
+            self._end_prepared(connection, *doubt[1:])
+            self._in_doubt.remove(doubt)
 
     def _end_prepared(self, connection: psycopg.Connection[Any], name: str, gid: str, commit: bool) -> None:
         self._ask(
