@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench.connect import ConnectWorker
 from twofold.stack import LocalStack, temporary_folder
+from twofold.stack.kafka import PRODUCTION_JVM
 
 PARTITIONS = 6
 _POSTGRES = {
@@ -25,9 +26,6 @@ _POSTGRES = {
     "autovacuum": "off",
 }
 
-_BROKER_JVM = ("-Xms512m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
-"""What Kafka's own start script gives a broker; the local stack's saves memory and start time at the price of speed."""
-
 
 class Ground:
     """PostgreSQL, Kafka and the registry; Kafka Connect when it is asked for."""
@@ -35,7 +33,10 @@ class Ground:
     def __init__(self, postgres: str | None = None, settings: Mapping[str, str] | None = None) -> None:
         self._folder = temporary_folder()
         self.stack = LocalStack(
-            self._folder, postgres=postgres, postgres_settings={**_POSTGRES, **(settings or {})}, kafka_jvm=_BROKER_JVM
+            self._folder,
+            postgres=postgres,
+            postgres_settings={**_POSTGRES, **(settings or {})},
+            kafka_jvm=PRODUCTION_JVM,
         )
         self._connect: ConnectWorker | None = None
 

@@ -56,7 +56,6 @@ MUTANTS = (
 )  # fmt: skip
 
 
-UNBROKEN = Mutant("none", "", "", "", spark=True)
 PATIENCE_S = 60.0
 
 
@@ -70,13 +69,13 @@ def main() -> int:
     with ExitStack() as ending:
         folder = temporary_folder()
         servers = Servers(folder, ending)
-        if found := tried(UNBROKEN, 1, servers, folder, ROOT):
+        if found := tried(1, servers, folder, ROOT, spark=True):
             raise SystemExit(f"the product as it is: {found}")
         say("the product as it is: nothing is found")
         for mutant in chosen:
             product = break_copy(mutant, folder / "product")
             for seed in range(1, options.rounds + 1):
-                verdicts[mutant.name] = tried(mutant, seed, servers, folder, product)
+                verdicts[mutant.name] = tried(seed, servers, folder, product, spark=mutant.spark)
                 if verdicts[mutant.name]:
                     break
             say(f"mutant {mutant.name!r}: {verdicts[mutant.name] or 'NOT FOUND'}")
@@ -86,9 +85,9 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def tried(mutant: Mutant, seed: int, servers: Servers, folder: Path, product: Path) -> list[str]:
+def tried(seed: int, servers: Servers, folder: Path, product: Path, *, spark: bool) -> list[str]:
     """The kinds of violations that were found."""
-    kinds = DEATHS | ({"spark-kill"} if mutant.spark else frozenset())
+    kinds = DEATHS | ({"spark-kill"} if spark else frozenset())
     room = folder / f"mutant-{seed}"
     shutil.rmtree(room, ignore_errors=True)
     try:

@@ -42,7 +42,7 @@ def supervise(
     standing_by: str | None = None
     patience = 1
     while not stop.is_set():
-        begun = time.monotonic()
+        begun, wait_s = time.monotonic(), 0.0
         if standing_by is None:
             observer.recovering()
         try:
@@ -77,11 +77,10 @@ def supervise(
             if isinstance(error, StreamUnclear):
                 source = config.source.model_copy(update={"streaming": "off"})
                 config = config.model_copy(update={"source": source})
-            del error
-            # A client of Kafka that hangs in a cycle (a traceback's frames) keeps its threads and connections until there is so much garbage that Python looks for it: through a long outage one an attempt.
-            gc.collect()
-            stop.wait(wait_s)
-            backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+        # A client of Kafka that hangs in a cycle (a traceback's frames) keeps its threads and connections until there is so much garbage that Python looks for it: through a long outage one an attempt.
+        gc.collect()
+        stop.wait(wait_s)
+        backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
 
 
 def _end_holder(config: Config) -> None:

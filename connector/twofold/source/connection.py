@@ -42,7 +42,7 @@ NOTICE_A_LOST_PEER = {
 hours. A server that is there and lets one wait, for a lock as an example, is not ended by it."""
 
 
-_SHUTTING_DOWN = "57P"
+SHUTTING_DOWN = "57P"
 """SQLSTATEs with which a server ends a session: told to, crashed, starting."""
 
 
@@ -55,7 +55,7 @@ class Plain(psycopg.Connection[tuple[Any, ...]]):
         try:
             return super().wait(*arguments, **named)
         except psycopg.OperationalError as error:
-            if self.closed or (error.sqlstate or "").startswith(_SHUTTING_DOWN):
+            if self.closed or (error.sqlstate or "").startswith(SHUTTING_DOWN):
                 self.close()  # of a session that is told to end libpq sees the end only later
                 raise Unreachable(f"{self.where} went away: {' '.join(str(error).split())}") from error
             raise

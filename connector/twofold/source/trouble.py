@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from twofold.errors import START_ANEW, MissingGround, Refused, RunEnded, TwofoldError, Unreachable
-from twofold.source.connection import connect
+from twofold.source.connection import SHUTTING_DOWN, connect
 
 
 class SlotBusy(Unreachable):
@@ -39,8 +39,8 @@ def start_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError:
     )
 
 
-_GOING_AWAY = ("08", "57P")
-"""A connection's end, a shutdown, a crash, a start."""
+_GOING_AWAY = ("08", SHUTTING_DOWN)
+"""With the end of a connection."""
 
 _REMEDIES = {
     "42704": "`twofold init` makes the slot",  # undefined_object

@@ -23,6 +23,8 @@ from twofold.stack import ground, java
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 
 SMALL_JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+PRODUCTION_JVM: Final = ("-Xms512m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")  # fmt: skip
+"""As Kafka's own start script has it, for who measures: the small one saves memory and start time at the price of half of the speed."""
 _READY_TOPIC: Final = "twofold-stack-ready"
 _START_S: Final = 120
 _LOG4J: Final = """\

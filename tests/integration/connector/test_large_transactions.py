@@ -19,18 +19,11 @@ from streaming_source import force
 from twofold.config import load
 from twofold.runner.setup import initialise
 from twofold.stack import KafkaCluster
+from twofold.stack.kafka import PRODUCTION_JVM
 from twofold_avro import wire
 
 LARGE = 5_000_000
 MEMORY_MAX = 300e6
-PRODUCTION_JVM = (
-    "-Xms512m",
-    "-Xmx1g",
-    "-XX:+UseG1GC",
-    "-XX:MaxGCPauseMillis=20",
-    "-XX:InitiatingHeapOccupancyPercent=35",
-)
-"""As Kafka's own start script has it; the local stack's saves memory and costs it half of its speed."""
 PATIENCE_S = 400
 LONG: dict[str, Any] = {"kafka": {"transaction_timeout": 600.0}, "turn": {"idle_progress": 3600.0}}
 """A Kafka transaction may take as long as it takes, and there is none but those that are looked at."""
