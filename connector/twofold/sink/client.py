@@ -124,6 +124,8 @@ class KafkaSettings:
 
 
 QUEUE_FULL, TIMED_OUT, PARTITION_EOF = KafkaError._QUEUE_FULL, KafkaError._TIMED_OUT, KafkaError._PARTITION_EOF
+PURGED = KafkaError._PURGE_QUEUE
+"""What librdkafka says of records that a failed transaction never sent."""
 NOT_ALLOWED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 UNKNOWN_TOPIC = KafkaError.UNKNOWN_TOPIC_OR_PART
 WRONG_STATE, MSG_SIZE_TOO_LARGE, TOPIC_ALREADY_EXISTS, TOPIC_EXCEPTION = (

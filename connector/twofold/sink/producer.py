@@ -24,6 +24,7 @@ from twofold.errors import RunEnded, TwofoldError
 from twofold.sink.batch import Record
 from twofold.sink.client import (
     MSG_SIZE_TOO_LARGE,
+    PURGED,
     QUEUE_FULL,
     TIMED_OUT,
     WRONG_STATE,
@@ -241,6 +242,8 @@ class TransactionalProducer:
 
     def _check_delivered(self) -> None:
         if self._failed is not None:
+            if self._failed.code() == PURGED:  # it was behind the record that made the transaction fail
+                self._check_state()
             raise sort_error(self._failed, f"{self.transactional_id}: delivering rows")
 
     def _flush_slice(self, slice_s: float) -> int:
