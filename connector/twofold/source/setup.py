@@ -139,11 +139,15 @@ def create_slot(
         call = sql.SQL(
             "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', false, {}{})"
         ).format(sql.Literal(slot), sql.Literal(two_phase), sql.SQL(", true") if failover else sql.SQL(""))
-        maker.pgconn.send_query(call.as_bytes(maker))
-        waiting = _wait_watching(maker, watcher, wait_limit_s, on_wait)
-        result = maker.pgconn.get_result()
-        while maker.pgconn.get_result() is not None:
-            pass  # the end of the answer, which leaves the connection idle
+        try:
+            maker.pgconn.send_query(call.as_bytes(maker))
+            waiting = _wait_watching(maker, watcher, wait_limit_s, on_wait)
+            result = maker.pgconn.get_result()
+            while maker.pgconn.get_result() is not None:
+                pass  # the end of the answer, which leaves the connection idle
+        except psycopg.OperationalError as error:  # a question to libpq itself, which `Plain` does not see
+            maker.close()
+            raise start_error(conninfo, slot, error) from error
         if result is None or result.status != pq.ExecStatus.TUPLES_OK:
             refusal = psycopg.errors.error_from_result(result) if result else psycopg.OperationalError("no answer")
             if isinstance(refusal, psycopg.errors.QueryCanceled):

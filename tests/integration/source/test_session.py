@@ -195,6 +195,32 @@ def test_creation_names_whom_it_waits_for_and_gives_up(
         assert prefix in [p.gid for p in identity.prepared_transactions(database)]
 
 
+@pytest.mark.parametrize(
+    ("dies", "limit_s"),
+    [("its process", 30), ("the server", 30), ("the server", 0.1)],
+    ids=["process", "server", "server when it is to give up"],
+)
+def test_a_server_that_goes_away_while_a_slot_is_made_is_said_as_such(
+    own_postgres: Callable[..., PostgresServer], dies: str, limit_s: float
+) -> None:
+    server = own_postgres()
+    with closing(psycopg.connect(server.dsn(), autocommit=True)) as elsewhere:
+        prepare(elsewhere, "in the way", "CREATE TABLE in_the_way (id int)")
+
+    def die(_blockers: object) -> None:
+        if dies == "the server":
+            server.kill()
+            return
+        with closing(psycopg.connect(server.dsn(), autocommit=True)) as other:
+            other.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE query LIKE '%pg_create_logical%' AND pid <> pg_backend_pid()"
+            )
+
+    with pytest.raises(Unreachable, match="went away"):
+        setup.create_slot(server.dsn(), "s", two_phase=True, wait_limit_s=limit_s, on_wait=die)
+
+
 def test_reset_takes_away_what_init_made_and_nothing_else(database: str, prefix: str, writer: Writer) -> None:
     writer.execute(f"CREATE PUBLICATION {prefix}_own FOR ALL TABLES")
     prepare(writer, "open", "INSERT INTO t VALUES (1)")
