@@ -19,9 +19,9 @@ from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner.entries import Origin, ledger_entry, outcome
 from twofold.runner.streamed import CHUNK_BYTES
 from twofold.runner.tables import Tables
-from twofold.runner.waiting import PreparedRows, Rows, Waited
+from twofold.runner.waiting import PreparedRows, Rows
 from twofold.runner.worker import Worker
-from twofold.sink.batch import RowBatch, Settled
+from twofold.sink.batch import RowBatch
 from twofold.sink.publisher import Publisher
 from twofold_avro.records import Commit, Pin, Prepared, PreparedOutcome, Progress
 
@@ -62,7 +62,8 @@ class Carrier:
         self._outcomes: list[PreparedOutcome] = []
         self._ledger: dict[str, Prepared] = {}
         self._committed_at_us = 0
-        self._leaving: list[tuple[Rows, tuple[Settled, ...] | None]] = []
+        self._leaving: list[tuple[Rows, bool]] = []
+        """Each with whether it is published; if not, it is forgotten."""
         self._leaving_bytes = 0
         self._unresolved = {PreparedIdentity(entry.xid, entry.gid): entry for entry in unresolved}
         self.positions = reported
@@ -100,25 +101,25 @@ class Carrier:
         """Those that are kept."""
         return self._prepared.values()
 
-    def produce_waited(self, waited: Waited) -> None:
+    def produce_waited(self, rows: Rows) -> None:
         """The same from the spool, which they leave. A backlog has thousands of small ones: they go to the worker together, at the latest before anything else does."""
-        rows, settled = waited.rows, self._tables.settle(waited.provisional)
+        self._tables.settle(rows.provisional)
         self.group_records += rows.records
         self.group_bytes += rows.bytes
-        self._leaving.append((rows, settled))
+        self._leaving.append((rows, True))
         self._leaving_bytes += rows.bytes
         if self._leaving_bytes > CHUNK_BYTES:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """What leaves the spool: to be published, or to be forgotten, which has nothing to settle."""
+        """What leaves the spool."""
         leaving, self._leaving, self._leaving_bytes = self._leaving, [], 0
 
         def work() -> None:
             gathered = RowBatch()
-            for rows, settled in leaving:
-                if settled is not None:
-                    for batch in rows.batches(settled):
+            for rows, published in leaving:
+                if published:
+                    for batch in rows.batches():
                         gathered.add(batch)
                         if gathered.bytes > CHUNK_BYTES:
                             self._gate.produce(gathered)
@@ -155,7 +156,7 @@ class Carrier:
                 self._submit(lambda: self._publisher.abort(slot), events.PreparedAborted(identity))
             case actions.Forget(identity):
                 if forgotten := self._prepared.pop(identity, None):
-                    self._leaving.append((forgotten.rows, None))
+                    self._leaving.append((forgotten.rows, False))
             case actions.Refuse(what, at_stake, repair, lost):
                 tables = self._tables_of(lost) if lost else ""
                 raise Refused(what, at_stake=at_stake, repair=repair.replace("{tables}", tables))
@@ -188,7 +189,7 @@ class Carrier:
     def _append_staged(self, prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)
         self._outcomes.append(outcome(prepared, commit_lsn, at_us))
-        self.produce_waited(Waited(prepared.rows, prepared.provisional))
+        self.produce_waited(prepared.rows)
 
     def _commit_main(self, action: actions.CommitMain) -> None:
         commit, progress, pins = self._records(

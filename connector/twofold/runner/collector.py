@@ -26,7 +26,7 @@ from twofold.errors import RunEnded
 from twofold.positions import NO_LSN, Lsn, format_lsn
 from twofold.runner.streamed import CHUNK_BYTES, Streams
 from twofold.runner.tables import CHANGED_SHAPE, Facts, Table, Tables
-from twofold.runner.waiting import BatchRows, Collected, PreparedRows, Rows, Waited
+from twofold.runner.waiting import BatchRows, Collected, PreparedRows, Rows
 from twofold.sink.batch import RowBatch
 from twofold.source import messages as m
 from twofold.source.decoder import decode, row_relation
@@ -225,12 +225,12 @@ class Collector:
             raise RunEnded("PostgreSQL ended a transaction with a prepare that began without one")
         self._current = None
         waiting.append(current.batch)
+        waiting.provisional = tuple(table for table in current.tables if not table.committed)
         return self._prepared(
             message,
             rows=waiting,
             changes=current.rows,
             tables=current.tables,
-            provisional=tuple(table for table in current.tables if not table.committed),
             has_messages=current.has_messages,
         )
 
@@ -241,7 +241,6 @@ class Collector:
         rows: Rows,
         changes: int,
         tables: dict[Table, None],
-        provisional: tuple[Table, ...],
         has_messages: bool,
     ) -> Collected:
         identity = message.identity
@@ -254,11 +253,10 @@ class Collector:
             message.prepare_ts_us,
             rows,
             tuple(topics),
-            provisional,
             gids.parse(identity.gid),
         )
         by_rule = f"a rule of prepared.rules parks gid {identity.gid}" if self._parks(identity.gid) else None
-        by_shape = CHANGED_SHAPE if provisional else None
+        by_shape = CHANGED_SHAPE if rows.provisional else None
         park_reason = next(filter(None, [by_rule, by_shape, *(table.park_reason for table in tables)]), None)
         event = PrepareRead(identity, message.prepare_lsn, message.end_lsn, changes, park_reason)
         return Collected(event, at_us=message.prepare_ts_us, prepared=prepared)
@@ -272,10 +270,9 @@ class Collector:
             return
         streamed.end(Facts(message.xid, message.commit_ts_us, transaction_id, None))
         rows = streamed.changes
-        waited = Waited(streamed, streamed.provisional)
         yield Collected(
             PlainRead(1 if rows else 0, rows, message.end_lsn),
-            waited=waited if rows else None,
+            waited=streamed if rows else None,
             at_us=message.commit_ts_us,
         )
 
@@ -289,7 +286,6 @@ class Collector:
             rows=streamed,
             changes=streamed.changes,
             tables=streamed.tables,
-            provisional=streamed.provisional,
             has_messages=streamed.has_messages,
         )
 

@@ -11,14 +11,14 @@ On kill -9, and when the connection is lost, all of it comes again from the firs
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from struct import Struct
 from typing import Any
 
 from twofold.errors import RunEnded
 from twofold.positions import Lsn
 from twofold.runner.tables import Described, Facts, Table, Tables
-from twofold.sink.batch import Record, RowBatch, Settled
+from twofold.sink.batch import Record, RowBatch
 from twofold.source import messages as m
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool, Waiting
@@ -131,7 +131,7 @@ class Streamed:
     def provisional(self) -> tuple[Table, ...]:
         return tuple({table: None for made in self._made.values() for table in made.provisional})
 
-    def batches(self, settled: Iterable[Settled] = ()) -> Iterator[RowBatch]:  # noqa: ARG002  (its tables know)
+    def batches(self) -> Iterator[RowBatch]:
         assert self._facts is not None, "the transaction has ended"
         header = self._facts.header()
         for chunk in self._waiting.chunks():
@@ -175,9 +175,8 @@ class Streamed:
                 self._all_tables.message(said, wal_start, facts, header, ts_ms, batch)
             elif subxid not in self._gone:
                 table = tables[number]
-                assert table.ids is not None, "rows are published when their shapes are registered"
                 lists = batch.lists(table.topic, table.partitions)
-                header.finish(records, at, at + count, table.shape.oid, table.ids, lists)
+                header.finish(records, at, at + count, table.shape.oid, table.registered_ids, lists)
             at += count
         batch.bytes = len(chunk)
         return batch

@@ -2,7 +2,7 @@
 
 A relation's shape is *committed* once its schema is registered and its topic pinned. That happens when a row of a transaction that is certain to be committed is met, and never within a prepared one:
 a ROLLBACK PREPARED cannot take a registered schema back. A prepared transaction that meets another shape is encoded with provisional schema ids and parked; when it commits, `settle` registers
-the schemas and tells which ids to put in their place.
+the schemas, whose ids are put in their place.
 
 Used by the thread that reads. Asks the catalog, the registry and Kafka only when a shape is new, never for a row.
 """
@@ -18,7 +18,7 @@ from twofold import __version__
 from twofold.backfill.chunk import Copying
 from twofold.backfill.place import Place
 from twofold.errors import Refused, RunEnded
-from twofold.sink.batch import RowBatch, Settled
+from twofold.sink.batch import RowBatch
 from twofold.sink.registry import Registry, key_subject, value_subject
 from twofold.sink.topics import Topics, Wanted
 from twofold.source import messages as m
@@ -73,6 +73,11 @@ class Table:
     @property
     def committed(self) -> bool:
         return self.ids is not None
+
+    @property
+    def registered_ids(self) -> tuple[int, int]:
+        assert self.ids is not None, "rows are published when their shapes are registered"
+        return self.ids
 
     @property
     def park_reason(self) -> str | None:
@@ -203,13 +208,11 @@ class Tables:
             self._commit(table)
         return table
 
-    def settle(self, tables: Iterable[Table]) -> tuple[Settled, ...]:
-        """A prepared transaction that met these tables is committed: register what is not, and say what its rows' provisional ids stand for."""
-        settled = []
+    def settle(self, tables: Iterable[Table]) -> None:
+        """A transaction that met these tables is committed: register what is not."""
         for table in tables:
-            key_id, value_id = table.ids or self._commit(table)
-            settled.append(Settled(table.topic, table.provisional_id, key_id, value_id, table.partitions))
-        return tuple(settled)
+            if not table.committed:
+                self._commit(table)
 
     def await_messages(self) -> int:
         """The id of their schema, which is registered when the first is met."""

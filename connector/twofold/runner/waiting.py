@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from twofold.bridge.events import Event
@@ -26,20 +25,16 @@ class Rows(Protocol):
     @property
     def bytes(self) -> int: ...
 
-    def batches(self, settled: Iterable[Settled] = ()) -> Iterator[RowBatch]:
-        """In order; may be read more than once. `settled`: those of `provisional` tables."""
+    @property
+    def provisional(self) -> tuple[Table, ...]:
+        """The tables whose shape was not committed when rows of them were encoded: it is, before `batches`."""
+        ...
+
+    def batches(self) -> Iterator[RowBatch]:
+        """In order; may be read more than once."""
         ...
 
     def drop(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Waited:
-    """Rows that may go to the main producer now."""
-
-    rows: Rows
-    provisional: tuple[Table, ...]
-    """The tables whose shape was not committed when rows of them were encoded."""
 
 
 class BatchRows:
@@ -49,6 +44,7 @@ class BatchRows:
         self._waiting = waiting
         self.records = 0
         self.bytes = 0
+        self.provisional: tuple[Table, ...] = ()
 
     def append(self, batch: RowBatch) -> None:
         """The caller does not touch it any more."""
@@ -56,7 +52,11 @@ class BatchRows:
         self.bytes += batch.bytes
         self._waiting.append(batch.to_bytes())
 
-    def batches(self, settled: Iterable[Settled] = ()) -> Iterator[RowBatch]:
+    def batches(self) -> Iterator[RowBatch]:
+        settled = [
+            Settled(table.topic, table.provisional_id, *table.registered_ids, table.partitions)
+            for table in self.provisional
+        ]
         for chunk in self._waiting.chunks():
             batch = RowBatch.from_bytes(chunk)
             batch.settle(settled)
@@ -74,8 +74,6 @@ class PreparedRows(NamedTuple):
     prepared_at_us: int
     rows: Rows
     topics: tuple[str, ...]
-    provisional: tuple[Table, ...]
-    """The tables whose shape was not committed when its rows were encoded."""
     parsed: ParsedGid
     """What the gid says."""
 
@@ -90,7 +88,7 @@ class Collected(NamedTuple):
     event: Event
     batch: RowBatch | None = None
     """Rows for the main producer, to be produced before what the event leads to."""
-    waited: Waited | None = None
+    waited: Rows | None = None
     """The same, from the spool."""
     at_us: int = 0
     """The source's time of the commit, prepare or rollback."""

@@ -47,8 +47,7 @@ class Gate:
 
 
 class Tables:
-    def settle(self, tables: object) -> tuple[()]:
-        return ()
+    def settle(self, tables: object) -> None: ...
 
     def take_pins(self) -> dict[str, Any]:
         return {}
@@ -81,7 +80,7 @@ class Stage:
         batch.lists(TOPIC, 2)[1].extend({"key": b"k", "value": value} for value in values)
         batch.bytes = size
         rows.append(batch)
-        self.carrier.stage(PreparedRows(identity, Lsn(xid), 0, rows, (TOPIC,), (), gids.parse("x")))
+        self.carrier.stage(PreparedRows(identity, Lsn(xid), 0, rows, (TOPIC,), gids.parse("x")))
         return identity
 
     def commit(self, *identities: PreparedIdentity) -> None:

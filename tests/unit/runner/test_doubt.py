@@ -18,7 +18,7 @@ from twofold.spool import Spool
 def prepared(tmp_path: Path) -> PreparedRows:
     rows = BatchRows(Spool(tmp_path, memory_max=0, disk_max=0).new())
     rows.records = 3
-    return PreparedRows(PreparedIdentity(7, "it's"), Lsn(1000), 100_000_000, rows, ("p.public.t",), (), ParsedGid())
+    return PreparedRows(PreparedIdentity(7, "it's"), Lsn(1000), 100_000_000, rows, ("p.public.t",), ParsedGid())
 
 
 def test_it_is_said_once_and_again_at_twice_the_age(prepared: PreparedRows, caplog: pytest.LogCaptureFixture) -> None:
