@@ -174,15 +174,17 @@ class Bench:
 
         def write_on() -> None:
             began = time.monotonic()
-            while time.monotonic() - began < LATENCY_SECONDS:
-                time.sleep(0.05)
-                with self.writer.commit() as tx:
-                    for name in names:
-                        tx.upsert(name, {"id": self.writer.sequence % 500, "v": "x"})
-                committed[self.writer.sequence] = time.time()
-            while not self.applied or self.applied[-1][0].cut.sequence < self.writer.sequence:
-                time.sleep(0.1)
-            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                while time.monotonic() - began < LATENCY_SECONDS:
+                    time.sleep(0.05)
+                    with self.writer.commit() as tx:
+                        for name in names:
+                            tx.upsert(name, {"id": self.writer.sequence % 500, "v": "x"})
+                    committed[self.writer.sequence] = time.time()
+                while not self.applied or self.applied[-1][0].cut.sequence < self.writer.sequence:
+                    time.sleep(0.1)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)  # the job's end, also where the writer failed
 
         writing = threading.Thread(target=write_on)
         writing.start()

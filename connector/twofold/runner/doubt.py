@@ -43,7 +43,7 @@ class Doubts:
         commit, rollback = statements(prepared.identity.gid)
         return (
             f"in doubt too long: {prepared.identity.gid} (xid {prepared.identity.xid}, database {self._database}) is prepared for {age_s:.0f} s (prepared.doubt_warning:"
-            f" {self._threshold_s:g} s), holds {max(0, read_lsn - prepared.prepare_lsn)} bytes of WAL, {prepared.rows.records} rows in {', '.join(prepared.topics) or 'no topic'};"
+            f" {self._threshold_s:g} s), holds at least {max(0, read_lsn - prepared.prepare_lsn)} bytes of WAL, {prepared.rows.records} rows in {', '.join(prepared.topics) or 'no topic'};"
             f" twofold status names its owner, who ends it: {commit} or {rollback}"
         )
 
