@@ -54,8 +54,8 @@ _U32 = Struct(">I")
 _I32 = Struct(">i")
 _U64 = Struct(">Q")
 _I64 = Struct(">q")
-_BEGIN = Struct(">QqI")
-_END = Struct(">QQq")
+_BEGIN = Struct(">xQqI")
+_COMMIT = Struct(">xBQQq")
 _TWO_PHASE = Struct(">QQqI")
 
 _REPLICA_IDENTITIES: dict[int, ReplicaIdentity] = {
@@ -68,6 +68,10 @@ _REPLICA_IDENTITIES: dict[int, ReplicaIdentity] = {
 
 def decode(payload: bytes, *, in_stream: bool) -> Message:
     """Decode one message: the payload of one XLogData, without its header."""
+    if payload[:1] == b"B":
+        return _begin(payload)
+    if payload[:1] == b"C":
+        return _commit(payload)
     cursor = _Cursor(payload)
     tag = cursor.u8("the message's tag")
     if (plain := _PLAIN.get(tag)) is not None:
@@ -103,7 +107,7 @@ class _Cursor:
         self.at = end
         return value
 
-    def numbers(self, form: Struct, *whats: str) -> tuple[Any, ...]:
+    def numbers(self, form: Struct, whats: tuple[str, ...]) -> tuple[Any, ...]:
         """Several in a row, read at once."""
         end = self.at + form.size
         if end > len(self.data):
@@ -163,40 +167,55 @@ class _Cursor:
             raise MalformedMessage(f"{len(self.data) - self.at} bytes are left over", offset=self.at)
 
 
-def _begin(cursor: _Cursor) -> Begin:
-    lsn, ts, xid = cursor.numbers(_BEGIN, "commit_lsn", "commit_ts", "xid")
+def _whole(payload: bytes, form: Struct, whats: tuple[str, ...]) -> tuple[Any, ...]:
+    """A message of numbers alone, at once: of small transactions these are two of three."""
+    if len(payload) != form.size:
+        cursor = _Cursor(payload)
+        cursor.u8("the message's tag")
+        cursor.numbers(Struct(form.format.replace("x", "")), whats)
+        cursor.end()
+    return form.unpack(payload)
+
+
+def _begin(payload: bytes) -> Begin:
+    lsn, ts, xid = _whole(payload, _BEGIN, ("commit_lsn", "commit_ts", "xid"))
     return Begin(lsn, ts + POSTGRES_EPOCH_US, xid)
 
 
-def _commit(cursor: _Cursor) -> Commit:
-    cursor.flags("flags", 0)
-    lsn, end_lsn, ts = cursor.numbers(_END, "commit_lsn", "end_lsn", "commit_ts")
+def _commit(payload: bytes) -> Commit:
+    flags, lsn, end_lsn, ts = _whole(payload, _COMMIT, ("flags", "commit_lsn", "end_lsn", "commit_ts"))
+    if flags:
+        raise MalformedMessage(f"flags {flags:#04x} has unknown bits", offset=1)
     return Commit(lsn, end_lsn, ts + POSTGRES_EPOCH_US)
 
 
-def _two_phase(cursor: _Cursor, verb: str) -> tuple[Lsn, Lsn, int, PreparedIdentity]:
+_PREPARE_FIELDS = ("prepare_lsn", "end_lsn", "prepare_ts", "xid")
+_OUTCOME_FIELDS = ("commit_lsn", "end_lsn", "commit_ts", "xid")
+
+
+def _two_phase(cursor: _Cursor, fields: tuple[str, ...]) -> tuple[Lsn, Lsn, int, PreparedIdentity]:
     """What all messages about a prepared transaction but its rollback say, in one order: where the record starts and ends, when it was written, and of whom it is."""
-    lsn, end_lsn, ts, xid = cursor.numbers(_TWO_PHASE, f"{verb}_lsn", "end_lsn", f"{verb}_ts", "xid")
+    lsn, end_lsn, ts, xid = cursor.numbers(_TWO_PHASE, fields)
     return lsn, end_lsn, ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, cursor.text("gid"))
 
 
 def _begin_prepare(cursor: _Cursor) -> BeginPrepare:
-    return BeginPrepare(*_two_phase(cursor, "prepare"))
+    return BeginPrepare(*_two_phase(cursor, _PREPARE_FIELDS))
 
 
 def _prepare(cursor: _Cursor) -> Prepare:
     cursor.flags("flags", 0)
-    return Prepare(*_two_phase(cursor, "prepare"))
+    return Prepare(*_two_phase(cursor, _PREPARE_FIELDS))
 
 
 def _stream_prepare(cursor: _Cursor) -> StreamPrepare:
     cursor.flags("flags", 0)
-    return StreamPrepare(*_two_phase(cursor, "prepare"))
+    return StreamPrepare(*_two_phase(cursor, _PREPARE_FIELDS))
 
 
 def _commit_prepared(cursor: _Cursor) -> CommitPrepared:
     cursor.flags("flags", 0)
-    return CommitPrepared(*_two_phase(cursor, "commit"))
+    return CommitPrepared(*_two_phase(cursor, _OUTCOME_FIELDS))
 
 
 def _rollback_prepared(cursor: _Cursor) -> RollbackPrepared:
@@ -326,8 +345,6 @@ def _message(cursor: _Cursor, xid: int | None) -> LogicalMessage:
 
 
 _PLAIN: dict[int, Callable[[_Cursor], Message]] = {
-    ord("B"): _begin,
-    ord("C"): _commit,
     ord("b"): _begin_prepare,
     ord("P"): _prepare,
     ord("K"): _commit_prepared,

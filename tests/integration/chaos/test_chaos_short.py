@@ -43,8 +43,7 @@ PLANTED = (
 )
 """The others are in tests/unit/chaos, on a short history."""
 
-# Slow until it has been seen to pass with other tests beside it a few times: then it belongs to `make test`.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_nothing_is_lost_doubled_torn_or_out_of_order_under_faults(
