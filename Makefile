@@ -12,7 +12,7 @@ export UV_PYTHON_DOWNLOADS := never
 
 .PHONY: help
 help: ## Show this.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ready ## The story of two-phase commit, on this machine, in two minutes.
@@ -76,6 +76,10 @@ bench: ready ## Twofold beside pg_recvlogical and Debezium: backlogs drained. QU
 .PHONY: bench-latency
 bench-latency: ready ## From COMMIT and COMMIT PREPARED to what a consumer sees, beside Debezium.
 	@PYTHONPATH=benchmarks $(BIN)/python -m bench.latency $(ARGS)
+
+.PHONY: bench-mirror
+bench-mirror: ready ## Spark's part: the mirror beside a plain foreachBatch MERGE, small batches, latency. ARGS='1000000 100000 growth' adds a part.
+	@PYTHONPATH=tests $(BIN)/python benchmarks/mirror.py $(ARGS)
 
 .PHONY: screenshots
 screenshots: ready ## The status page in Chromium, which must be on PATH: tested, and its pictures in dist/screenshots.
