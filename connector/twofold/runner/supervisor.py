@@ -72,15 +72,26 @@ def supervise(
             _log.warning("the run has ended (%s: %s); recovering in %.1f s", type(error).__name__, error, wait_s)
             standing_by = None
             observer.ended(error, wait_s)
+            _cut_tracebacks(error)
             if isinstance(error, Outlasted):
                 patience = min(patience * 4, PATIENCE_MAX)
             if isinstance(error, StreamUnclear):
                 source = config.source.model_copy(update={"streaming": "off"})
                 config = config.model_copy(update={"source": source})
-        # A client of Kafka that hangs in a cycle (a traceback's frames) keeps its threads and connections until there is so much garbage that Python looks for it: through a long outage one an attempt.
+        # A client of Kafka that hangs in a cycle keeps its threads and connections until there is so much garbage that Python looks for it: through a long outage one an attempt.
         gc.collect()
         stop.wait(wait_s)
         backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+
+
+def _cut_tracebacks(error: BaseException) -> None:
+    """Let go of the run: its frames hold its clients of Kafka, and the error is not ours alone. confluent-kafka keeps one for good in whose wake a client is closed and fails."""
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is not None and each.__traceback__ is not None:
+            each.__traceback__ = None
+            left += [each.__cause__, each.__context__]
 
 
 def _end_holder(config: Config) -> None:
