@@ -85,7 +85,7 @@ def supervise(
 
 
 def _cut_tracebacks(error: BaseException) -> None:
-    """Let go of the run: its frames hold its clients of Kafka, and the error is not ours alone. confluent-kafka keeps one for good in whose wake a client is closed and fails."""
+    """Let go of the run: its frames hold its clients of Kafka, and the error is not ours alone. One in whose wake a client was closed and failed was seen to be kept for good, by nothing that Python knows."""
     left: list[BaseException | None] = [error]
     while left:
         each = left.pop()
