@@ -66,8 +66,8 @@ def topics_of(reader: Consumer, prefix: str) -> list[str]:
     return sorted(name for name in reader.list_topics(timeout=30).topics if name.startswith(f"{prefix}."))
 
 
-def read_all(bootstrap: str, decode: Decode, topics: Iterable[str], within_s: float = 120) -> list[Record]:
-    """All that a read_committed reader gets now, in the order of place."""
+def read_all(bootstrap: str, decode: Decode, topics: Iterable[str], patience_s: float = 120) -> list[Record]:
+    """All that a read_committed reader gets now, in the order of place; an error if nothing comes for so long."""
     reader = consumer(bootstrap)
     try:
         known = reader.list_topics(timeout=30).topics
@@ -75,11 +75,12 @@ def read_all(bootstrap: str, decode: Decode, topics: Iterable[str], within_s: fl
         reader.assign(places)
         found: list[Record] = []
         ended: set[tuple[str, int]] = set()
-        deadline = time.monotonic() + within_s
+        deadline = time.monotonic() + patience_s
         while len(ended) < len(places):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not read to the end: {sorted({(p.topic, p.partition) for p in places} - ended)}")
             for message in reader.consume(5000, 0.2):
+                deadline = time.monotonic() + patience_s
                 place, error = (message.topic() or "", message.partition() or 0), message.error()
                 if error is None:
                     key, value = decode(message.key()), decode(message.value())
