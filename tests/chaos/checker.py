@@ -19,6 +19,10 @@ from chaos.checks import History, check
 from chaos.reading import avro, consumer, read_all, topics_of
 
 
+KEPT_MAX = 1_000_000
+"""Rows. Writing down an hour's takes more memory than reading it."""
+
+
 def gather(bootstrap: str, registry: str, prefix: str, folder: Path) -> History:
     """All there is, once every partition can be read to where the commit records say that it goes."""
     decode = avro(registry)
@@ -54,7 +58,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="write the history here, for a second look")
     options = parser.parse_args()
     history = gather(options.bootstrap, options.registry, options.prefix, options.journal)
-    if options.keep:
+    if options.keep and len(history.rows) < KEPT_MAX:
         options.keep.write_bytes(pickle.dumps(history))
     violations = check(history)
     for violation in violations[:20]:
