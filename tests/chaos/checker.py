@@ -18,7 +18,6 @@ from chaos import journal
 from chaos.checks import History, check
 from chaos.reading import avro, consumer, read_all, topics_of
 
-
 KEPT_MAX = 1_000_000
 """Rows. Writing down an hour's takes more memory than reading it."""
 

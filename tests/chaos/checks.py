@@ -198,13 +198,14 @@ def _exactly_once(history: History, transactions: Mapping[str, Transaction]) -> 
     for name in committed & set(entries):
         if not by_mark[name]:
             yield Violation("lost", f"transaction {name}, committed in the source, is not there", tuple(map(str, entries[name].ops[:SHOWN])))  # fmt: skip
+    partitions = Counter(topic for topic, _ in {(row.topic, row.partition) for row in history.rows})
     for name, found in by_mark.items():
         if len(found) > 1:
             yield Violation("doubled", f"transaction {name} is there {len(found)} times", show(r for t in found for r in t.rows))  # fmt: skip
         if name not in committed and found:
             yield Violation("rolled back", f"transaction {name} is visible and was never committed", show(found[0].rows))  # fmt: skip
         elif found and name in entries:
-            yield from _same(history, found[0], entries[name].ops)
+            yield from _same(history, found[0], entries[name].ops, partitions)
 
 
 def _told(journal: Journal, committed: Set[str]) -> Iterator[Violation]:
@@ -218,9 +219,11 @@ def _told(journal: Journal, committed: Set[str]) -> Iterator[Violation]:
             yield Violation("source", f"{name} was told that it is rolled back, and the source has it")
 
 
-def _same(history: History, transaction: Transaction, ops: Sequence[Op]) -> Iterator[Violation]:
+def _same(
+    history: History, transaction: Transaction, ops: Sequence[Op], partitions: Mapping[str, int]
+) -> Iterator[Violation]:
     """Row by row, in the transaction's own order. Rows of a keyless table whose load is under way may come with the load instead."""
-    yield from _truncates(history, transaction)
+    yield from _truncates(transaction, partitions)
     seen = _changes(transaction)
     orders = [row.value["transaction"]["total_order"] for row in seen]
     if len(set(orders)) < len(orders):
@@ -248,12 +251,11 @@ def _changes(transaction: Transaction) -> list[Record]:
     return list(seen.values())
 
 
-def _truncates(history: History, transaction: Transaction) -> Iterator[Violation]:
+def _truncates(transaction: Transaction, partitions: Mapping[str, int]) -> Iterator[Violation]:
     found: dict[tuple[str, int], list[Record]] = defaultdict(list)
     for row in transaction.rows:
         if row.value["op"] == "t":
             found[row.topic, row.value["transaction"]["total_order"]].append(row)
-    partitions = Counter(topic for topic, _ in {(r.topic, r.partition) for r in history.rows}) if found else Counter()
     for (topic, _), rows in found.items():
         where = {row.partition for row in rows}
         if len(where) < partitions[topic]:
