@@ -59,8 +59,10 @@ class Table:
     topic: str
     partitions: int
     plan: RowPlan
+    provisional_key_id: int
+    """Stands for its key schema's id in rows that were encoded before it was committed: the same in all versions of a table, and the id itself once that is known."""
     provisional_id: int
-    """Stands for its schemas' ids in rows that were encoded before it was committed."""
+    """The same for its envelope's."""
     in_backfill: Collection[str]
     """The topics of all tables that are."""
     ids: tuple[int, int] | None = None
@@ -130,6 +132,7 @@ class Tables:
         """The last that was told and is not committed yet."""
         self._message_schema_id: int | None = None
         self._provisional_id = FIRST_PROVISIONAL_ID
+        self._provisional_key_ids: dict[str, int] = {}
         self.messages_topic = f"{prefix}.messages"
         self._unwritten_pins: dict[str, Pin] = {}
         self._load_first = load_first
@@ -258,8 +261,11 @@ class Tables:
         pin = self._pins.get(topic)
         partitions = 1 if shape.keyless else pin.partitions if pin else self._partitions
         self._provisional_id += 1
-        plan = self._plan(shape, partitions, self._provisional_id, self._provisional_id)
-        table = Table(shape, topic, partitions, plan, self._provisional_id, self.in_backfill)
+        # The key's id is part of what chooses a row's partition. Were it another for each version, a key's rows before and after an ALTER in one transaction would not lie in one list, in their order.
+        known = pin.key_schema_id if pin else None
+        key_id = known or self._provisional_key_ids.setdefault(topic, self._provisional_id)
+        plan = self._plan(shape, partitions, key_id, self._provisional_id)
+        table = Table(shape, topic, partitions, plan, key_id, self._provisional_id, self.in_backfill)
         if pin and pin.value_schema_id == self._registry.known_id(value_subject(topic), self._envelope(shape)):
             self._commit(table, value_id=pin.value_schema_id)
         return table

@@ -22,6 +22,7 @@ class Settled:
     """A table whose schemas were registered after its rows had been encoded with a provisional id."""
 
     topic: str
+    provisional_key_id: int
     provisional_id: int
     key_id: int
     value_id: int
@@ -94,7 +95,7 @@ class RowBatch:
                 continue
             for records in lists:
                 for record in records:
-                    record["key"] = _with_id(record["key"], table.provisional_id, table.key_id)
+                    record["key"] = _with_id(record["key"], table.provisional_key_id, table.key_id)
                     record["value"] = _with_id(record["value"], table.provisional_id, table.value_id)
             self._topics[table.topic] = _distributed(lists, table.partitions)
 

@@ -158,6 +158,32 @@ def test_a_table_that_is_changed_in_a_prepared_transaction(outcome: str, connect
     assert ("more" in rows[3]) == (outcome == "COMMIT")
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["a table that was there", "a new table"])
+def test_rows_of_one_key_before_and_after_a_change_stay_in_their_order(known: bool, connector: Maker) -> None:
+    """In one prepared transaction: what its rows' schemas are called until it is committed must not come between them."""
+    here = connector(source={"backfill": False})
+    make = ("CREATE TABLE changed (id int PRIMARY KEY)", f"ALTER PUBLICATION {here.prefix} ADD TABLE changed")
+    rows = "INSERT INTO changed SELECT generate_series(1, 30)"
+    change = ("ALTER TABLE changed ADD COLUMN more int", "UPDATE changed SET more = 1")
+    again = ("ALTER TABLE changed ADD COLUMN most int", "UPDATE changed SET more = 2")
+    with here.carrying():
+        here.sql(*make)
+        if known:
+            here.sql(rows)
+            here.caught_up()
+        here.prepare("g", *(() if known else (rows,)), "UPDATE changed SET id = id", *change, *again)
+        wait_until(lambda: in_ledger(here, "g") == "parked")
+        here.sql("COMMIT PREPARED 'g'")
+        here.caught_up()
+        topics = here.everything()
+    orders: dict[int, list[int]] = {}
+    for s in topics.rows:
+        if s.topic == here.table("changed") and gid_of(s) == "g":
+            orders.setdefault(s.key["id"], []).append(s.value["transaction"]["total_order"])
+    assert len(orders) == 30
+    assert all(len(found) == (3 if known else 4) and found == sorted(found) for found in orders.values())
+
+
 def test_rows_of_a_changed_table_are_parked_over_a_restart(connector: Maker) -> None:
     """The new shape is met again in the prepared transaction, before anything was committed with it."""
     here = connector()

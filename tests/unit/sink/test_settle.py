@@ -32,7 +32,7 @@ def batch_of(rows: list[int | None], partitions: int) -> RowBatch:
 def test_rows_of_a_key_are_where_a_registered_row_would_be(partitions: int, made_with: int) -> None:
     rows = [1, 2, 3, 4, 5, 1, 2, None, 3, 1, None, None, 4, 1, 5]
     batch = batch_of(rows, made_with)
-    batch.settle([Settled("t", PROVISIONAL, KEY, VALUE, partitions)])
+    batch.settle([Settled("t", PROVISIONAL, PROVISIONAL, KEY, VALUE, partitions)])
     seen: dict[int, list[int]] = defaultdict(list)
     for _, partition, records in batch.partitions():
         places = [int(record["value"][5:]) for record in records]
@@ -56,7 +56,7 @@ def test_tombstones_follow_and_other_ids_stay() -> None:
         {"key": wire.frame(PROVISIONAL, b"k"), "value": wire.frame(5, b"old shape")},
         {"key": wire.frame(PROVISIONAL, b"k"), "value": None},
     ]
-    batch.settle([Settled("t", PROVISIONAL, KEY, VALUE, 1), Settled("other", PROVISIONAL + 1, 1, 1, 1)])
+    batch.settle([Settled("t", PROVISIONAL, PROVISIONAL, KEY, VALUE, 1), Settled("other", PROVISIONAL + 1, PROVISIONAL + 1, 1, 1, 1)])
     assert list(batch.partitions()) == [
         (
             "t",
