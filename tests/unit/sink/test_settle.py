@@ -56,7 +56,12 @@ def test_tombstones_follow_and_other_ids_stay() -> None:
         {"key": wire.frame(PROVISIONAL, b"k"), "value": wire.frame(5, b"old shape")},
         {"key": wire.frame(PROVISIONAL, b"k"), "value": None},
     ]
-    batch.settle([Settled("t", PROVISIONAL, PROVISIONAL, KEY, VALUE, 1), Settled("other", PROVISIONAL + 1, PROVISIONAL + 1, 1, 1, 1)])
+    batch.settle(
+        [
+            Settled("t", PROVISIONAL, PROVISIONAL, KEY, VALUE, 1),
+            Settled("other", PROVISIONAL + 1, PROVISIONAL + 1, 1, 1, 1),
+        ]
+    )
     assert list(batch.partitions()) == [
         (
             "t",
