@@ -18,7 +18,7 @@ from twofold import __version__
 from twofold.backfill.chunk import Copying
 from twofold.backfill.place import Place
 from twofold.errors import Refused, RunEnded
-from twofold.sink.batch import RowBatch
+from twofold.sink.batch import PROVISIONAL_KEY_ID, RowBatch
 from twofold.sink.registry import Registry, key_subject, value_subject
 from twofold.sink.topics import Topics, Wanted
 from twofold.source import messages as m
@@ -47,10 +47,6 @@ class Facts:
         return TransactionHeader(self.xid, self.ts_us, self.transaction_id, self.gid)
 
 
-FIRST_PROVISIONAL_ID = 0x7F00_0000
-"""No registry's ids come near it."""
-
-
 @dataclass(slots=True, eq=False)
 class Table:
     """One version of a published table."""
@@ -59,10 +55,8 @@ class Table:
     topic: str
     partitions: int
     plan: RowPlan
-    provisional_key_id: int
-    """Stands for its key schema's id in rows that were encoded before it was committed: the same in all versions of a table, and the id itself once that is known."""
     provisional_id: int
-    """The same for its envelope's."""
+    """Stands for its envelope schema's id in rows that were encoded before it was committed."""
     in_backfill: Collection[str]
     """The topics of all tables that are."""
     ids: tuple[int, int] | None = None
@@ -131,8 +125,7 @@ class Tables:
         self._uncommitted: dict[str, Table] = {}
         """The last that was told and is not committed yet."""
         self._message_schema_id: int | None = None
-        self._provisional_id = FIRST_PROVISIONAL_ID
-        self._provisional_key_ids: dict[str, int] = {}
+        self._provisional_id = PROVISIONAL_KEY_ID  # envelopes' follow it
         self.messages_topic = f"{prefix}.messages"
         self._unwritten_pins: dict[str, Pin] = {}
         self._load_first = load_first
@@ -262,10 +255,9 @@ class Tables:
         partitions = 1 if shape.keyless else pin.partitions if pin else self._partitions
         self._provisional_id += 1
         # The key's id is part of what chooses a row's partition. Were it another for each version, a key's rows before and after an ALTER in one transaction would not lie in one list, in their order.
-        known = pin.key_schema_id if pin else None
-        key_id = known or self._provisional_key_ids.setdefault(topic, self._provisional_id)
+        key_id = (pin.key_schema_id if pin else None) or PROVISIONAL_KEY_ID
         plan = self._plan(shape, partitions, key_id, self._provisional_id)
-        table = Table(shape, topic, partitions, plan, key_id, self._provisional_id, self.in_backfill)
+        table = Table(shape, topic, partitions, plan, self._provisional_id, self.in_backfill)
         if pin and pin.value_schema_id == self._registry.known_id(value_subject(topic), self._envelope(shape)):
             self._commit(table, value_id=pin.value_schema_id)
         return table

@@ -54,9 +54,7 @@ class BatchRows:
 
     def batches(self) -> Iterator[RowBatch]:
         settled = [
-            Settled(
-                table.topic, table.provisional_key_id, table.provisional_id, *table.registered_ids, table.partitions
-            )
+            Settled(table.topic, table.provisional_id, *table.registered_ids, table.partitions)
             for table in self.provisional
         ]
         for chunk in self._waiting.chunks():

@@ -13,6 +13,9 @@ from typing import Any
 
 from twofold_avro import wire
 
+PROVISIONAL_KEY_ID = 0x7F00_0000
+"""Stands for the id of a key's schema that is not registered yet, whatever its table and the table's version; no registry's ids come near it."""
+
 Record = dict[str, Any]
 """`{"key": bytes | None, "value": bytes | None}`."""
 
@@ -22,7 +25,6 @@ class Settled:
     """A table whose schemas were registered after its rows had been encoded with a provisional id."""
 
     topic: str
-    provisional_key_id: int
     provisional_id: int
     key_id: int
     value_id: int
@@ -95,7 +97,7 @@ class RowBatch:
                 continue
             for records in lists:
                 for record in records:
-                    record["key"] = _with_id(record["key"], table.provisional_key_id, table.key_id)
+                    record["key"] = _with_id(record["key"], PROVISIONAL_KEY_ID, table.key_id)
                     record["value"] = _with_id(record["value"], table.provisional_id, table.value_id)
             self._topics[table.topic] = _distributed(lists, table.partitions)
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from twofold.sink.batch import RowBatch, Settled
+from twofold.sink.batch import PROVISIONAL_KEY_ID, RowBatch, Settled
 from twofold_avro import wire
 
 PROVISIONAL, KEY, VALUE = 0x7F00_0001, 7, 9
@@ -22,7 +22,7 @@ def batch_of(rows: list[int | None], partitions: int) -> RowBatch:
             for records in lists:
                 records.append({"key": None, "value": value})
             continue
-        framed = wire.frame(PROVISIONAL, b"%d" % key)
+        framed = wire.frame(PROVISIONAL_KEY_ID, b"%d" % key)
         lists[wire.partition_of(framed, partitions)].append({"key": framed, "value": value})
     return batch
 
@@ -32,7 +32,7 @@ def batch_of(rows: list[int | None], partitions: int) -> RowBatch:
 def test_rows_of_a_key_are_where_a_registered_row_would_be(partitions: int, made_with: int) -> None:
     rows = [1, 2, 3, 4, 5, 1, 2, None, 3, 1, None, None, 4, 1, 5]
     batch = batch_of(rows, made_with)
-    batch.settle([Settled("t", PROVISIONAL, PROVISIONAL, KEY, VALUE, partitions)])
+    batch.settle([Settled("t", PROVISIONAL, KEY, VALUE, partitions)])
     seen: dict[int, list[int]] = defaultdict(list)
     for _, partition, records in batch.partitions():
         places = [int(record["value"][5:]) for record in records]
@@ -53,15 +53,10 @@ def test_tombstones_follow_and_other_ids_stay() -> None:
     batch = RowBatch()
     lists = batch.lists("t", 1)
     lists[0] += [
-        {"key": wire.frame(PROVISIONAL, b"k"), "value": wire.frame(5, b"old shape")},
-        {"key": wire.frame(PROVISIONAL, b"k"), "value": None},
+        {"key": wire.frame(PROVISIONAL_KEY_ID, b"k"), "value": wire.frame(5, b"old shape")},
+        {"key": wire.frame(PROVISIONAL_KEY_ID, b"k"), "value": None},
     ]
-    batch.settle(
-        [
-            Settled("t", PROVISIONAL, PROVISIONAL, KEY, VALUE, 1),
-            Settled("other", PROVISIONAL + 1, PROVISIONAL + 1, 1, 1, 1),
-        ]
-    )
+    batch.settle([Settled("t", PROVISIONAL, KEY, VALUE, 1), Settled("other", PROVISIONAL + 1, 1, 1, 1)])
     assert list(batch.partitions()) == [
         (
             "t",
