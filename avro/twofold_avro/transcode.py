@@ -252,6 +252,9 @@ ENDING_OF_SNAPSHOT = b"\0\x08true"
 """No gid, and whether the row is of a snapshot."""
 
 
+NOTHING = b"\0\0\0\0"
+
+
 @cython.final
 @cython.cclass
 class TransactionHeader:
@@ -297,54 +300,77 @@ class TransactionHeader:
 
     def finish(
         self,
-        records: list[dict[str, bytes | None]],
-        start: int,
-        end: int,
+        packed: bytes,
         relation: int,
         ids: tuple[int, int],
         lists: list[list[dict[str, bytes | None]]],
     ) -> None:
-        """Make a part of `records`, all of one relation, whole, count the changes in their order, and append them to their partitions' lists: one without a key to all.
+        """Make what a `Packer` gave of records of one relation whole, count the changes in their order, and append them to their partitions' lists: one without a key to all.
 
         `ids` are the schemas' of key and value, whatever was known of them when the rows were encoded.
         """
-        i: cython.Py_ssize_t
-        record: dict[str, bytes | None]
+        src: cython.p_uchar = packed
+        at: cython.Py_ssize_t = 0
+        end: cython.Py_ssize_t = len(packed)
+        size: cython.Py_ssize_t
         w: Writer = Writer()
         partitions = len(lists)
         key_id: cython.longlong = ids[0]
         key_frame: bytes = frame_header(ids[0])
         value_frame: bytes = frame_header(ids[1])
-        for i in range(start, end):
-            record = records[i]
-            value = record["value"]
-            if value is not None:
-                record["value"] = self._finished(w, value, value_frame, relation)
-            key = record["key"]
+        ordinal: cython.longlong = self.of_table.get(relation, 0)
+        key: bytes | None
+        value: bytes | None
+        while at < end:
+            key = value = None
+            size = be32(src, at) - 1
+            at += 4
+            if size >= 0:
+                if be32(src, at + 1) == key_id:
+                    key = src[at : at + size]
+                else:
+                    w.whole(key_frame)
+                    w.copy(src, at + FRAME_BYTES, size - FRAME_BYTES)
+                    key = w.taken()
+                at += size
+            size = be32(src, at) - 1
+            at += 4
+            if size >= 0:
+                self.total += 1
+                ordinal += 1
+                value = self._finished(w, src, at, at + size - 4, value_frame, ordinal)
+                at += size
+            record: dict[str, bytes | None] = {"key": key, "value": value}
             if key is not None:
-                if be32(key, 1) != key_id:
-                    key = key_frame + key[FRAME_BYTES:]
-                    record["key"] = key
                 lists[partition_of(key, partitions)].append(record)
             else:
                 for of_partition in lists:
                     of_partition.append(record)
+        self.of_table[relation] = ordinal
 
     @cython.cfunc
-    def _finished(self, w: Writer, value: bytes, frame: bytes, relation: int) -> bytes:
-        """The last four bytes say where the origin belongs; behind that place are the lsn, the op with ts_ms, and the rest."""
-        src: cython.p_uchar = value
-        end: cython.Py_ssize_t = len(value) - 4
-        origin_at: cython.Py_ssize_t = be32(src, end)
+    def _finished(
+        self,
+        w: Writer,
+        src: cython.p_uchar,
+        start: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        frame: bytes,
+        ordinal: cython.longlong,
+    ) -> bytes:
+        """The four bytes at its end say where the origin belongs; behind that place are the lsn, the op with ts_ms, and the rest."""
+        origin_at: cython.Py_ssize_t = start + be32(src, end)
         ending_at: cython.Py_ssize_t = after_long(src, origin_at)
         block_at: cython.Py_ssize_t = after_long(src, ending_at + 3)
         w.whole(frame)
-        w.copy(src, FRAME_BYTES, origin_at - FRAME_BYTES)
+        w.copy(src, start + FRAME_BYTES, origin_at - start - FRAME_BYTES)
         w.whole(self.origin)
         w.copy(src, origin_at, ending_at - origin_at)
         w.whole(self.ending)
         w.copy(src, ending_at, block_at - ending_at)
-        self.count(w, relation)
+        w.whole(self.block)
+        w.long(self.total)
+        w.long(ordinal)
         w.copy(src, block_at, end - block_at)
         return w.taken()
 
@@ -360,6 +386,40 @@ class TransactionHeader:
         w.whole(self.block)
         w.long(self.total)
         w.long(ordinal)
+
+
+@cython.final
+@cython.cclass
+class Packer:
+    """Rows of transactions in progress as bytes, for `TransactionHeader.finish`. Its buffer is kept: one for each megabyte would cost more than what is written into it."""
+
+    writer: Writer
+
+    def __init__(self) -> None:
+        self.writer = Writer()
+
+    def pack(self, records: list[dict[str, bytes | None]], start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> bytes:
+        """A part of `records`: of each its key and its value, behind their sizes, which are one more than they are: 0 is None."""
+        record: dict[str, bytes | None]
+        i: cython.Py_ssize_t
+        for i in range(start, end):
+            record = records[i]
+            self._put(record["key"])
+            self._put(record["value"])
+        return self.writer.taken()
+
+    @cython.cfunc
+    def _put(self, data: bytes | None) -> None:
+        w: Writer = self.writer
+        if data is None:
+            w.whole(NOTHING)
+            return
+        size: cython.Py_ssize_t = len(data) + 1
+        w.byte(size >> 24 & 0xFF)
+        w.byte(size >> 16 & 0xFF)
+        w.byte(size >> 8 & 0xFF)
+        w.byte(size & 0xFF)
+        w.whole(data)
 
 
 @cython.final

@@ -25,7 +25,8 @@ from twofold.bridge.events import (
 from twofold.errors import RunEnded
 from twofold.positions import NO_LSN, Lsn, format_lsn
 from twofold.runner.streamed import CHUNK_BYTES, Streams
-from twofold.runner.tables import CHANGED_SHAPE, Facts, Table, Tables
+from twofold.runner.table import CHANGED_SHAPE, Facts, Table
+from twofold.runner.tables import Tables
 from twofold.runner.waiting import BatchRows, Collected, PreparedRows, Rows
 from twofold.sink.batch import RowBatch
 from twofold.source import messages as m

@@ -21,7 +21,8 @@ from twofold.positions import NO_LSN
 from twofold.runner.carrier import Carrier
 from twofold.runner.newcomers import Newcomers
 from twofold.runner.observer import Backfill
-from twofold.runner.tables import IN_BACKFILL, Tables
+from twofold.runner.table import IN_BACKFILL
+from twofold.runner.tables import Tables
 from twofold.sink.wishes import Wishes
 
 _log = logging.getLogger(__name__)

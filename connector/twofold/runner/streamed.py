@@ -17,12 +17,13 @@ from typing import Any
 
 from twofold.errors import RunEnded
 from twofold.positions import Lsn
-from twofold.runner.tables import Described, Facts, Table, Tables
+from twofold.runner.table import Described, Facts, Table
+from twofold.runner.tables import Tables
 from twofold.sink.batch import Record, RowBatch
 from twofold.source import messages as m
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool, Waiting
-from twofold_avro.transcode import TransactionHeader
+from twofold_avro.transcode import Packer, TransactionHeader
 
 CHUNK_BYTES = 1 << 20
 REST_BYTES = 1 << 16
@@ -36,11 +37,12 @@ _PLACE = Struct(">II")
 class Streamed:
     """One transaction in progress; its rows are `Rows` once `end` was called."""
 
-    def __init__(self, waiting: Waiting, tables: Tables) -> None:
+    def __init__(self, waiting: Waiting, tables: Tables, packer: Packer) -> None:
         self._waiting = waiting
+        self._packer = packer
         self._all_tables = tables
         self._header = TransactionHeader.later()
-        self._runs: list[list[int]] = []
+        self._runs: list[list[Any]] = []
         self._chunk: list[Record] = []
         self._chunk_bytes = 0
         self._tables: dict[Table, int] = {}
@@ -87,8 +89,7 @@ class Streamed:
         assert message.xid is not None
         self._all_tables.await_messages()
         self._run = None
-        self._runs.append([message.xid, _MESSAGE, 1, message.lsn, wal_start, ts_ms])
-        self._chunk.append({"key": message.prefix.encode(), "value": message.content})
+        self._runs.append([message.xid, _MESSAGE, 0, message.lsn, wal_start, ts_ms, message.prefix, message.content])
         self._made.setdefault(message.xid, _Made()).count(1)
         self.has_messages = True
         self._took(len(message.content))
@@ -159,25 +160,30 @@ class Streamed:
             self._spool()
 
     def _spool(self) -> None:
-        if self._chunk:
-            self._waiting.append(marshal.dumps((self._runs, self._chunk)))
+        if self._runs:
+            self._waiting.append(marshal.dumps(list(self._packed())))
         self._runs, self._chunk, self._chunk_bytes, self._run = [], [], 0, None
 
+    def _packed(self) -> Iterator[tuple[object, ...]]:
+        """Each run with its records."""
+        at = 0
+        for subxid, number, count, *place in self._runs:
+            behind = at + count
+            yield subxid, number, self._packer.pack(self._chunk, at, behind), *place
+            at = behind
+
     def _batch(self, chunk: bytes, facts: Facts, header: TransactionHeader) -> RowBatch:
-        runs: list[list[int]]
-        records: list[Any]
-        runs, records = marshal.loads(chunk)  # noqa: S302  (written by this process into a file without a name)
-        batch, tables, at = RowBatch(), list(self._tables), 0
-        for subxid, number, count, *place in runs:
+        runs: list[tuple[Any, ...]] = marshal.loads(chunk)  # noqa: S302  (written by this process into a file without a name)
+        batch, tables = RowBatch(), list(self._tables)
+        for subxid, number, packed, *place in runs:
             if number == _MESSAGE:
-                lsn, wal_start, ts_ms = place
-                said = m.LogicalMessage(True, Lsn(lsn), records[at]["key"].decode(), records[at]["value"], subxid)
+                lsn, wal_start, ts_ms, prefix, content = place
+                said = m.LogicalMessage(True, Lsn(lsn), prefix, content, subxid)
                 self._all_tables.message(said, wal_start, facts, header, ts_ms, batch)
             elif subxid not in self._gone:
                 table = tables[number]
                 lists = batch.lists(table.topic, table.partitions)
-                header.finish(records, at, at + count, table.shape.oid, table.registered_ids, lists)
-            at += count
+                header.finish(packed, table.shape.oid, table.registered_ids, lists)
         batch.bytes = len(chunk)
         return batch
 
@@ -209,6 +215,7 @@ class Streams:
     def __init__(self, tables: Tables, spool: Spool) -> None:
         self._tables = tables
         self._spool = spool
+        self._packer = Packer()
         self._streamed: dict[int, Streamed] = {}
         self.block: Streamed | None = None
         """Rows that come now are of this one."""
@@ -218,7 +225,7 @@ class Streams:
         match message:
             case m.StreamStart(xid):
                 if xid not in self._streamed:
-                    self._streamed[xid] = Streamed(self._spool.new(), self._tables)
+                    self._streamed[xid] = Streamed(self._spool.new(), self._tables, self._packer)
                 self.block = self._streamed[xid]
             case m.StreamStop() if self.block is not None:
                 self.block.rest()

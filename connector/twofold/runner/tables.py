@@ -10,14 +10,15 @@ Used by the thread that reads. Asks the catalog, the registry and Kafka only whe
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
 
 from twofold import __version__
 from twofold.backfill.chunk import Copying
 from twofold.backfill.place import Place
-from twofold.errors import Refused, RunEnded
+from twofold.errors import RunEnded
+from twofold.runner.table import Described, Facts, Table, key_changed, key_id_changed, misread_columns
 from twofold.sink.batch import PROVISIONAL_KEY_ID, RowBatch
 from twofold.sink.registry import Registry, key_subject, value_subject
 from twofold.sink.topics import Topics, Wanted
@@ -28,69 +29,6 @@ from twofold_avro.records import Message, MessageBody, Pin, Source, Transaction
 from twofold_avro.schemas import canonical, envelope_schema, fixed, key_schema, misread
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, ServerConstants, TransactionHeader
-
-CHANGED_SHAPE = "it changes a table's definition"
-IN_BACKFILL = "it touches a table in backfill"
-KEYLESS = "it touches a table without a message key"
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What all changes of one transaction share."""
-
-    xid: int | None
-    ts_us: int
-    transaction_id: str | None
-    gid: str | None
-
-    def header(self) -> TransactionHeader:
-        return TransactionHeader(self.xid, self.ts_us, self.transaction_id, self.gid)
-
-
-@dataclass(slots=True, eq=False)
-class Table:
-    """One version of a published table."""
-
-    shape: TableShape
-    topic: str
-    partitions: int
-    plan: RowPlan
-    provisional_id: int
-    """Stands for its envelope schema's id in rows that were encoded before it was committed."""
-    in_backfill: Collection[str]
-    """The topics of all tables that are."""
-    ids: tuple[int, int] | None = None
-    """Of key and envelope, once committed."""
-    keyless: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.keyless = self.shape.keyless
-
-    @property
-    def committed(self) -> bool:
-        return self.ids is not None
-
-    @property
-    def registered_ids(self) -> tuple[int, int]:
-        assert self.ids is not None, "rows are published when their shapes are registered"
-        return self.ids
-
-    @property
-    def park_reason(self) -> str | None:
-        """Why a prepared transaction that touches it must not be opened."""
-        if not self.committed:
-            return CHANGED_SHAPE
-        if self.topic in self.in_backfill:
-            return IN_BACKFILL
-        return KEYLESS if self.keyless else None
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """What a Relation message said, and the how manieth it was."""
-
-    table: Table
-    number: int
 
 
 class Tables:
@@ -270,14 +208,14 @@ class Tables:
         key = key_schema(shape, self._prefix)
         key_text = None if key is None else canonical(key)
         if pin is not None and pin.key_schema != key_text:
-            raise _key_changed(shape)
+            raise key_changed(shape)
         if pin is not None:
             partitions = pin.partitions
         elif partitions is None:
             partitions = self._topics.ensure([_wanted(table)])[topic]
         key_id = None if key_text is None else self._registry.register(key_subject(topic), key_text)
         if pin is not None and pin.key_schema_id != key_id:
-            raise _key_id_changed(shape, pin.key_schema_id, key_id)
+            raise key_id_changed(shape, pin.key_schema_id, key_id)
         if value_id is None:
             value_id = self._register_envelope(shape, topic)
         table.partitions = partitions
@@ -334,7 +272,7 @@ class Tables:
         new = json.loads(text)
         for version in self._registry.versions(subject):
             if columns := misread(json.loads(version), new):
-                raise _misread(shape, columns)
+                raise misread_columns(shape, columns)
         return self._registry.register(subject, text)
 
     def _envelope(self, shape: TableShape) -> str:
@@ -358,32 +296,4 @@ class Tables:
 
 def _wanted(table: Table) -> Wanted:
     """Its topic."""
-    return Wanted(table.topic, "table", table.partitions, table=_name(table.shape), keyless=table.shape.keyless)
-
-
-def _name(shape: TableShape) -> str:
-    return f"{shape.schema}.{shape.table}"
-
-
-def _key_changed(shape: TableShape) -> Refused:
-    return Refused(
-        f"the message key of table {_name(shape)} is not what it was",
-        at_stake="rows of one key would lie in two partitions, and their order would be lost",
-        repair=f"start the topic anew: twofold backfill start {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
-    )
-
-
-def _key_id_changed(shape: TableShape, was: int | None, now: int | None) -> Refused:
-    return Refused(
-        f"the registry knows the message key of table {_name(shape)} by id {now}, and it was {was}",
-        at_stake="the id is part of the key's bytes: rows of one key would lie in two partitions, and their order would be lost",
-        repair=f"restore the registry with its former ids, or start the topic anew: twofold backfill start {_name(shape)}",
-    )
-
-
-def _misread(shape: TableShape, columns: list[str]) -> Refused:
-    return Refused(
-        f"table {_name(shape)}: the type of {', '.join(columns)} has changed so that readers of the new schema would take the values written before for others",
-        at_stake="a decimal's new scale, for one, moves the point in every row that is in the topic already; no registry notices",
-        repair=f"delete the table's topic and the registry's subject of its values, then have both made anew: twofold backfill start {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
-    )
+    return Wanted(table.topic, "table", table.partitions, table=table.name, keyless=table.shape.keyless)

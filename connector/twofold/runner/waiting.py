@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from twofold.bridge.events import Event
 from twofold.gids import ParsedGid
 from twofold.positions import Lsn, PreparedIdentity
-from twofold.runner.tables import Table
+from twofold.runner.table import Table
 from twofold.sink.batch import RowBatch, Settled
 from twofold.spool import Waiting
 

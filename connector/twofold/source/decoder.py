@@ -16,6 +16,7 @@ from typing import Any
 
 from twofold.errors import MalformedMessage
 from twofold.positions import Lsn, PreparedIdentity
+from twofold.source.cursor import POSTGRES_EPOCH_US, Cursor
 from twofold.source.messages import (
     Begin,
     BeginPrepare,
@@ -46,17 +47,10 @@ from twofold.source.messages import (
 )
 from twofold_avro.shapes import ReplicaIdentity
 
-POSTGRES_EPOCH_US = 946_684_800_000_000
-"""2000-01-01, from which PostgreSQL counts, in microseconds of the Unix epoch."""
-
-_U16 = Struct(">H")
-_U32 = Struct(">I")
-_I32 = Struct(">i")
-_U64 = Struct(">Q")
-_I64 = Struct(">q")
 _BEGIN = Struct(">xQqI")
 _COMMIT = Struct(">xBQQq")
 _TWO_PHASE = Struct(">QQqI")
+_U32 = Struct(">I")
 
 _REPLICA_IDENTITIES: dict[int, ReplicaIdentity] = {
     ord("d"): "default",
@@ -72,7 +66,7 @@ def decode(payload: bytes, *, in_stream: bool) -> Message:
         return _begin(payload)
     if payload[:1] == b"C":
         return _commit(payload)
-    cursor = _Cursor(payload)
+    cursor = Cursor(payload)
     tag = cursor.u8("the message's tag")
     if (plain := _PLAIN.get(tag)) is not None:
         message = plain(cursor)
@@ -90,87 +84,10 @@ def row_relation(payload: bytes, in_stream: bool) -> int:
     return oid
 
 
-class _Cursor:
-    """Reads forward through one payload; each read names what it wanted, for the error."""
-
-    __slots__ = ("at", "data")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-
-    def _fixed(self, form: Struct, what: str) -> int:
-        end = self.at + form.size
-        if end > len(self.data):
-            raise MalformedMessage(f"the message ends within {what}", offset=self.at)
-        value: int = form.unpack_from(self.data, self.at)[0]
-        self.at = end
-        return value
-
-    def numbers(self, form: Struct, whats: tuple[str, ...]) -> tuple[Any, ...]:
-        """Several in a row, read at once."""
-        end = self.at + form.size
-        if end > len(self.data):
-            for what, letter in zip(whats, form.format.lstrip(">"), strict=True):
-                self._fixed(Struct(">" + letter), what)
-        values = form.unpack_from(self.data, self.at)
-        self.at = end
-        return values
-
-    def u8(self, what: str) -> int:
-        if self.at >= len(self.data):
-            raise MalformedMessage(f"the message ends before {what}", offset=self.at)
-        self.at += 1
-        return self.data[self.at - 1]
-
-    def u16(self, what: str) -> int:
-        return self._fixed(_U16, what)
-
-    def u32(self, what: str) -> int:
-        return self._fixed(_U32, what)
-
-    def i32(self, what: str) -> int:
-        return self._fixed(_I32, what)
-
-    def lsn(self, what: str) -> Lsn:
-        return Lsn(self._fixed(_U64, what))
-
-    def time(self, what: str) -> int:
-        return self._fixed(_I64, what) + POSTGRES_EPOCH_US
-
-    def counted(self, what: str) -> bytes:
-        size = self.u32(f"the length of {what}")
-        if size > len(self.data) - self.at:
-            raise MalformedMessage(f"{what} is said to have {size} bytes and the message ends before", offset=self.at)
-        self.at += size
-        return self.data[self.at - size : self.at]
-
-    def text(self, what: str) -> str:
-        """A string in UTF-8 that ends with a zero byte."""
-        start, end = self.at, self.data.find(b"\0", self.at)
-        if end < 0:
-            raise MalformedMessage(f"{what} has no end", offset=start)
-        self.at = end + 1
-        try:
-            return self.data[start:end].decode()
-        except UnicodeDecodeError as error:
-            raise MalformedMessage(f"{what} is not UTF-8", offset=start + error.start) from None
-
-    def flags(self, what: str, known: int) -> int:
-        value = self.u8(what)
-        if value & ~known:
-            raise MalformedMessage(f"{what} {value:#04x} has unknown bits", offset=self.at - 1)
-        return value
-
-    def end(self) -> None:
-        if self.at != len(self.data):
-            raise MalformedMessage(f"{len(self.data) - self.at} bytes are left over", offset=self.at)
-
-
 def _whole(payload: bytes, form: Struct, whats: tuple[str, ...]) -> tuple[Any, ...]:
     """A message of numbers alone, at once: of small transactions these are two of three."""
     if len(payload) != form.size:
-        cursor = _Cursor(payload)
+        cursor = Cursor(payload)
         cursor.u8("the message's tag")
         cursor.numbers(Struct(form.format.replace("x", "")), whats)
         cursor.end()
@@ -193,32 +110,32 @@ _PREPARE_FIELDS = ("prepare_lsn", "end_lsn", "prepare_ts", "xid")
 _OUTCOME_FIELDS = ("commit_lsn", "end_lsn", "commit_ts", "xid")
 
 
-def _two_phase(cursor: _Cursor, fields: tuple[str, ...]) -> tuple[Lsn, Lsn, int, PreparedIdentity]:
+def _two_phase(cursor: Cursor, fields: tuple[str, ...]) -> tuple[Lsn, Lsn, int, PreparedIdentity]:
     """What all messages about a prepared transaction but its rollback say, in one order: where the record starts and ends, when it was written, and of whom it is."""
     lsn, end_lsn, ts, xid = cursor.numbers(_TWO_PHASE, fields)
     return lsn, end_lsn, ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, cursor.text("gid"))
 
 
-def _begin_prepare(cursor: _Cursor) -> BeginPrepare:
+def _begin_prepare(cursor: Cursor) -> BeginPrepare:
     return BeginPrepare(*_two_phase(cursor, _PREPARE_FIELDS))
 
 
-def _prepare(cursor: _Cursor) -> Prepare:
+def _prepare(cursor: Cursor) -> Prepare:
     cursor.flags("flags", 0)
     return Prepare(*_two_phase(cursor, _PREPARE_FIELDS))
 
 
-def _stream_prepare(cursor: _Cursor) -> StreamPrepare:
+def _stream_prepare(cursor: Cursor) -> StreamPrepare:
     cursor.flags("flags", 0)
     return StreamPrepare(*_two_phase(cursor, _PREPARE_FIELDS))
 
 
-def _commit_prepared(cursor: _Cursor) -> CommitPrepared:
+def _commit_prepared(cursor: Cursor) -> CommitPrepared:
     cursor.flags("flags", 0)
     return CommitPrepared(*_two_phase(cursor, _OUTCOME_FIELDS))
 
 
-def _rollback_prepared(cursor: _Cursor) -> RollbackPrepared:
+def _rollback_prepared(cursor: Cursor) -> RollbackPrepared:
     cursor.flags("flags", 0)
     return RollbackPrepared(
         cursor.lsn("prepare_end_lsn"),
@@ -229,36 +146,36 @@ def _rollback_prepared(cursor: _Cursor) -> RollbackPrepared:
     )
 
 
-def _stream_start(cursor: _Cursor) -> StreamStart:
+def _stream_start(cursor: Cursor) -> StreamStart:
     return StreamStart(cursor.u32("xid"), bool(cursor.flags("first_segment", 1)))
 
 
-def _stream_stop(_: _Cursor) -> StreamStop:
+def _stream_stop(_: Cursor) -> StreamStop:
     return StreamStop()
 
 
-def _stream_commit(cursor: _Cursor) -> StreamCommit:
+def _stream_commit(cursor: Cursor) -> StreamCommit:
     xid = cursor.u32("xid")
     cursor.flags("flags", 0)
     return StreamCommit(xid, cursor.lsn("commit_lsn"), cursor.lsn("end_lsn"), cursor.time("commit_ts"))
 
 
-def _stream_abort(cursor: _Cursor) -> StreamAbort:
+def _stream_abort(cursor: Cursor) -> StreamAbort:
     xid, subxid = cursor.u32("xid"), cursor.u32("subxid")
     if cursor.at == len(cursor.data):
         return StreamAbort(xid, subxid)
     return StreamAbort(xid, subxid, cursor.lsn("abort_lsn"), cursor.time("abort_ts"))
 
 
-def _origin(cursor: _Cursor) -> Origin:
+def _origin(cursor: Cursor) -> Origin:
     return Origin(cursor.lsn("origin_lsn"), cursor.text("the origin's name"))
 
 
-def _schema(cursor: _Cursor) -> str:
+def _schema(cursor: Cursor) -> str:
     return cursor.text("the schema's name") or "pg_catalog"
 
 
-def _relation(cursor: _Cursor, xid: int | None) -> Relation:
+def _relation(cursor: Cursor, xid: int | None) -> Relation:
     oid, schema, table = cursor.u32("oid"), _schema(cursor), cursor.text("the table's name")
     setting = cursor.u8("the replica identity")
     if (identity := _REPLICA_IDENTITIES.get(setting)) is None:
@@ -267,23 +184,23 @@ def _relation(cursor: _Cursor, xid: int | None) -> Relation:
     return Relation(oid, schema, table, identity, columns, xid)
 
 
-def _column(cursor: _Cursor) -> RelationColumn:
+def _column(cursor: Cursor) -> RelationColumn:
     in_identity = bool(cursor.flags("the column's flags", 1))
     name = cursor.text("the column's name")
     return RelationColumn(name, cursor.u32("the type's oid"), cursor.i32("the type's modifier"), in_identity)
 
 
-def _type(cursor: _Cursor, xid: int | None) -> Type:
+def _type(cursor: Cursor, xid: int | None) -> Type:
     return Type(cursor.u32("oid"), _schema(cursor), cursor.text("the type's name"), xid)
 
 
-def _insert(cursor: _Cursor, xid: int | None) -> Insert:
+def _insert(cursor: Cursor, xid: int | None) -> Insert:
     relation = cursor.u32("the relation's oid")
     _expect_new(cursor, cursor.u8("the new row's tag"))
     return Insert(relation, _row(cursor), xid)
 
 
-def _update(cursor: _Cursor, xid: int | None) -> Update:
+def _update(cursor: Cursor, xid: int | None) -> Update:
     relation = cursor.u32("the relation's oid")
     tag = cursor.u8("a row's tag")
     key = old = None
@@ -297,7 +214,7 @@ def _update(cursor: _Cursor, xid: int | None) -> Update:
     return Update(relation, key, old, _row(cursor), xid)
 
 
-def _delete(cursor: _Cursor, xid: int | None) -> Delete:
+def _delete(cursor: Cursor, xid: int | None) -> Delete:
     relation = cursor.u32("the relation's oid")
     tag = cursor.u8("the old row's tag")
     if tag == ord("K"):
@@ -307,16 +224,16 @@ def _delete(cursor: _Cursor, xid: int | None) -> Delete:
     raise MalformedMessage(f"an old row starts with K or O, not {bytes((tag,))!r}", offset=cursor.at - 1)
 
 
-def _expect_new(cursor: _Cursor, tag: int) -> None:
+def _expect_new(cursor: Cursor, tag: int) -> None:
     if tag != ord("N"):
         raise MalformedMessage(f"a new row starts with N, not {bytes((tag,))!r}", offset=cursor.at - 1)
 
 
-def _row(cursor: _Cursor) -> Row:
+def _row(cursor: Cursor) -> Row:
     return tuple([_value(cursor) for _ in range(cursor.u16("the number of columns"))])
 
 
-def _value(cursor: _Cursor) -> Value:
+def _value(cursor: Cursor) -> Value:
     kind = cursor.u8("a value's kind")
     if kind == ord("t"):
         return Text(cursor.counted("a value"))
@@ -329,7 +246,7 @@ def _value(cursor: _Cursor) -> Value:
     raise MalformedMessage(f"no value is of kind {bytes((kind,))!r}", offset=cursor.at - 1)
 
 
-def _truncate(cursor: _Cursor, xid: int | None) -> Truncate:
+def _truncate(cursor: Cursor, xid: int | None) -> Truncate:
     count = cursor.u32("the number of relations")
     flags = cursor.flags("flags", 3)
     if count * _U32.size > len(cursor.data) - cursor.at:
@@ -338,13 +255,13 @@ def _truncate(cursor: _Cursor, xid: int | None) -> Truncate:
     return Truncate(relations, bool(flags & 1), bool(flags & 2), xid)
 
 
-def _message(cursor: _Cursor, xid: int | None) -> LogicalMessage:
+def _message(cursor: Cursor, xid: int | None) -> LogicalMessage:
     transactional = bool(cursor.flags("flags", 1))
     lsn, prefix = cursor.lsn("lsn"), cursor.text("the prefix")
     return LogicalMessage(transactional, lsn, prefix, cursor.counted("the content"), xid)
 
 
-_PLAIN: dict[int, Callable[[_Cursor], Message]] = {
+_PLAIN: dict[int, Callable[[Cursor], Message]] = {
     ord("b"): _begin_prepare,
     ord("P"): _prepare,
     ord("K"): _commit_prepared,
@@ -358,7 +275,7 @@ _PLAIN: dict[int, Callable[[_Cursor], Message]] = {
 }
 """Messages that look the same inside and outside of a stream block."""
 
-_STREAMABLE: dict[int, Callable[[_Cursor, int | None], Message]] = {
+_STREAMABLE: dict[int, Callable[[Cursor, int | None], Message]] = {
     ord("R"): _relation,
     ord("Y"): _type,
     ord("I"): _insert,

@@ -26,7 +26,7 @@ from psycopg import pq, sql
 from twofold.errors import MalformedMessage, MissingGround, RunEnded, TwofoldError
 from twofold.positions import NO_LSN, Lsn, format_lsn
 from twofold.source.connection import Plain, connect
-from twofold.source.decoder import POSTGRES_EPOCH_US
+from twofold.source.cursor import POSTGRES_EPOCH_US
 from twofold.source.trouble import skipped_publication, start_error, stream_error
 
 Streaming: TypeAlias = Literal["off", "on", "parallel"]

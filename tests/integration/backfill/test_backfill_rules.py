@@ -19,7 +19,7 @@ from twofold.backfill.plan import Drop, Memory, Snapshot
 from twofold.config import load
 from twofold.runner.report import backfills, look
 from twofold.runner.setup import initialise
-from twofold.runner.tables import Table
+from twofold.runner.table import Table
 from twofold.stack import PostgresServer
 
 TABLES = (

@@ -227,8 +227,9 @@ def test_rows_of_a_transaction_in_progress_become_what_they_would_have_been(ids:
         records.append(truncates[0])
         lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
         header = module.TransactionHeader(XID, TS_US, f"{XID}:0/1", "a gid")
-        header.finish(records, 0, 2, OID, (KEY_ID, VALUE_ID), lists)
-        header.finish(records, 2, len(records), OID, (KEY_ID, VALUE_ID), lists)
+        packer = module.Packer()
+        header.finish(packer.pack(records, 0, 2), OID, (KEY_ID, VALUE_ID), lists)
+        header.finish(packer.pack(records, 2, len(records)), OID, (KEY_ID, VALUE_ID), lists)
         assert lists == expected
 
 
