@@ -237,9 +237,17 @@ class BackfillConfig(_Part):
 class TurnConfig(_Part):
     """Limits of one turn of the loop."""
 
-    rows: int = Field(20_000, ge=1, description="Rows after which a turn is closed at the next transaction's end.")
+    rows: int = Field(
+        20_000,
+        ge=1,
+        description="Rows after which a turn is closed at the next transaction's end; while Kafka still commits the one before, up to four times as many are gathered.",
+    )
     bytes: int = Field(16 << 20, ge=1, description="Bytes after which a turn is closed at the next transaction's end.")
-    time: float = Field(0.5, gt=0, description="Longest time before a turn is closed while there is more to read.")
+    time: float = Field(
+        0.5,
+        gt=0,
+        description="Longest time before a turn is closed while there is more to read and Kafka is not at work on the one before.",
+    )
     idle_progress: float = Field(
         10, gt=0, description="With nothing to do, how often the position follows PostgreSQL's, so that no WAL is held."
     )

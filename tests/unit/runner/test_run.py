@@ -8,6 +8,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from twofold.bridge import Event, events
+from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
 from twofold.runner.observer import Silent
 from twofold.runner.run import Run
@@ -25,3 +27,34 @@ def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where:
     with pytest.raises(MalformedMessage) as ended:
         Run(**parts, stop=threading.Event()).go(Silent())
     assert (str(ended.value), ended.value.exit_status) == ("column c of public.t: no boolean at byte 17", 7)
+
+
+@pytest.mark.parametrize(
+    ("committing", "rows", "size", "full"),
+    [
+        (False, 99, 0, False),
+        (False, 100, 0, True),
+        (True, 100, 0, False),
+        (True, 399, 0, False),
+        (True, 400, 0, True),
+        (True, 99, 1000, True),
+    ],
+)
+def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
+    monkeypatch: pytest.MonkeyPatch, committing: bool, rows: int, size: int, full: bool
+) -> None:
+    names = "session collector worker loading timers doubts"
+    state = MagicMock(in_flight=("one",) if committing else ())
+    carrier = MagicMock(group_records=rows, group_bytes=size)
+    parts: Any = {name: MagicMock() for name in names.split()}
+    run = Run(
+        **parts,
+        state=state,
+        carrier=carrier,
+        limits=TurnConfig.model_validate({"rows": 100, "bytes": 1000}),
+        stop=threading.Event(),
+    )
+    taken: list[Event] = []
+    monkeypatch.setattr(run, "_take", taken.append)
+    run._end_turn_if_full()
+    assert taken == ([events.TurnFull()] if full else [])
