@@ -10,7 +10,7 @@ import click
 from twofold.config import load
 
 
-@click.group(help="Show or check the configuration.\n\nExample: twofold config check -c bank.toml")
+@click.group(help="Show or check the configuration.\n\nExample: twofold -c bank.toml config check")
 def command() -> None:
     pass
 
@@ -24,13 +24,14 @@ def show(config_file: Path | None) -> None:
 
 
 @command.command(
-    help="Read the configuration and name every mistake in it; contacts no server.\n\nExample: twofold config check"
+    help="Read the configuration and say whether it is usable; contacts no server.\n\nExample: twofold config check"
 )
 @click.pass_obj
 def check(config_file: Path | None) -> None:
-    from twofold.runner.ground import kafka_settings, registry_settings  # noqa: PLC0415  (loads the clients)
+    from twofold.runner.ground import kafka_settings, registry_settings, topic_policy  # noqa: PLC0415  (loads the clients)
+    from twofold.runner.setup import wanted_publication  # noqa: PLC0415
 
     config = load(config_file)
-    kafka_settings(config)
-    registry_settings(config)
+    for reads in (lambda c: c.conninfo, wanted_publication, kafka_settings, topic_policy, registry_settings):
+        reads(config)
     click.echo(f"configuration of connector {config.name} is usable")

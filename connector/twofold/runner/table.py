@@ -84,7 +84,7 @@ def key_changed(shape: TableShape) -> Refused:
     return Refused(
         f"the message key of table {_name(shape)} is not what it was",
         at_stake="rows of one key would lie in two partitions, and their order would be lost",
-        repair=f"start the topic anew: twofold backfill start {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
+        repair=f"{'delete its topic (without a key it has one partition), then' if shape.keyless else 'start the topic anew:'} twofold backfill start {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
     )
 
 

@@ -211,7 +211,9 @@ def _check(w: Wanted, topic: _Found, policy: TopicPolicy) -> None:
             f"the topic {w.name} has {topic.partitions} partitions, and must have {expected}"
             + (" as before" if w.pinned else ""),
             at_stake="rows of one key would lie in two partitions, and their order would be lost",
-            repair=f"{w.reload} (it starts the table's topic anew)"
+            repair=f"delete the topic {w.name} (a table without a message key has one partition), then {w.reload}"
+            if w.keyless
+            else f"{w.reload} (it starts the table's topic anew)"
             if w.kind == "table"
             else f"delete the topic {w.name} if nothing was written to it, or choose another prefix",
         )

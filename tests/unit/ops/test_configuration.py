@@ -99,6 +99,9 @@ def test_a_connection_string_that_libpq_does_not_take_is_told_without_it(
         ("TWOFOLD_KAFKA__OPTIONS", '{"acks": "1"}', "acks"),
         ("TWOFOLD_KAFKA__OPTIONS", '{"sasl.password": hunter2}', "JSON"),
         ("TWOFOLD_REGISTRY__PASSWORD_FILE", "/nowhere", "/nowhere"),
+        ("TWOFOLD_SOURCE__PASSWORD_FILE", "/nowhere", "/nowhere"),
+        ("TWOFOLD_SOURCE__TABLES", '["accounts"]', "accounts"),
+        ("TWOFOLD_KAFKA__REPLICATION", "1", "kafka.min_insync_replicas"),
     ],
 )
 def test_config_check_names_what_would_break_a_promise_and_what_cannot_be_read(
@@ -106,6 +109,7 @@ def test_config_check_names_what_would_break_a_promise_and_what_cannot_be_read(
 ) -> None:
     (tmp_path / "kafka.toml").write_text("")
     monkeypatch.setenv("TWOFOLD_KAFKA__OPTIONS_FILE", str(tmp_path / "kafka.toml"))
+    monkeypatch.setenv("TWOFOLD_SOURCE__PASSWORD_FILE", str(tmp_path / "kafka.toml"))
     monkeypatch.setenv(name, value)
     shown = CliRunner().invoke(twofold, ["-c", str(DOCS / "twofold.toml"), "config", "check"])
     assert isinstance(shown.exception, UsageError)
