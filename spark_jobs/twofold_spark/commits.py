@@ -37,20 +37,42 @@ class Commit:
     rows: int
     ranges: tuple[Range, ...]
     backfilling: tuple[str, ...]
+    reload: bool = False
+    """Its one table begins anew: the first record of each of its partitions is a truncate."""
 
 
-def next_commits(commits: Iterable[Commit], *, after: int) -> list[Commit]:
-    """What follows the sequence number `after`, in order, without what was applied before; refuses a gap."""
-    fresh = sorted((c for c in commits if c.sequence > after), key=lambda c: c.sequence)
-    for expected, commit in enumerate(fresh, after + 1):
-        if commit.sequence != expected:
-            raise Refused(
-                f"commit record {expected} is missing: the next one that Kafka has is {commit.sequence}",
-                at_stake=f"every change of the Kafka transactions {expected} to {commit.sequence - 1}",
-                repair="keep <prefix>.commits as long as the data; here: `twofold backfill start` of all tables "
-                "and a new warehouse",
-            )
-    return fresh
+def runs(commits: Iterable[Commit], *, after: int) -> Iterator[list[Commit]]:
+    """What follows the sequence number `after`, in order, without what was applied before: a run, and one more behind each gap."""
+    run: list[Commit] = []
+    for commit in sorted((c for c in commits if c.sequence > after), key=lambda c: c.sequence):
+        if run and commit.sequence != run[-1].sequence + 1:
+            yield run
+            run = []
+        run.append(commit)
+    if run:
+        yield run
+
+
+def missing(after: int, found: int) -> Refused:
+    """Between these two there is a gap."""
+    return Refused(
+        f"commit record {after + 1} is missing: the next one that Kafka has is {found}",
+        at_stake=f"every change of the Kafka transactions {after + 1} to {found - 1}",
+        repair="keep <prefix>.commits as long as the data; here: run the mirror with --on-table-error go-on, which "
+        "takes no table before it is loaded anew, and then `twofold backfill start` each table",
+    )
+
+
+def from_last_reload(commits: Iterable[Commit], topic: str) -> tuple[list[Range], bool]:
+    """The topic's ranges from the last commit on with which its table begins anew, and whether there is one: what was before counts no more, whether or not it can be read."""
+    ranges: list[Range] = []
+    anew = False
+    for commit in commits:
+        of_topic = [stretch for stretch in commit.ranges if stretch.topic == topic]
+        if commit.reload and of_topic:
+            ranges, anew = [], True
+        ranges += of_topic
+    return ranges, anew
 
 
 class Pace:

@@ -55,6 +55,17 @@ def stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscriptio
     )
 
 
+def rest(spark: SparkSession, kafka: Kafka, topic: str, first: int) -> DataFrame:
+    """What is committed now in a topic of one partition, from an offset on."""
+    return (
+        spark.read.format("kafka")
+        .options(**kafka.options("read_committed"))
+        .option("assign", json.dumps({topic: [0]}))
+        .option("startingOffsets", json.dumps({topic: {"0": first}}))
+        .load()
+    )
+
+
 def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range]) -> DataFrame:
     """Exactly the records of the ranges of one topic: partition, offset, key, value."""
     stretches = joined(declared)

@@ -12,14 +12,14 @@ import datetime as dt
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from twofold_spark import decode, kafka, quarantine
-from twofold_spark.commits import Commit, Pace, Range, bites, by_topic, next_commits
+from twofold_spark.commits import Commit, Pace, Range, bites, by_topic, from_last_reload, missing, runs
 from twofold_spark.errors import MissingGround, Refused, TableRefused
 from twofold_spark.kafka import Kafka
 from twofold_spark.merge import Merged, Merger
@@ -29,6 +29,8 @@ from twofold_spark.sinks import Cut, Sink, Table
 
 _COMMITS_AT_ONCE = 20_000
 """Commit records of one micro-batch, some hundred bytes each in the driver; bites bound the rows."""
+EVERY = "*"
+"""In `Cut.stopped`: a table that is not there yet, too. Commit records were missing, so only a reload has all of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ class Mirror:
         self._published = 0
         self._sink: Sink | None = None
         self._cut = Cut(0, 0, 0, whole=True, versions={}, backfilling=(), stopped=())
-        self._ahead: dict[Table, int] = {}
+        self._ahead: dict[str, int] = {}
+        """Tables that have more than the cut says, and up to where."""
 
     def __call__(self, batch: DataFrame, _batch_id: int) -> None:
         # foreachBatch runs in a session of its own, the same one for the life of the query.
@@ -97,13 +100,15 @@ class Mirror:
         if self._sink is None:
             self._sink = self._make_sink(spark)
             self._cut = self._sink.last_cut() or self._cut
-        commits = next_commits(self._commits(batch), after=self._cut.sequence)
-        for bite in bites(commits, rows=self._pace.rows):
-            self._apply(spark, self._sink, bite)
-            self._published += 1
-            if self._published % self._maintain_every == 0:
-                # Between two batches: beside a merge it would conflict with it.
-                self._sink.maintain(self._cut.versions, self._keep_cuts)
+            self._ahead = self._found_ahead(self._sink)
+        for run in runs(self._commits(batch), after=self._cut.sequence):
+            self._note_gap(run[0])
+            for bite in bites(run, rows=self._pace.rows):
+                self._apply(spark, self._sink, bite)
+                self._published += 1
+                if self._published % self._maintain_every == 0:
+                    # Between two batches: beside a merge it would conflict with it.
+                    self._sink.maintain(self._cut.versions, self._keep_cuts)
 
     def close(self) -> None:
         """After the last batch."""
@@ -128,6 +133,26 @@ class Mirror:
             rows = _decoded(batch, self._registry.refreshed(subject.name) or subject)
         return [_commit(row) for row in rows]
 
+    def _found_ahead(self, sink: Sink) -> dict[str, int]:
+        """What a process before this one knew when it published its last cut."""
+        if self._cut.whole:
+            return {}
+        names = (name.partition(".") for name in self._cut.versions)
+        tables = [Table("", schema, name, ()) for schema, _, name in names]
+        return {str(table): sequence for table in tables if (sequence := sink.applied(table)) > self._cut.sequence}
+
+    def _note_gap(self, first: Commit) -> None:
+        """What a missing commit record has changed nobody knows: any table."""
+        if first.sequence == self._cut.sequence + 1:
+            return
+        gap = missing(self._cut.sequence, first.sequence)
+        if self._on_table_error == "stop":
+            raise gap
+        self._warn(f"mirror: every table is stopped until it is reloaded: {gap}")
+        stopped = {EVERY, *self._cut.stopped, *self._cut.versions}
+        self._cut = replace(self._cut, sequence=first.sequence - 1, versions={}, stopped=tuple(sorted(stopped)))
+        self._ahead = {}
+
     def _apply(self, spark: SparkSession, sink: Sink, bite: list[Commit]) -> None:
         began = time.monotonic()
         last = bite[-1]
@@ -135,15 +160,17 @@ class Mirror:
         topics.pop(f"{self._prefix}.messages", None)
         ranges = {self._merger.table(topic): stretches for topic, stretches in topics.items()}
         since = {table: sink.applied(table) for table in ranges}
-        due = {t: [r for c in bite if c.sequence > since[t] for r in c.ranges if r.topic == t.topic] for t in ranges}
-        stopped = set(self._cut.stopped)
-        work = {
-            t: self._pool.submit(self._merger.merge, spark, sink, t, rs, last.sequence, from_truncate=str(t) in stopped)
-            for t, rs in due.items()
-            if rs
-        }
+        stopped = self._stopped(since)
+        work = {}
+        for t in ranges:
+            due, anew = from_last_reload((c for c in bite if c.sequence > since[t]), t.topic)
+            waits = str(t) in stopped or (EVERY in stopped and not since[t])
+            if due:
+                work[t] = self._pool.submit(
+                    self._merger.merge, spark, sink, t, due, last.sequence, from_truncate=waits or anew
+                )
         wait(work.values())
-        merged = {table: self._outcome(table, job) for table, job in work.items()}
+        merged = {table: self._outcome(spark, table, job, last) for table, job in work.items()}
         for table, outcome in merged.items():
             (stopped.discard if outcome.done else stopped.add)(str(table))
         published_from = time.monotonic()
@@ -167,19 +194,40 @@ class Mirror:
             )
         )
 
-    def _outcome(self, table: Table, job: Future[Merged]) -> Merged:
-        """A table's trouble is its own where the user wants that; what was done of the others stays either way."""
+    def _stopped(self, since: Mapping[Table, int]) -> set[str]:
+        """Those that wait for a reload, before a bite in which these tables are."""
+        stopped = set(self._cut.stopped)
+        for table, sequence in since.items():
+            if str(table) in stopped and sequence > self._cut.sequence:
+                # Its reload was merged, and the process died before it could publish.
+                stopped.discard(str(table))
+            elif str(table) in self._cut.versions and not sequence:
+                self._warn(
+                    f"mirror: {table} is not there any more: it is stopped until `twofold backfill start {table}`"
+                )
+                stopped.add(str(table))
+        return stopped
+
+    def _outcome(self, spark: SparkSession, table: Table, job: Future[Merged], last: Commit) -> Merged:
+        """A table's trouble is its own where the user wants that, or where it was reloaded since; what was done of the others stays either way."""
         error = job.exception()
         if error is None:
             return job.result()
-        if not isinstance(error, TableRefused) or self._on_table_error == "stop":
+        if not isinstance(error, TableRefused):
+            raise error
+        if self._on_table_error == "stop" and not self._is_reloaded_behind(spark, table, last):
             raise error
         self._warn(f"mirror: {table} is stopped until it is reloaded, the others go on: {error}")
         return Merged(done=False)
 
+    def _is_reloaded_behind(self, spark: SparkSession, table: Table, last: Commit) -> bool:
+        """Whether its repair has come: Spark asks for the batch that failed again, which ends before it."""
+        behind = self._commits(kafka.rest(spark, self._where, f"{self._prefix}.commits", last.offset + 1))
+        return any(c.reload and r.topic == table.topic for c in behind for r in c.ranges)
+
     def _publish(self, sink: Sink, last: Commit, since: dict[Table, int], stopped: set[str]) -> None:
-        self._ahead |= {table: sequence for table, sequence in since.items() if sequence > last.sequence}
-        self._ahead = {table: sequence for table, sequence in self._ahead.items() if sequence > last.sequence}
+        self._ahead |= {str(table): sequence for table, sequence in since.items()}
+        self._ahead = {name: sequence for name, sequence in self._ahead.items() if sequence > last.sequence}
         versions = {str(table): version for table in since if (version := sink.version(table)) is not None}
         known = {name: version for name, version in self._cut.versions.items() if name not in stopped}
         self._cut = Cut(
@@ -219,4 +267,5 @@ def _commit(row: Row) -> Commit:
         rows=row["rows"],
         ranges=ranges,
         backfilling=tuple(row["backfilling"]),
+        reload=row["kind"] == "reload",
     )

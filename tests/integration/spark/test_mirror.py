@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
 from fix_spark import KEPT_SHORT, Lake
@@ -319,3 +321,131 @@ def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(kept: La
     lake.assert_equal()
     for applied in lake.applied if versions else ():
         assert _total(lake, names, sequence=applied.cut.sequence) == 300
+
+
+@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
+def test_a_cut_is_not_taken_for_whole_by_the_process_after_the_next(kept: Lake) -> None:
+    """A table is ahead, a cut says so, and who reads that cut is yet another process, whose bite has the others alone."""
+    lake, w = kept, kept.writer
+    names = [w.table(table(n, {"id": "int8", "balance": "int8"}), partitions=1) for n in ("a", "b", "c")]
+    with w.commit() as tx:
+        for name in names:
+            tx.upsert(name, {"id": 1, "balance": 100})
+    lake.mirror()
+    for one, other in (("a", "b"), ("b", "c"), ("a", "c")):
+        with w.commit() as tx:
+            for name, amount in ((one, 1), (other, -1)):
+                tx.upsert(name, {"id": 1, "balance": w.model[name][1]["balance"] + amount})
+    with pytest.raises(_Crash):
+        lake.mirror(around=_crashing(1), tables_at_once=1)  # "a" has all three
+    for _ in range(2):
+        with pytest.raises(_Crash):
+            lake.mirror(around=_crashing(3 if lake.choice.name == "jdbc" else 2), tables_at_once=1, bite_rows=1)
+        assert _total(lake, names) == 300
+    lake.mirror()
+    lake.assert_equal()
+    for sequence in range(1, 5):
+        if lake.choice.name != "jdbc":
+            assert _total(lake, names, sequence=sequence) == 300, sequence
+
+
+def _things(kept: Lake) -> tuple[str, str]:
+    w = kept.writer
+    t, other = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("t", "other"))
+    _both(kept, 1)
+    return t, other
+
+
+def _both(kept: Lake, *ids: int) -> None:
+    for i in ids:
+        with kept.writer.commit() as tx:
+            for name in ("t", "other"):
+                tx.upsert(name, {"id": i, "v": f"v{i}"})
+
+
+def _reload(kept: Lake, name: str) -> None:
+    """As the connector does it: a truncate, then what there is."""
+    with kept.writer.commit(kind="reload") as tx:
+        rows = dict(kept.writer.model[name])
+        tx.truncate(name)
+    with kept.writer.commit(kind="backfill") as tx:
+        for row in rows.values():
+            tx.upsert(name, row, op="r")
+
+
+def _lose(kept: Lake, topic: str, before: int) -> None:
+    admin = AdminClient({"bootstrap.servers": kept.writer.bootstrap})
+    for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
+        future.result(30)
+
+
+@pytest.mark.parametrize("bite_rows", [1, 1000])
+def test_a_reload_repairs_what_cannot_be_read_any_more(lake: Lake, bite_rows: int) -> None:
+    """In the same bite and in a later one, without any option: the message names the reload and nothing else."""
+    t, other = _things(lake)
+    lake.mirror()
+    _both(lake, 2, 3)
+    _lose(lake, lake.writer.topics[t].name, 4)
+    with pytest.raises(Refused, match="twofold backfill start"):
+        lake.mirror()
+    _reload(lake, t)
+    _both(lake, 4)
+    lake.mirror(bite_rows=bite_rows, warn=lambda _: None)
+    lake.assert_equal()
+    cut = lake.cut()
+    assert cut.cut.stopped == ()
+    assert {lake.rows(name, cut[f"public.{name}"]).keys() == {1, 2, 3, 4} for name in (t, other)} == {True}
+
+
+@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
+def test_a_reload_counts_though_the_process_dies_before_it_says_so(kept: Lake) -> None:
+    t, _ = _things(kept)
+    kept.mirror()
+    _both(kept, 2)
+    _lose(kept, kept.writer.topics[t].name, 3)
+    kept.mirror(on_table_error="go-on", warn=lambda _: None)
+    assert kept.cut().cut.stopped == ("public.t",)
+    _reload(kept, t)
+    with pytest.raises(_Crash):
+        kept.mirror(around=_crashing(1))
+    kept.mirror()
+    assert kept.cut().cut.stopped == ()
+    kept.assert_equal()
+
+
+@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
+def test_a_mirror_table_that_is_gone_is_in_no_cut_before_it_is_reloaded(kept: Lake) -> None:
+    t, other = _things(kept)
+    kept.mirror()
+    kept.drop(t)
+    _both(kept, 2)
+    said: list[str] = []
+    kept.mirror(warn=said.append)
+    assert ["public.t is not there any more" in line for line in said] == [True]
+    assert kept.cut().cut.stopped == ("public.t",)
+    assert kept.rows(other) == kept.writer.model[other]
+    _reload(kept, t)
+    kept.mirror()
+    assert kept.cut().cut.stopped == ()
+    kept.assert_equal()
+
+
+@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
+def test_a_mirror_may_begin_late_with_tables_that_are_reloaded(kept: Lake) -> None:
+    """The connector is older than what its commits topic keeps."""
+    t, other = _things(kept)
+    _both(kept, 2, 3)
+    _lose(kept, f"{kept.writer.prefix}.commits", 1)
+    with pytest.raises(Refused, match=r"commit record 1 is missing.*\n.*\n.*--on-table-error go-on"):
+        kept.mirror()
+    said: list[str] = []
+    kept.mirror(on_table_error="go-on", warn=said.append)
+    assert ["every table is stopped" in line for line in said] == [True]
+    assert dict(kept.cut()) == {}
+    _reload(kept, t)
+    _reload(kept, other)
+    _both(kept, 4)
+    kept.mirror()
+    kept.assert_equal()
+    assert set(kept.cut()) == {"public.t", "public.other"}
+    assert kept.cut().cut.stopped == ("*",)

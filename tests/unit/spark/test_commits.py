@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twofold_spark.commits import Commit, Pace, Range, bites, by_topic, joined, next_commits
+from twofold_spark.commits import Commit, Pace, Range, bites, by_topic, from_last_reload, joined, missing, runs
 from twofold_spark.errors import Refused
 
 
@@ -14,14 +16,31 @@ def _commit(sequence: int, rows: int = 1, *ranges: Range) -> Commit:
     return Commit(sequence + 2, sequence, sequence * 10, 0, 1, rows, ranges, ())
 
 
-def test_what_was_applied_is_passed_over_and_the_rest_is_put_in_order() -> None:
-    assert [c.sequence for c in next_commits([_commit(n) for n in (5, 3, 4, 2)], after=3)] == [4, 5]
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [([5, 3, 4, 2], [[4, 5]]), ([3, 2], []), ([8, 5, 4, 7, 10], [[4, 5], [7, 8], [10]])],
+)
+def test_what_was_applied_is_passed_over_and_the_rest_is_put_in_order(
+    there: list[int], expected: list[list[int]]
+) -> None:
+    found = runs([_commit(n) for n in there], after=3)
+    assert [[c.sequence for c in run] for run in found] == expected
 
 
-@pytest.mark.parametrize(("there", "missing"), [([3, 4], 2), ([2, 4], 3)])
-def test_a_gap_is_refused(there: list[int], missing: int) -> None:
-    with pytest.raises(Refused, match=f"commit record {missing} is missing"):
-        next_commits([_commit(n) for n in there], after=1)
+def test_a_gap_is_told_with_its_bounds() -> None:
+    assert "commit record 4 is missing: the next one that Kafka has is 7" in str(missing(3, 7))
+    assert "4 to 6" in str(missing(3, 7))
+
+
+def test_what_was_before_the_last_reload_counts_no_more() -> None:
+    of_t = [Range("t", 0, n, n, 1) for n in range(5)]
+    other = Range("other", 0, 0, 9, 10)
+    commits = [_commit(n, 1, stretch, other) for n, stretch in enumerate(of_t)]
+    assert from_last_reload(commits, "t") == (of_t, False)
+    commits[1] = replace(commits[1], ranges=(of_t[1],), reload=True)
+    commits[3] = replace(commits[3], ranges=(of_t[3],), reload=True)
+    assert from_last_reload(commits, "t") == (of_t[3:], True)
+    assert from_last_reload(commits, "other") == ([other] * 3, False)
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 60))
