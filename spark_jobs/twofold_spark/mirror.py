@@ -101,7 +101,9 @@ class Mirror:
             self._sink = self._make_sink(spark)
             self._cut = self._sink.last_cut() or self._cut
             self._ahead = self._found_ahead(self._sink)
-        for run in runs(self._commits(batch), after=self._cut.sequence):
+        commits = self._commits(batch)
+        self._check_topics_kept(commits)
+        for run in runs(commits, after=self._cut.sequence):
             self._note_gap(run[0])
             for bite in bites(run, rows=self._pace.rows):
                 self._apply(spark, self._sink, bite)
@@ -140,6 +142,18 @@ class Mirror:
         names = (name.partition(".") for name in self._cut.versions)
         tables = [Table("", schema, name, ()) for schema, _, name in names]
         return {str(table): sequence for table in tables if (sequence := sink.applied(table)) > self._cut.sequence}
+
+    def _check_topics_kept(self, commits: list[Commit]) -> None:
+        """The record that the last cut was published for is what it was, if it comes again."""
+        cut = self._cut
+        for commit in commits:
+            position = commit.applied_lsn, commit.committed_us
+            if commit.sequence == cut.sequence and position != (cut.applied_lsn, cut.committed_us):
+                raise Refused(
+                    f"commit record {cut.sequence} is not the one that this mirror has applied: the prefix was started anew",
+                    at_stake="every change that the new topics have up to that number: they would be passed over",
+                    repair="a new warehouse (or catalog, or schema) and a new checkpoint for the new topics",
+                )
 
     def _note_gap(self, first: Commit) -> None:
         """What a missing commit record has changed nobody knows: any table."""

@@ -449,3 +449,13 @@ def test_a_mirror_may_begin_late_with_tables_that_are_reloaded(kept: Lake) -> No
     kept.assert_equal()
     assert set(kept.cut()) == {"public.t", "public.other"}
     assert kept.cut().cut.stopped == ("*",)
+
+
+def test_a_prefix_that_was_started_anew_is_not_taken_for_the_old_one(lake: Lake) -> None:
+    _things(lake)
+    lake.mirror()
+    lake.writer.sequence = 0
+    _both(lake, 2)
+    lake.checkpoint = "lost"
+    with pytest.raises(Refused, match="the prefix was started anew"):
+        lake.mirror()
