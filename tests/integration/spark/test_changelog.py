@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fix_spark import Lake
 from spark_writer import table
+from twofold_spark.changelog import Changelog
 from twofold_spark.errors import Refused
+from twofold_spark.registry import Registry
+from twofold_spark.sinks import iceberg_tables
 
 
 def _log(lake: Lake, name: str) -> list[tuple[str, int | None, str | None]]:
@@ -55,3 +60,56 @@ def test_a_record_that_is_no_change_stops_the_job_and_is_named(lake: Lake) -> No
         tx.raw(events, b"key", b"\0\0\0\0\0not Avro of ours")
     with pytest.raises(Refused, match=r"events-0@1 cannot be decoded"):
         lake.changelog()
+
+
+@pytest.mark.parametrize("there_already", [False, True])
+def test_of_two_jobs_that_append_one_batch_the_second_is_refused(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, there_already: bool
+) -> None:
+    w = lake.writer
+    events = w.table(table("events", {"id": "int8", "v": "text"}), partitions=1)
+    expected = [("c", 1, "first")] if there_already else []
+    if there_already:
+        with w.commit() as tx:
+            tx.upsert(events, {"id": 1, "v": "first"})
+        lake.changelog()
+    with w.commit() as tx:
+        tx.upsert(events, {"id": 2, "v": "second"})
+        tx.delete(events, 2, tombstone=True)
+    w.visible()
+    read = lake.spark.read.format("kafka").options(**lake.kafka.options("read_committed"))
+    batch = read.option("subscribe", w.topics[events].name).load()
+    paused, replacement, third = (
+        Changelog(lake.kafka, Registry(w.registry), lake.prefix, catalog=lake.catalog) for _ in range(3)
+    )
+    prepare = iceberg_tables.prepare
+
+    def meanwhile(*arguments: Any, **named: Any) -> None:
+        """Between the look at the table and the rows."""
+        monkeypatch.setattr(iceberg_tables, "prepare", prepare)
+        replacement(batch, 1)
+        prepare(*arguments, **named)
+
+    monkeypatch.setattr(iceberg_tables, "prepare", meanwhile)
+    with pytest.raises(Refused, match=r"another job appended to .*events.*\n.*appended twice.*\n.*one changelog job"):
+        paused(batch, 1)
+    third(batch, 1)
+    assert _log(lake, events) == [*expected, ("c", 2, "second"), ("d", 2, None)]
+    snapshots = lake.spark.sql(f"SELECT operation FROM {lake.catalog}.public_changelog.events.snapshots")
+    assert {row[0] for row in snapshots.collect()} == {"append"}, "streams of the changelog read nothing else"
+
+
+def test_tombstones_alone_are_nothing_to_append(lake: Lake) -> None:
+    w = lake.writer
+    events = w.table(table("events", {"id": "int8", "v": "text"}), partitions=1)
+    with w.commit() as tx:
+        tx.upsert(events, {"id": 1, "v": "first"})
+    lake.changelog()
+    with w.commit() as tx:
+        tx.raw(events, w.key_bytes(events, {"id": 1}), None)
+    lake.changelog()
+    with w.commit() as tx:
+        tx.upsert(events, {"id": 1, "v": "second"})
+    lake.changelog()
+    assert _log(lake, events) == [("c", 1, "first"), ("u", 1, "second")]
+    assert lake.spark.sql(f"SELECT * FROM {lake.catalog}.public_changelog.events.snapshots").count() == 2
