@@ -4,7 +4,7 @@ The stream is all tables' topics, read_committed; new topics join by their names
 commit that holds the rows, how far each partition has been appended (`twofold.offsets`), and rows below that are
 skipped: a retried batch, a killed driver and a lost checkpoint neither repeat nor miss a change. The rows are added to the
 snapshot that was looked at, and Iceberg refuses them if another job has added any since: of two that append one batch,
-the second cannot.
+the second cannot. A checkpoint that is lost for longer than Kafka keeps the records is seen when the next one begins.
 
 A change is a row: `op`, `before`, `after`, where it was in the source (`lsn`, `transaction_id`, `total_order`, `gid`,
 `source_us`) and where it came from (`partition`, `offset`). Tombstones repeat a delete and are not kept.
@@ -38,6 +38,8 @@ _CHANGE: decode.Parts = {
 }
 _UNREADABLE = "twofold: unreadable"
 _CONFLICT = "org.apache.iceberg.exceptions.ValidationException"
+_MARKER = 1
+"""The offset behind the last record that was appended is its transaction's marker, which no reader is handed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +96,16 @@ class Changelog:
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="append")
         self._unreadable = unreadable
         self._report = report
+        self._beginnings: dict[str, dict[int, int]] = {}
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """All tables' topics, those that come later as well."""
         pattern = topics_pattern(self._prefix)
         return kafka.stream(spark, self._where, max_offsets=self._batch_rows, subscribePattern=pattern)
 
-    def __call__(self, batch: DataFrame, _batch_id: int) -> None:
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        if batch_id == 0:
+            self._begin(batch.sparkSession)
         # Each table reads the batch: without this every one of them would read Kafka.
         batch = batch.select("topic", "partition", "offset", "key", "value").persist()
         try:
@@ -115,12 +120,37 @@ class Changelog:
             records = sum(stretch.records for parts in found.values() for stretch in parts.values())
             self._report(Appended(records, len(found)))
 
+    def _begin(self, spark: SparkSession) -> None:
+        """A new checkpoint begins with what Kafka still has: refuses if it has lost what follows the end of a table.
+
+        From then on Spark fails a query that something was lost of.
+        """
+        self._beginnings = kafka.beginnings(spark, self._where, topics_pattern(self._prefix))
+        for topic, beginnings in sorted(self._beginnings.items()):
+            subject = self._registry.subject(f"{topic}-value")
+            if subject is None:  # nothing was ever written to it
+                continue
+            table, label = self._table(topic, subject)
+            position = self._position(spark, table)
+            for partition, beginning in sorted(beginnings.items()):
+                end = position.ends.get(partition, 0)
+                if position.snapshot is not None and beginning > end + _MARKER:
+                    raise Refused(
+                        f"Kafka has {topic}-{partition} from the offset {beginning} on, and the changelog of {label} ends "
+                        f"before {end}",
+                        at_stake=f"the changes at {end} to {beginning - 1}: the checkpoint is a new one, and retention "
+                        "took them before they were appended",
+                        repair=f"keep what there is under another name (ALTER TABLE {table} RENAME TO ...) and start "
+                        "again: a new table begins where Kafka does",
+                    )
+
     def _append(self, batch: DataFrame, topic: str, parts: Mapping[int, Stretch]) -> None:
         spark = batch.sparkSession
         subject = self._subject(topic, frozenset[int]().union(*(stretch.ids for stretch in parts.values())))
         table, label = self._table(topic, subject)
         position = self._position(spark, table)
-        applied = position.ends
+        # What Kafka had lost before the table was begun is not missing in it.
+        applied = position.ends if position.snapshot is not None else self._beginnings.get(topic, {})
         due = [
             (f.col("partition") == partition) & (f.col("offset") >= applied.get(partition, 0))
             for partition, stretch in parts.items()

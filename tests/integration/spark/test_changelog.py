@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from fix_spark import Lake
 from spark_writer import table
@@ -113,3 +115,64 @@ def test_tombstones_alone_are_nothing_to_append(lake: Lake) -> None:
     lake.changelog()
     assert _log(lake, events) == [("c", 1, "first"), ("u", 1, "second")]
     assert lake.spark.sql(f"SELECT * FROM {lake.catalog}.public_changelog.events.snapshots").count() == 2
+
+
+def test_what_retention_took_while_the_checkpoint_was_lost_is_refused_and_a_new_table_begins(lake: Lake) -> None:
+    w = lake.writer
+    events, idle = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("events", "idle"))
+
+    def written(*ids: int) -> None:
+        with w.commit() as tx:
+            for i in ids:
+                tx.upsert(events, {"id": i, "v": f"v{i}"})
+
+    written(1, 2, 3)
+    with w.commit() as tx:
+        tx.upsert(idle, {"id": 1, "v": "kept"})
+    lake.changelog()
+    _lose(lake, events, before=4)  # what was appended, and its marker
+    _lose(lake, idle, before=2)
+    lake.checkpoint = "lost once: nothing is missing"
+    written(4, 5)
+    lake.changelog()
+    assert [row[1] for row in _log(lake, events)] == [1, 2, 3, 4, 5]
+
+    written(6, 7, 8)  # the offsets 7 to 9
+    _lose(lake, events, before=9)
+    lake.checkpoint = "lost again"
+    for _ in range(2):  # it is not forgotten either
+        with pytest.raises(Refused, match=r"events-0 from the offset 9 on.* ends before 6\n.* 6 to 8: .*\n.*RENAME TO"):
+            lake.changelog()
+    assert [row[1] for row in _log(lake, events)] == [1, 2, 3, 4, 5]
+    lake.spark.sql(f"ALTER TABLE {lake.catalog}.public_changelog.events RENAME TO events_before")
+    lake.changelog()
+    written(9)
+    lake.changelog()
+    assert [row[1] for row in _log(lake, events)] == [8, 9]
+    assert [row[1] for row in _log(lake, "events_before")] == [1, 2, 3, 4, 5]
+    assert _log(lake, idle) == [("c", 1, "kept")]
+
+
+def test_a_changelog_may_begin_where_retention_has_been(lake: Lake) -> None:
+    """Also in a partition that has nothing any more: what was before its time is not missing later."""
+    w = lake.writer
+    events = w.table(table("events", {"id": "int8", "v": "text"}), partitions=2)
+    for partition in range(2):
+        with w.commit() as tx:
+            for i in range(5):
+                tx._record(events, "c", {"id": i}, None, {"id": i, "v": f"{partition}"}, w.lsn(), partition=partition)
+    _lose(lake, events, before=3, partition=0)
+    _lose(lake, events, before=6, partition=1)
+    lake.changelog()
+    lake.checkpoint = "another: the first is lost"
+    lake.changelog()
+    assert _log(lake, events) == [("c", 3, "0"), ("c", 4, "0")]
+
+
+def _lose(lake: Lake, name: str, *, before: int, partition: int = 0) -> None:
+    """As retention does."""
+    lake.writer.visible()
+    admin = AdminClient({"bootstrap.servers": lake.writer.bootstrap})
+    place = TopicPartition(lake.writer.topics[name].name, partition, before)
+    for future in admin.delete_records([place]).values():
+        future.result(30)
