@@ -6,7 +6,7 @@ comes to the driver is a number of buckets, or the rows of those that are asked 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -73,11 +73,9 @@ class Sides:
     def source_rows(self, buckets: set[int]) -> dict[str, str]:
         listed = ", ".join(map(str, sorted(buckets)))
         where = f"{digest.source_bucket('k', BUCKETS)} IN ({listed})"
-        return dict(
-            _pairs(
-                self._source.rows(
-                    f"SELECT t, r || ' ' || count(*) AS r FROM ({self._source_digests()}) d WHERE {where} GROUP BY t, r"
-                )
+        return _by_key(
+            self._source.rows(
+                f"SELECT t, r || ' ' || count(*) AS r FROM ({self._source_digests()}) d WHERE {where} GROUP BY t, r"
             )
         )
 
@@ -85,7 +83,7 @@ class Sides:
         inside = digest.mirror_bucket(f.col("k"), BUCKETS).isin(sorted(buckets))
         counted = self._mirror_digests().where(inside).groupBy("t", "r").count()
         rows = counted.select("t", f.concat_ws(" ", "r", f.col("count").cast("string"))).collect()
-        return dict(_pairs([list(row) for row in rows]))
+        return _by_key(rows)
 
     def _source_digests(self) -> str:
         return (
@@ -112,6 +110,9 @@ def _text_of(pair: Pair, mirror: str) -> Pair:
     return Pair(pair.source, mirror, StringType())
 
 
-def _pairs(rows: list[list[str]]) -> Iterator[tuple[str, str]]:
+def _by_key(rows: Iterable[Sequence[str]]) -> dict[str, str]:
+    """Each key's rows, digest and count, in an order that is the same on both sides: a wrong mirror may have several of one key."""
+    found: dict[str, list[str]] = {}
     for key, row in rows:
-        yield key.partition(":")[2], row
+        found.setdefault(key.partition(":")[2], []).append(row)
+    return {key: ", ".join(sorted(its)) for key, its in found.items()}

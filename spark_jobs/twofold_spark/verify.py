@@ -32,7 +32,7 @@ _NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that is not the same on both sides."""
+    """A key whose rows are not the same on both sides: the digest of each and how often it is there."""
 
     table: str
     key: str
@@ -40,9 +40,15 @@ class Difference:
     mirror: str | None
 
     def __str__(self) -> str:
-        source, mirror = (value[:12] if value else "no such row" for value in (self.source, self.mirror))
         key = self.key if len(self.key) < 80 else f"{self.key[:77]}..."
-        return f"{self.table} {key}: source {source}, mirror {mirror}"
+        return f"{self.table} {key}: source {_short(self.source)}, mirror {_short(self.mirror)}"
+
+
+def _short(rows: str | None) -> str:
+    if rows is None:
+        return "no such row"
+    counted = (row.split(" ") for row in rows.split(", "))
+    return " and ".join(f"{digest[:12]}{'' if count == '1' else f' {count} times'}" for digest, count in counted)
 
 
 @dataclass(frozen=True, slots=True)

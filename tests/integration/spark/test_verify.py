@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -143,6 +144,30 @@ def test_a_row_that_is_missing_and_one_too_many_are_named(lake: Lake, database: 
         ("1", False, True),
         ("501", True, False),
     ]
+
+
+def test_a_key_that_the_mirror_has_twice_is_named(lake: Lake, database: str) -> None:
+    """Whichever of the two comes last: of the even keys the right row is the younger one, of the odd ones the wrong."""
+    w = lake.writer
+    w._lsn = 2**50
+    w.table(table("prices", {"id": "int4", "price": "text"}))
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE prices (id int4 PRIMARY KEY, price text)")
+        connection.execute("INSERT INTO prices SELECT i, 'right' FROM generate_series(1, 30) i")
+    with w.commit() as tx:
+        for i in range(1, 31):
+            tx.upsert("prices", {"id": i, "price": "right"})
+    lake.mirror()
+    prices = f"{lake.catalog}.public.prices"
+    lake.spark.sql(f"UPDATE {prices} SET price = 'wrong' WHERE id % 2 = 0")
+    lake.spark.sql(f"INSERT INTO {prices} SELECT id, IF(id % 2 = 0, 'right', 'wrong') FROM {prices}")
+    with w.commit() as tx:
+        tx.upsert("prices", {"id": 30, "price": "right"})  # twice the same row then
+    lake.mirror()
+    (compared,), (said,) = _verify(lake, database)
+    assert {int(d.key) for d in compared.different} == set(range(1, 31)), said
+    assert re.search(r"prices 1: source (\w{12}), mirror (\1 and \w{12}|\w{12} and \1)$", said, re.MULTILINE), said
+    assert re.search(r"prices 30: source (\w{12}), mirror \1 2 times$", str(compared.different[23])), said
 
 
 @pytest.mark.parametrize(
