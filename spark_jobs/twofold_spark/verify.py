@@ -12,13 +12,13 @@ The mirror is read by its cuts, as any reader should.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
 from twofold_avro.names import postgres_name
-from twofold_spark.cuts import read_cut
+from twofold_spark.cuts import Tables, read_cut
 from twofold_spark.errors import MissingGround
 from twofold_spark.sides import BUCKETS, Sides
 from twofold_spark.sinks import Reader
@@ -100,7 +100,8 @@ class Verify:
         self._say = say
 
     def run(self) -> list[Compared]:
-        """Every table of the last cut, in order."""
+        """Every table of the last cut, in order. A publication that is not there is said before the work."""
+        self._published()
         tables = sorted(self._first_cut())
         results = []
         for table in tables:
@@ -110,21 +111,37 @@ class Verify:
         return results
 
     def missing(self) -> list[str]:
-        """Tables that the publication names and the mirror does not have; a table without a change yet has none."""
+        """Tables that the mirror has stopped, and those that the publication names and it does not have.
+
+        A table without a change yet is not in the mirror either.
+        """
+        cut = self._first_cut()
+        stopped = [_at_source(table) for table in cut.cut.stopped]
+        there = {*stopped, *map(_at_source, cut)}
+        absent = [table for table in self._published() if table not in there]
+        for schema, name in stopped:
+            table = f"{schema}.{name}"
+            self._say(f"{table}: stopped, NOT in the mirror: `twofold backfill start {table}` brings it back")
+        for schema, name in absent:
+            rows = self._source.value(f"SELECT count(*) FROM {identifier(schema)}.{identifier(name)}")
+            self._say(f"{schema}.{name}: published, {rows} rows, NOT in the mirror")
+        return [f"{schema}.{name}" for schema, name in (*stopped, *absent)]
+
+    def _published(self) -> list[tuple[str, str]]:
         if self._publication is None:
             return []
-        named = self._source.rows(
-            "SELECT schemaname, tablename FROM pg_publication_tables "
-            f"WHERE pubname = {literal(self._publication)} ORDER BY 1, 2"
+        its_name = f"pubname = {literal(self._publication)}"
+        if self._source.value(f"SELECT count(*) FROM pg_publication WHERE {its_name}") == "0":
+            raise MissingGround(
+                f"the source has no publication {self._publication}, so what the mirror lacks cannot be told: name the "
+                "connector's with --publication (its source.publication; else its name)"
+            )
+        found = self._source.rows(
+            f"SELECT schemaname, tablename FROM pg_publication_tables WHERE {its_name} ORDER BY 1, 2"
         )
-        mirrored = {tuple(map(postgres_name, table.split(".", 1))) for table in self._first_cut()}
-        missing = [f"{schema}.{table}" for schema, table in named if (schema, table) not in mirrored]
-        for table in missing:
-            rows = self._source.value(f"SELECT count(*) FROM {'.'.join(map(identifier, table.split('.', 1)))}")
-            self._say(f"{table}: published, {rows} rows, NOT in the mirror")
-        return missing
+        return [(schema, name) for schema, name in found]
 
-    def _first_cut(self) -> Iterable[str]:
+    def _first_cut(self) -> Tables:
         """The tables of the last cut; a mirror that has just been started may take a while to publish its first."""
         deadline = time.monotonic() + self._patience
         while True:
@@ -167,3 +184,9 @@ class Verify:
                 return False
             time.sleep(0.5)
         return True
+
+
+def _at_source(table: str) -> tuple[str, str]:
+    """Schema and name of a table of the mirror, as PostgreSQL has them."""
+    schema, _, name = table.partition(".")
+    return postgres_name(schema), postgres_name(name)

@@ -12,6 +12,7 @@ import pytest
 
 from fix_spark import Lake
 from spark_writer import table
+from twofold_spark.errors import MissingGround
 from twofold_spark.source import Source, jdbc_url
 from twofold_spark.verify import Compared, Verify
 
@@ -126,6 +127,53 @@ def test_values_that_the_mirror_cannot_hold_and_tables_that_it_lacks_are_said(la
     assert (compared.rows, compared.buckets, compared.unsaid) == (3, 0, {"until": 2, "since": 1}), str(compared)
     assert missing == ["public.forgotten"]
     assert said[-1] == "public.forgotten: published, 0 rows, NOT in the mirror"
+
+
+def test_a_table_that_the_mirror_has_stopped_counts_as_missing(lake: Lake, database: str) -> None:
+    w = lake.writer
+    w._lsn = 2**50
+    names = [w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("torn", "whole")]
+    with psycopg.connect(database, autocommit=True) as connection:
+        for name in names:
+            connection.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY, v text); INSERT INTO {name} VALUES (1, 'v')")
+        connection.execute(f"CREATE PUBLICATION {w.prefix} FOR TABLE torn, whole")
+    with w.commit() as tx:
+        tx.upsert("whole", {"id": 1, "v": "v"})
+        tx.raw("torn", b"key", b"not framed")
+    lake.mirror(on_table_error="go-on", warn=lambda _: None)
+    for publication in (None, w.prefix):
+        said: list[str] = []
+        source = Source(lake.spark, jdbc_url(database))
+        try:
+            verify = Verify(
+                lake.spark,
+                source,
+                reader=lake.reader,
+                prefix=lake.prefix,
+                publication=publication,
+                patience=2,
+                say=said.append,
+            )
+            (compared,), missing = verify.run(), verify.missing()
+        finally:
+            source.close()
+        assert (compared.table, compared.buckets) == ("public.whole", 0)
+        assert missing == ["public.torn"]
+        assert said[-1] == (
+            "public.torn: stopped, NOT in the mirror: `twofold backfill start public.torn` brings it back"
+        )
+
+
+def test_a_publication_that_is_not_there_is_refused(lake: Lake, database: str) -> None:
+    source = Source(lake.spark, jdbc_url(database))
+    try:
+        verify = Verify(
+            lake.spark, source, reader=lake.reader, prefix=lake.prefix, publication="nobody's", patience=2, say=print
+        )
+        with pytest.raises(MissingGround, match=r"no publication nobody's.*--publication"):
+            verify.run()
+    finally:
+        source.close()
 
 
 def test_a_row_that_is_missing_and_one_too_many_are_named(lake: Lake, database: str) -> None:
