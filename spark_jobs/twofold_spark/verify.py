@@ -1,10 +1,11 @@
 """`verify`: is the mirror what the source is? Bucket by bucket, while both are in use.
 
 Each side adds up its rows' digests in some thousand buckets of keys, PostgreSQL by itself and Spark by itself; only what
-differs is looked into, so nothing grows with the table but the time. Under load most of what differs is merely on its
-way: a marker is put into the source's log (`pg_logical_emit_message`, which changes no table), and when the mirror's cut
-has passed it, the same rows are looked at again. A row is different when the source has not touched it meanwhile and the
-mirror, beyond the marker, still says something else. Rows that keep changing are looked at again until they rest.
+differs is looked into: the time grows with the table, and what the driver holds with its root. Under load most of what
+differs is merely on its way: a marker is put into the source's log (`pg_logical_emit_message`, which changes no table),
+and when the mirror's cut has passed it, the same rows are looked at again. A row is different when the source has not
+touched it meanwhile and the mirror, beyond the marker, still says something else. Rows that keep changing are looked at
+again until they rest.
 
 The mirror is read by its cuts, as any reader should.
 """
@@ -20,13 +21,11 @@ from pyspark.sql import SparkSession
 from twofold_avro.names import postgres_name
 from twofold_spark.cuts import Tables, read_cut
 from twofold_spark.errors import MissingGround
-from twofold_spark.sides import BUCKETS, Sides
+from twofold_spark.sides import LOOKED_INTO, Sides
 from twofold_spark.sinks import Reader
 from twofold_spark.source import Source, identifier, literal
 
 MARKER = "twofold.verify"
-_LOOKED_INTO = 64
-"""Differing buckets that are looked into at a time: what the driver holds stays small when all differ."""
 _NAMED = 20
 
 
@@ -60,6 +59,7 @@ class Compared:
     different: tuple[Difference, ...]
     buckets: int
     """How many buckets differ for good."""
+    of_buckets: int
     settled: bool
     """False where the mirror did not pass the marker in time, or a row never rested."""
     unsaid: Mapping[str, int]
@@ -74,7 +74,7 @@ class Compared:
         named = "".join(f"\n  {difference}" for difference in self.different[:_NAMED])
         more = f"\n  and {len(self.different) - _NAMED} more" if len(self.different) > _NAMED else ""
         doubt = "" if self.settled else "\n  (the mirror did not come to rest in time: it may only be behind)"
-        return f"{self.table}: {self.rows} rows, DIFFERENT in {self.buckets} of {BUCKETS} buckets:{named}{more}{doubt}"
+        return f"{self.table}: {self.rows} rows, DIFFERENT in {self.buckets} of {self.of_buckets} buckets:{named}{more}{doubt}"
 
 
 class Verify:
@@ -162,7 +162,7 @@ class Verify:
         settled = True
         rows_before: dict[str, str] = {}
         while differing and settled:
-            looked = set(sorted(differing)[:_LOOKED_INTO])
+            looked = set(sorted(differing)[:LOOKED_INTO])
             rows_before = sides.source_rows(looked)
             settled = self._passed(deadline)
             rows_after, mirrored = sides.source_rows(looked), sides.mirror_rows(looked)
@@ -173,8 +173,8 @@ class Verify:
                 continue
             if unequal == rested or time.monotonic() > deadline:
                 found = tuple(Difference(table, k, rows_after.get(k), mirrored.get(k)) for k in sorted(unequal))
-                return Compared(table, rows, found, len(differing), settled and unequal == rested, {})
-        return Compared(table, rows, (), len(differing), settled, {} if differing else sides.unsaid())
+                return Compared(table, rows, found, len(differing), sides.buckets, settled and unequal == rested, {})
+        return Compared(table, rows, (), len(differing), sides.buckets, settled, {} if differing else sides.unsaid())
 
     def _passed(self, deadline: float) -> bool:
         """Puts a marker into the source's log and waits until the mirror has a cut beyond it."""
