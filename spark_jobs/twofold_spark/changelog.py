@@ -2,7 +2,9 @@
 
 The stream is all tables' topics, read_committed; new topics join by their names. Each table's snapshot says, in the very
 commit that holds the rows, how far each partition has been appended (`twofold.offsets`), and rows below that are
-skipped: a retried batch, a killed driver and a lost checkpoint neither repeat nor miss a change.
+skipped: a retried batch, a killed driver and a lost checkpoint neither repeat nor miss a change. The rows are added to the
+snapshot that was looked at, and Iceberg refuses them if another job has added any since: of two that append one batch,
+the second cannot. A checkpoint that is lost for longer than Kafka keeps the records is seen when the next one begins.
 
 A change is a row: `op`, `before`, `after`, where it was in the source (`lsn`, `transaction_id`, `total_order`, `gid`,
 `source_us`) and where it came from (`partition`, `offset`). Tombstones repeat a delete and are not kept.
@@ -35,6 +37,9 @@ _CHANGE: decode.Parts = {
     "transaction": frozenset({"id", "total_order"}),
 }
 _UNREADABLE = "twofold: unreadable"
+_CONFLICT = "org.apache.iceberg.exceptions.ValidationException"
+_MARKER = 1
+"""The offset behind the last record that was appended is its transaction's marker, which no reader is handed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,17 @@ class Stretch:
     ids: frozenset[int]
     end: int
     records: int
+    changes: int
+    """Records that are no tombstones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a table is: one more than the last offset of each partition, and the snapshot that says so."""
+
+    ends: Mapping[int, int]
+    snapshot: int | None
+    """None of a table that has nothing yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +96,16 @@ class Changelog:
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="append")
         self._unreadable = unreadable
         self._report = report
+        self._beginnings: dict[str, dict[int, int]] = {}
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """All tables' topics, those that come later as well."""
         pattern = topics_pattern(self._prefix)
         return kafka.stream(spark, self._where, max_offsets=self._batch_rows, subscribePattern=pattern)
 
-    def __call__(self, batch: DataFrame, _batch_id: int) -> None:
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        if batch_id == 0:
+            self._begin(batch.sparkSession)
         # Each table reads the batch: without this every one of them would read Kafka.
         batch = batch.select("topic", "partition", "offset", "key", "value").persist()
         try:
@@ -101,16 +120,41 @@ class Changelog:
             records = sum(stretch.records for parts in found.values() for stretch in parts.values())
             self._report(Appended(records, len(found)))
 
+    def _begin(self, spark: SparkSession) -> None:
+        """A new checkpoint begins with what Kafka still has: refuses if it has lost what follows the end of a table.
+
+        From then on Spark fails a query that something was lost of.
+        """
+        self._beginnings = kafka.beginnings(spark, self._where, topics_pattern(self._prefix))
+        for topic, beginnings in sorted(self._beginnings.items()):
+            subject = self._registry.subject(f"{topic}-value")
+            if subject is None:  # nothing was ever written to it
+                continue
+            table, label = self._table(topic, subject)
+            position = self._position(spark, table)
+            for partition, beginning in sorted(beginnings.items()):
+                end = position.ends.get(partition, 0)
+                if position.snapshot is not None and beginning > end + _MARKER:
+                    raise Refused(
+                        f"Kafka has {topic}-{partition} from the offset {beginning} on, and the changelog of {label} ends "
+                        f"before {end}",
+                        at_stake=f"the changes at {end} to {beginning - 1}: the checkpoint is a new one, and retention "
+                        "took them before they were appended",
+                        repair=f"keep what there is under another name (ALTER TABLE {table} RENAME TO ...) and start "
+                        "again: a new table begins where Kafka does",
+                    )
+
     def _append(self, batch: DataFrame, topic: str, parts: Mapping[int, Stretch]) -> None:
         spark = batch.sparkSession
         subject = self._subject(topic, frozenset[int]().union(*(stretch.ids for stretch in parts.values())))
-        schema, name = names_of(topic, self._prefix, subject.latest)
-        table = f"{self._catalog}.{iceberg_tables.quoted(f'{schema}_changelog', name)}"
-        applied = self._applied(spark, table)
+        table, label = self._table(topic, subject)
+        position = self._position(spark, table)
+        # What Kafka had lost before the table was begun is not missing in it.
+        applied = position.ends if position.snapshot is not None else self._beginnings.get(topic, {})
         due = [
             (f.col("partition") == partition) & (f.col("offset") >= applied.get(partition, 0))
             for partition, stretch in parts.items()
-            if applied.get(partition, 0) < stretch.end
+            if stretch.changes and applied.get(partition, 0) < stretch.end
         ]
         if not due:
             return
@@ -121,12 +165,22 @@ class Changelog:
         if self._unreadable == "skip":
             iceberg_tables.quarantine(quarantine.unreadable(records, subject, topic), self._catalog)
         rows = _changes(records, subject, skip=self._unreadable == "skip")
-        iceberg_tables.prepare(spark, table, rows.schema, label=f"{schema}.{name}", properties={"twofold.topic": topic})
-        ends = applied | {partition: max(s.end, applied.get(partition, 0)) for partition, s in parts.items()}
+        iceberg_tables.prepare(spark, table, rows.schema, label=label, properties={"twofold.topic": topic})
+        ends = {**applied} | {partition: max(s.end, applied.get(partition, 0)) for partition, s in parts.items()}
         writer = rows.writeTo(table).option(f"snapshot-property.{OFFSETS}", json.dumps(ends))
+        writer = writer.option("isolation-level", "serializable")
+        if position.snapshot is not None:
+            writer = writer.option("validate-from-snapshot-id", str(position.snapshot))
         try:
-            writer.append()
+            # append() adds to whatever is there by then. Overwriting no row adds as well, and is checked against what was looked at.
+            writer.overwrite(f.lit(False))
         except Exception as error:
+            if _CONFLICT in str(error):
+                raise Refused(
+                    f"another job appended to {table} while this one was about to",
+                    at_stake="the same changes appended twice; this job's were not",
+                    repair="let one changelog job run on this warehouse, and start it again",
+                ) from error
             if (place := re.search(rf"{_UNREADABLE} (\S+)", str(error))) is None:
                 raise
             iceberg_tables.quarantine(quarantine.unreadable(records, subject, topic), self._catalog)
@@ -136,11 +190,18 @@ class Changelog:
                 repair="find who else writes to the topic, then go on without it by --unreadable skip",
             ) from error
 
-    def _applied(self, spark: SparkSession, table: str) -> dict[int, int]:
-        if not spark.catalog.tableExists(table):
-            return {}
-        text = iceberg_tables.summary_value(iceberg_tables.load(spark, table), OFFSETS)
-        return {int(partition): end for partition, end in json.loads(text or "{}").items()}
+    def _position(self, spark: SparkSession, table: str) -> Position:
+        loaded = iceberg_tables.load(spark, table) if spark.catalog.tableExists(table) else None
+        snapshot = iceberg_tables.current_snapshot(loaded)
+        if snapshot is None:
+            return Position({}, None)
+        text = iceberg_tables.summary_value(loaded, OFFSETS)
+        return Position({int(partition): end for partition, end in json.loads(text or "{}").items()}, snapshot)
+
+    def _table(self, topic: str, subject: Subject) -> tuple[str, str]:
+        """The topic's table, and what the source calls it."""
+        schema, name = names_of(topic, self._prefix, subject.latest)
+        return f"{self._catalog}.{iceberg_tables.quoted(f'{schema}_changelog', name)}", f"{schema}.{name}"
 
     def _subject(self, topic: str, ids: frozenset[int]) -> Subject:
         name = f"{topic}-value"
@@ -157,12 +218,17 @@ def _found(batch: DataFrame) -> dict[str, dict[int, Stretch]]:
     head = f.when(f.col("value").isNotNull(), f.conv(f.hex(f.substring("value", 2, 4)), 16, 10).cast("long"))
     rows = (
         batch.groupBy("topic", "partition")
-        .agg(f.collect_set(head).alias("ids"), f.max("offset").alias("last"), f.count("*").alias("records"))
+        .agg(
+            f.collect_set(head).alias("ids"),
+            f.max("offset").alias("last"),
+            f.count("*").alias("records"),
+            f.count("value").alias("changes"),
+        )
         .collect()
     )
     found: dict[str, dict[int, Stretch]] = {}
     for row in rows:
-        stretch = Stretch(frozenset(row["ids"]), row["last"] + 1, row["records"])
+        stretch = Stretch(frozenset(row["ids"]), row["last"] + 1, row["records"], row["changes"])
         found.setdefault(row["topic"], {})[row["partition"]] = stretch
     return found
 

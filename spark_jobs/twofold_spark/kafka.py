@@ -11,8 +11,10 @@ one prepared transaction in doubt would hold up every other table's mirror.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -40,6 +42,38 @@ class Kafka:
     def options(self, isolation: str) -> dict[str, str]:
         given = {f"kafka.{key}": value for key, value in self.client.items()}
         return {**given, "kafka.bootstrap.servers": self.bootstrap, "kafka.isolation.level": isolation}
+
+
+def admin(spark: SparkSession, kafka: Kafka) -> Any:
+    """Kafka's own client for looking after a cluster, which Spark brings; `close()` it."""
+    jvm: Any = spark._jvm
+    settings = jvm.java.util.Properties()
+    for name, value in {**kafka.client, "bootstrap.servers": kafka.bootstrap}.items():
+        settings.put(name, value)
+    return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+
+
+def beginnings(spark: SparkSession, kafka: Kafka, pattern: str) -> dict[str, dict[int, int]]:
+    """Of every topic of such a name, the first offset that each partition still has."""
+    jvm: Any = spark._jvm
+    client = admin(spark, kafka)
+    try:
+        names, places = jvm.java.util.ArrayList(), jvm.java.util.HashMap()
+        for name in client.listTopics().names().get():
+            if re.fullmatch(pattern, name):
+                names.add(name)
+        topics = client.describeTopics(names).allTopicNames().get()
+        for name in names:
+            for of_topic in topics[name].partitions():
+                place = jvm.org.apache.kafka.common.TopicPartition(name, of_topic.partition())
+                places.put(place, jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest())
+        offsets = client.listOffsets(places).all().get()
+        found: dict[str, dict[int, int]] = {}
+        for place in places:
+            found.setdefault(place.topic(), {})[place.partition()] = offsets[place].offset()
+        return found
+    finally:
+        client.close()
 
 
 def stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscription: str) -> DataFrame:

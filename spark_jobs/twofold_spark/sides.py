@@ -6,7 +6,8 @@ comes to the driver is a number of buckets, or the rows of those that are asked 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -21,7 +22,14 @@ from twofold_spark.errors import MissingGround
 from twofold_spark.sinks import Reader
 from twofold_spark.source import Source, identifier
 
-BUCKETS = 4096
+LOOKED_INTO = 64
+"""Differing buckets that are looked into at a time, row by row."""
+_FEWEST = 4096
+
+
+def buckets_for(rows: int) -> int:
+    """So many that the driver holds no more rows of those that are looked into than sums of all; both grow as the table's root."""
+    return max(_FEWEST, math.isqrt(LOOKED_INTO * rows))
 
 
 class Sides:
@@ -45,6 +53,7 @@ class Sides:
         # A keyless table's row is its own key.
         self._key = [of_mirror.get(k) or _text_of(of_mirror[k.removeprefix(KEY_TEXT)], k) for k in reader.key_of(table)]
         self._key = self._key or pairs
+        self.buckets = buckets_for(int(source.value(f"SELECT count(*) FROM {self._from}")))
 
     def unsaid(self) -> dict[str, int]:
         """How many values of the source the mirror has as null, because their column's type cannot say them."""
@@ -56,7 +65,7 @@ class Sides:
 
     def source_buckets(self) -> dict[int, tuple[int, int]]:
         rows = self._source.rows(
-            f"SELECT {digest.source_bucket('k', BUCKETS)} AS bucket, count(*) AS n, "
+            f"SELECT {digest.source_bucket('k', self.buckets)} AS bucket, count(*) AS n, "
             f"sum({digest.source_number('r')})::text AS total FROM ({self._source_digests()}) d GROUP BY 1"
         )
         return {int(bucket): (int(n), int(total)) for bucket, n, total in rows}
@@ -64,7 +73,7 @@ class Sides:
     def mirror_buckets(self) -> dict[int, tuple[int, int]]:
         rows = (
             self._mirror_digests()
-            .groupBy(digest.mirror_bucket(f.col("k"), BUCKETS).alias("bucket"))
+            .groupBy(digest.mirror_bucket(f.col("k"), self.buckets).alias("bucket"))
             .agg(f.count("*").alias("n"), f.sum(digest.mirror_number(f.col("r"))).alias("total"))
             .collect()
         )
@@ -72,20 +81,18 @@ class Sides:
 
     def source_rows(self, buckets: set[int]) -> dict[str, str]:
         listed = ", ".join(map(str, sorted(buckets)))
-        where = f"{digest.source_bucket('k', BUCKETS)} IN ({listed})"
-        return dict(
-            _pairs(
-                self._source.rows(
-                    f"SELECT t, r || ' ' || count(*) AS r FROM ({self._source_digests()}) d WHERE {where} GROUP BY t, r"
-                )
+        where = f"{digest.source_bucket('k', self.buckets)} IN ({listed})"
+        return _by_key(
+            self._source.rows(
+                f"SELECT t, r || ' ' || count(*) AS r FROM ({self._source_digests()}) d WHERE {where} GROUP BY t, r"
             )
         )
 
     def mirror_rows(self, buckets: set[int]) -> dict[str, str]:
-        inside = digest.mirror_bucket(f.col("k"), BUCKETS).isin(sorted(buckets))
+        inside = digest.mirror_bucket(f.col("k"), self.buckets).isin(sorted(buckets))
         counted = self._mirror_digests().where(inside).groupBy("t", "r").count()
         rows = counted.select("t", f.concat_ws(" ", "r", f.col("count").cast("string"))).collect()
-        return dict(_pairs([list(row) for row in rows]))
+        return _by_key(rows)
 
     def _source_digests(self) -> str:
         return (
@@ -112,6 +119,9 @@ def _text_of(pair: Pair, mirror: str) -> Pair:
     return Pair(pair.source, mirror, StringType())
 
 
-def _pairs(rows: list[list[str]]) -> Iterator[tuple[str, str]]:
+def _by_key(rows: Iterable[Sequence[str]]) -> dict[str, str]:
+    """Each key's rows, digest and count, in an order that is the same on both sides: a wrong mirror may have several of one key."""
+    found: dict[str, list[str]] = {}
     for key, row in rows:
-        yield key.partition(":")[2], row
+        found.setdefault(key.partition(":")[2], []).append(row)
+    return {key: ", ".join(sorted(its)) for key, its in found.items()}

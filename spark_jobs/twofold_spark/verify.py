@@ -1,10 +1,11 @@
 """`verify`: is the mirror what the source is? Bucket by bucket, while both are in use.
 
 Each side adds up its rows' digests in some thousand buckets of keys, PostgreSQL by itself and Spark by itself; only what
-differs is looked into, so nothing grows with the table but the time. Under load most of what differs is merely on its
-way: a marker is put into the source's log (`pg_logical_emit_message`, which changes no table), and when the mirror's cut
-has passed it, the same rows are looked at again. A row is different when the source has not touched it meanwhile and the
-mirror, beyond the marker, still says something else. Rows that keep changing are looked at again until they rest.
+differs is looked into: the time grows with the table, and what the driver holds with its root. Under load most of what
+differs is merely on its way: a marker is put into the source's log (`pg_logical_emit_message`, which changes no table),
+and when the mirror's cut has passed it, the same rows are looked at again. A row is different when the source has not
+touched it meanwhile and the mirror, beyond the marker, still says something else. Rows that keep changing are looked at
+again until they rest.
 
 The mirror is read by its cuts, as any reader should.
 """
@@ -12,27 +13,25 @@ The mirror is read by its cuts, as any reader should.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
 from twofold_avro.names import postgres_name
-from twofold_spark.cuts import read_cut
+from twofold_spark.cuts import Tables, read_cut
 from twofold_spark.errors import MissingGround
-from twofold_spark.sides import BUCKETS, Sides
+from twofold_spark.sides import LOOKED_INTO, Sides
 from twofold_spark.sinks import Reader
 from twofold_spark.source import Source, identifier, literal
 
 MARKER = "twofold.verify"
-_LOOKED_INTO = 64
-"""Differing buckets that are looked into at a time: what the driver holds stays small when all differ."""
 _NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that is not the same on both sides."""
+    """A key whose rows are not the same on both sides: the digest of each and how often it is there."""
 
     table: str
     key: str
@@ -40,9 +39,15 @@ class Difference:
     mirror: str | None
 
     def __str__(self) -> str:
-        source, mirror = (value[:12] if value else "no such row" for value in (self.source, self.mirror))
         key = self.key if len(self.key) < 80 else f"{self.key[:77]}..."
-        return f"{self.table} {key}: source {source}, mirror {mirror}"
+        return f"{self.table} {key}: source {_short(self.source)}, mirror {_short(self.mirror)}"
+
+
+def _short(rows: str | None) -> str:
+    if rows is None:
+        return "no such row"
+    counted = (row.split(" ") for row in rows.split(", "))
+    return " and ".join(f"{digest[:12]}{'' if count == '1' else f' {count} times'}" for digest, count in counted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ class Compared:
     different: tuple[Difference, ...]
     buckets: int
     """How many buckets differ for good."""
+    of_buckets: int
     settled: bool
     """False where the mirror did not pass the marker in time, or a row never rested."""
     unsaid: Mapping[str, int]
@@ -68,7 +74,7 @@ class Compared:
         named = "".join(f"\n  {difference}" for difference in self.different[:_NAMED])
         more = f"\n  and {len(self.different) - _NAMED} more" if len(self.different) > _NAMED else ""
         doubt = "" if self.settled else "\n  (the mirror did not come to rest in time: it may only be behind)"
-        return f"{self.table}: {self.rows} rows, DIFFERENT in {self.buckets} of {BUCKETS} buckets:{named}{more}{doubt}"
+        return f"{self.table}: {self.rows} rows, DIFFERENT in {self.buckets} of {self.of_buckets} buckets:{named}{more}{doubt}"
 
 
 class Verify:
@@ -94,7 +100,8 @@ class Verify:
         self._say = say
 
     def run(self) -> list[Compared]:
-        """Every table of the last cut, in order."""
+        """Every table of the last cut, in order. A publication that is not there is said before the work."""
+        self._published()
         tables = sorted(self._first_cut())
         results = []
         for table in tables:
@@ -104,21 +111,37 @@ class Verify:
         return results
 
     def missing(self) -> list[str]:
-        """Tables that the publication names and the mirror does not have; a table without a change yet has none."""
+        """Tables that the mirror has stopped, and those that the publication names and it does not have.
+
+        A table without a change yet is not in the mirror either.
+        """
+        cut = self._first_cut()
+        stopped = [_at_source(table) for table in cut.cut.stopped]
+        there = {*stopped, *map(_at_source, cut)}
+        absent = [table for table in self._published() if table not in there]
+        for schema, name in stopped:
+            table = f"{schema}.{name}"
+            self._say(f"{table}: stopped, NOT in the mirror: `twofold backfill start {table}` brings it back")
+        for schema, name in absent:
+            rows = self._source.value(f"SELECT count(*) FROM {identifier(schema)}.{identifier(name)}")
+            self._say(f"{schema}.{name}: published, {rows} rows, NOT in the mirror")
+        return [f"{schema}.{name}" for schema, name in (*stopped, *absent)]
+
+    def _published(self) -> list[tuple[str, str]]:
         if self._publication is None:
             return []
-        named = self._source.rows(
-            "SELECT schemaname, tablename FROM pg_publication_tables "
-            f"WHERE pubname = {literal(self._publication)} ORDER BY 1, 2"
+        its_name = f"pubname = {literal(self._publication)}"
+        if self._source.value(f"SELECT count(*) FROM pg_publication WHERE {its_name}") == "0":
+            raise MissingGround(
+                f"the source has no publication {self._publication}, so what the mirror lacks cannot be told: name the "
+                "connector's with --publication (its source.publication; else its name)"
+            )
+        found = self._source.rows(
+            f"SELECT schemaname, tablename FROM pg_publication_tables WHERE {its_name} ORDER BY 1, 2"
         )
-        mirrored = {tuple(map(postgres_name, table.split(".", 1))) for table in self._first_cut()}
-        missing = [f"{schema}.{table}" for schema, table in named if (schema, table) not in mirrored]
-        for table in missing:
-            rows = self._source.value(f"SELECT count(*) FROM {'.'.join(map(identifier, table.split('.', 1)))}")
-            self._say(f"{table}: published, {rows} rows, NOT in the mirror")
-        return missing
+        return [(schema, name) for schema, name in found]
 
-    def _first_cut(self) -> Iterable[str]:
+    def _first_cut(self) -> Tables:
         """The tables of the last cut; a mirror that has just been started may take a while to publish its first."""
         deadline = time.monotonic() + self._patience
         while True:
@@ -139,7 +162,7 @@ class Verify:
         settled = True
         rows_before: dict[str, str] = {}
         while differing and settled:
-            looked = set(sorted(differing)[:_LOOKED_INTO])
+            looked = set(sorted(differing)[:LOOKED_INTO])
             rows_before = sides.source_rows(looked)
             settled = self._passed(deadline)
             rows_after, mirrored = sides.source_rows(looked), sides.mirror_rows(looked)
@@ -150,8 +173,8 @@ class Verify:
                 continue
             if unequal == rested or time.monotonic() > deadline:
                 found = tuple(Difference(table, k, rows_after.get(k), mirrored.get(k)) for k in sorted(unequal))
-                return Compared(table, rows, found, len(differing), settled and unequal == rested, {})
-        return Compared(table, rows, (), len(differing), settled, {} if differing else sides.unsaid())
+                return Compared(table, rows, found, len(differing), sides.buckets, settled and unequal == rested, {})
+        return Compared(table, rows, (), len(differing), sides.buckets, settled, {} if differing else sides.unsaid())
 
     def _passed(self, deadline: float) -> bool:
         """Puts a marker into the source's log and waits until the mirror has a cut beyond it."""
@@ -161,3 +184,9 @@ class Verify:
                 return False
             time.sleep(0.5)
         return True
+
+
+def _at_source(table: str) -> tuple[str, str]:
+    """Schema and name of a table of the mirror, as PostgreSQL has them."""
+    schema, _, name = table.partition(".")
+    return postgres_name(schema), postgres_name(name)

@@ -13,6 +13,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from twofold_spark import kafka
 from twofold_spark.kafka import Kafka
 from twofold_spark.mirror import Applied
 
@@ -22,11 +23,8 @@ class Whereabouts:
 
     def __init__(self, spark: SparkSession, where: Kafka, prefix: str, group: str, say: Callable[[str], None]) -> None:
         jvm: Any = spark._jvm
-        settings = jvm.java.util.Properties()
-        for name, value in {**where.client, "bootstrap.servers": where.bootstrap}.items():
-            settings.put(name, value)
         self._jvm = jvm
-        self._admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        self._admin = kafka.admin(spark, where)
         self._partition = jvm.org.apache.kafka.common.TopicPartition(f"{prefix}.commits", 0)
         self._group = group
         self._say = say

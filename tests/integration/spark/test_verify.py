@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ import pytest
 
 from fix_spark import Lake
 from spark_writer import table
+from twofold_spark.errors import MissingGround
 from twofold_spark.source import Source, jdbc_url
 from twofold_spark.verify import Compared, Verify
 
@@ -127,6 +129,53 @@ def test_values_that_the_mirror_cannot_hold_and_tables_that_it_lacks_are_said(la
     assert said[-1] == "public.forgotten: published, 0 rows, NOT in the mirror"
 
 
+def test_a_table_that_the_mirror_has_stopped_counts_as_missing(lake: Lake, database: str) -> None:
+    w = lake.writer
+    w._lsn = 2**50
+    names = [w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("torn", "whole")]
+    with psycopg.connect(database, autocommit=True) as connection:
+        for name in names:
+            connection.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY, v text); INSERT INTO {name} VALUES (1, 'v')")
+        connection.execute(f"CREATE PUBLICATION {w.prefix} FOR TABLE torn, whole")
+    with w.commit() as tx:
+        tx.upsert("whole", {"id": 1, "v": "v"})
+        tx.raw("torn", b"key", b"not framed")
+    lake.mirror(on_table_error="go-on", warn=lambda _: None)
+    for publication in (None, w.prefix):
+        said: list[str] = []
+        source = Source(lake.spark, jdbc_url(database))
+        try:
+            verify = Verify(
+                lake.spark,
+                source,
+                reader=lake.reader,
+                prefix=lake.prefix,
+                publication=publication,
+                patience=2,
+                say=said.append,
+            )
+            (compared,), missing = verify.run(), verify.missing()
+        finally:
+            source.close()
+        assert (compared.table, compared.buckets) == ("public.whole", 0)
+        assert missing == ["public.torn"]
+        assert said[-1] == (
+            "public.torn: stopped, NOT in the mirror: `twofold backfill start public.torn` brings it back"
+        )
+
+
+def test_a_publication_that_is_not_there_is_refused(lake: Lake, database: str) -> None:
+    source = Source(lake.spark, jdbc_url(database))
+    try:
+        verify = Verify(
+            lake.spark, source, reader=lake.reader, prefix=lake.prefix, publication="nobody's", patience=2, say=print
+        )
+        with pytest.raises(MissingGround, match=r"no publication nobody's.*--publication"):
+            verify.run()
+    finally:
+        source.close()
+
+
 def test_a_row_that_is_missing_and_one_too_many_are_named(lake: Lake, database: str) -> None:
     w = lake.writer
     w._lsn = 2**50
@@ -143,6 +192,30 @@ def test_a_row_that_is_missing_and_one_too_many_are_named(lake: Lake, database: 
         ("1", False, True),
         ("501", True, False),
     ]
+
+
+def test_a_key_that_the_mirror_has_twice_is_named(lake: Lake, database: str) -> None:
+    """Whichever of the two comes last: of the even keys the right row is the younger one, of the odd ones the wrong."""
+    w = lake.writer
+    w._lsn = 2**50
+    w.table(table("prices", {"id": "int4", "price": "text"}))
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE prices (id int4 PRIMARY KEY, price text)")
+        connection.execute("INSERT INTO prices SELECT i, 'right' FROM generate_series(1, 30) i")
+    with w.commit() as tx:
+        for i in range(1, 31):
+            tx.upsert("prices", {"id": i, "price": "right"})
+    lake.mirror()
+    prices = f"{lake.catalog}.public.prices"
+    lake.spark.sql(f"UPDATE {prices} SET price = 'wrong' WHERE id % 2 = 0")
+    lake.spark.sql(f"INSERT INTO {prices} SELECT id, IF(id % 2 = 0, 'right', 'wrong') FROM {prices}")
+    with w.commit() as tx:
+        tx.upsert("prices", {"id": 30, "price": "right"})  # twice the same row then
+    lake.mirror()
+    (compared,), (said,) = _verify(lake, database)
+    assert {int(d.key) for d in compared.different} == set(range(1, 31)), said
+    assert re.search(r"prices 1: source (\w{12}), mirror (\1 and \w{12}|\w{12} and \1)$", said, re.MULTILINE), said
+    assert re.search(r"prices 30: source (\w{12}), mirror \1 2 times$", str(compared.different[23])), said
 
 
 @pytest.mark.parametrize(
