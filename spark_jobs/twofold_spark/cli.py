@@ -26,7 +26,7 @@ from twofold_spark.changelog import Appended, Changelog
 from twofold_spark.errors import Different, JobError
 from twofold_spark.kafka import Kafka
 from twofold_spark.metrics import Metrics, serve
-from twofold_spark.mirror import EVERY, Applied, Mirror
+from twofold_spark.mirror import Applied, Mirror
 from twofold_spark.registry import Registry
 from twofold_spark.running import Job, Trigger, say
 from twofold_spark.sinks.choice import SinkChoice
@@ -68,7 +68,7 @@ def _mirror(options: argparse.Namespace) -> None:
             applied.stages,
             lag_seconds=applied.lag_seconds,
             cut_sequence=applied.cut.sequence,
-            tables_stopped=len({*applied.cut.stopped} - {EVERY}),
+            tables_stopped=len(applied.cut.stopped_tables),
         )
         whereabouts.tell(applied)
         say(str(applied))

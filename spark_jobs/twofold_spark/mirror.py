@@ -25,12 +25,10 @@ from twofold_spark.kafka import Kafka
 from twofold_spark.merge import Merged, Merger
 from twofold_spark.registry import Registry, Subject
 from twofold_spark.running import say
-from twofold_spark.sinks import Cut, Sink, Table
+from twofold_spark.sinks import EVERY, Cut, Sink, Table
 
 _COMMITS_AT_ONCE = 20_000
 """Commit records of one micro-batch, some hundred bytes each in the driver; bites bound the rows."""
-EVERY = "*"
-"""In `Cut.stopped`: a table that is not there yet, too. Commit records were missing, so only a reload has all of one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class Verify:
         A table without a change yet is not in the mirror either.
         """
         cut = self._first_cut()
-        stopped = [_at_source(table) for table in cut.cut.stopped]
+        stopped = [_at_source(table) for table in cut.cut.stopped_tables]
         there = {*stopped, *map(_at_source, cut)}
         absent = [table for table in self._published() if table not in there]
         for schema, name in stopped:
