@@ -134,7 +134,8 @@ class JdbcSink:
         self._evolve(run, table, wanted)
         columns = ", ".join(map(quote, wanted))
         if replace:
-            run(f"TRUNCATE {name}")
+            # A TRUNCATE would be seen by readers whose snapshot is older: they would find the table empty.
+            run(f"DELETE FROM {name}")
             run(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {stage} WHERE {OP} <> 'd'")
         else:
             run(f"ANALYZE {stage}")

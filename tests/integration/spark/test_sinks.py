@@ -133,6 +133,28 @@ def test_a_table_that_cannot_follow_is_stopped_alone_until_it_is_reloaded(kept: 
     kept.assert_equal()
 
 
+def test_a_reader_of_postgresql_sees_the_cut_of_its_snapshot_also_across_a_truncate(
+    lake: Lake, database: str
+) -> None:
+    lake.choice = SinkChoice("jdbc", database)
+    w = lake.writer
+    docs = w.table(DOCS)
+    with w.commit() as tx:
+        for i in range(3):
+            tx.upsert(docs, {"id": i, "title": "t", "body": None})
+    lake.mirror()
+    with psycopg.connect(database) as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        assert reader.execute("SELECT max(sequence) FROM twofold.cuts").fetchone() == (1,)
+        with w.commit() as tx:
+            tx.truncate(docs)
+            tx.upsert(docs, {"id": 7, "title": "after", "body": None})
+        lake.mirror()
+        assert reader.execute("SELECT id FROM docs ORDER BY id").fetchall() == [(0,), (1,), (2,)]
+    lake.assert_equal()
+    assert set(lake.rows(docs)) == {7}
+
+
 def test_a_database_is_not_mirrored_into_itself(lake: Lake, database: str) -> None:
     lake.choice = SinkChoice("jdbc", database)
     w = lake.writer
