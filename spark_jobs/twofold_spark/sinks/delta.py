@@ -72,13 +72,19 @@ class DeltaSink:
         spark.conf.set(_TXN_VERSION, str(sequence))
         columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
         view = f"_twofold_{abs(hash(table))}"
-        rows.createOrReplaceTempView(view)
         if replace or known == 0:
             names = ", ".join(merging.SPARK.quote(c) for c in columns)
-            way = "OVERWRITE" if replace else "INTO"
-            spark.sql(f"INSERT {way} {name} ({names}) SELECT {names} FROM {view} WHERE {OP} <> 'd'")
+            merging.arriving(rows, table.key).createOrReplaceTempView(view)
+            statement = f"INSERT {'OVERWRITE' if replace else 'INTO'} {name} ({names}) SELECT {names} FROM {view}"
         else:
-            spark.sql(merging.merge(name, view, table.key, columns, unchanged=unchanged))
+            rows.createOrReplaceTempView(view)
+            statement = merging.merge(name, view, table.key, columns, unchanged=unchanged)
+        try:
+            spark.sql(statement)
+        except Exception as error:
+            if merging.is_lacking(error):
+                raise merging.lacks(table) from error
+            raise
         after = self._reader.at(str(table))
         if after != (before + 1, sequence):
             raise Refused(

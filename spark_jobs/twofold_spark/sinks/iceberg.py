@@ -97,23 +97,23 @@ class IcebergSink:
         # What is set here is every table's of this batch alike, so merges of several tables may run at once.
         spark.conf.set(f"spark.sql.iceberg.snapshot-property.{iceberg_tables.SEQUENCE}", str(sequence))
         base = self._bases[table]
-        kept = rows.where(f"{OP} <> 'd'").drop(OP, UNCHANGED)
-        if replace:
-            kept.writeTo(name).overwrite(f.lit(True))
-        elif base is None:
-            kept.writeTo(name).append()
-        else:
-            view = f"_twofold_{abs(hash(str(table)))}"
-            rows.createOrReplaceTempView(view)
-            columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
-            among = self._among(table, rows)
-            statement = merging.merge(name, view, table.key, columns, unchanged=unchanged, among=among)
-            try:
-                spark.sql(statement)
-            except Exception as error:
-                if any(conflict in str(error) for conflict in _CONFLICTS):
-                    raise self._another_writer(table, base, "Iceberg refused the merge") from error
-                raise
+        try:
+            if replace:
+                merging.arriving(rows, table.key).writeTo(name).overwrite(f.lit(True))
+            elif base is None:
+                merging.arriving(rows, table.key).writeTo(name).append()
+            else:
+                view = f"_twofold_{abs(hash(str(table)))}"
+                rows.createOrReplaceTempView(view)
+                columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
+                among = self._among(table, rows)
+                spark.sql(merging.merge(name, view, table.key, columns, unchanged=unchanged, among=among))
+        except Exception as error:
+            if merging.is_lacking(error):
+                raise merging.lacks(table) from error
+            if any(conflict in str(error) for conflict in _CONFLICTS):
+                raise self._another_writer(table, base, "Iceberg refused the merge") from error
+            raise
         self._check_parent(table, base)
 
     def quarantine(self, records: DataFrame) -> None:

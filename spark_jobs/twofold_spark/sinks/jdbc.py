@@ -86,11 +86,13 @@ class JdbcSink:
         sequence: int,  # noqa: ARG002  (the cut has it)
     ) -> None:
         jdbc(rows.write, self._url, jdbc_tables.stage_of(table)).mode("overwrite").save()
+        name, stage = jdbc_tables.name_of(table), jdbc_tables.stage_of(table)
         with alone(self._spark, self._url) as run:
             # What will be refused is this table's trouble, and is said before the others' transaction.
-            jdbc_tables.alters(
-                table, jdbc_tables.columns_of(run, jdbc_tables.name_of(table)), jdbc_tables.staged_columns(run, table)
-            )
+            there, staged = jdbc_tables.columns_of(run, name), jdbc_tables.staged_columns(run, table)
+            jdbc_tables.alters(table, there, staged)
+            if not table.key and run(merging.lacking(name, stage, () if replace else there, list(staged))) is not None:
+                raise merging.lacks(table)
         with self._lock:
             self._staged[table] = replace, unchanged
 
