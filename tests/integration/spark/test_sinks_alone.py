@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,7 +13,8 @@ from fix_spark import Lake
 from spark_writer import table
 from twofold_spark import session
 from twofold_spark.errors import Refused
-from twofold_spark.sinks import Cut, Sink, Table
+from twofold_spark.sinks import Cut, Sink, Table, merging
+from twofold_spark.sinks.choice import SinkChoice
 from twofold_spark.sinks.iceberg import IcebergSink
 
 
@@ -124,3 +126,46 @@ def test_a_batch_that_was_interrupted_twice_is_gone_on_from(lake: Lake) -> None:
     assert after.applied(t, u) == [20, 20]
     after.publish(20, t, u)
     assert _Job.start(lake).applied(t, u) == [20, 20]
+
+
+@pytest.fixture
+def delta(lake: Lake) -> Lake:
+    lake.choice = SinkChoice("delta", str(lake.warehouse / "delta"))
+    return lake
+
+
+def test_a_job_in_delta_does_not_merge_onto_what_another_did_since_it_looked(delta: Lake) -> None:
+    (t,) = _tables(delta, "t")
+    _cut_5(delta, t)
+    one, other = _two_jobs(delta, t)
+    other.merge(t, 10)
+    with pytest.raises(Refused, match=r"another writer brought public\.t from 5 to 10"):
+        one.merge(t, 12)
+    after = _Job.start(delta)
+    assert after.applied(t) == [10]
+    assert after.copies(t) == 2
+
+
+def test_a_table_in_delta_that_two_jobs_merged_into_is_refused_until_it_is_dropped(
+    delta: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (t,) = _tables(delta, "t")
+    _cut_5(delta, t)
+    one, other = _two_jobs(delta, t)
+    statement = merging.merge
+
+    def just_before(*arguments: Any, **named: Any) -> str:
+        monkeypatch.setattr(merging, "merge", statement)
+        other.merge(t, 10)
+        return statement(*arguments, **named)
+
+    monkeypatch.setattr(merging, "merge", just_before)
+    with pytest.raises(Refused, match="two jobs merged into"):
+        one.merge(t, 12)
+    version = other.sink.version(t)
+    assert version is not None
+    assert [row["_copies"] for row in delta.reader.table(str(t), version).collect()] == [2], "its cut is right"
+    with pytest.raises(Refused, match="drop the mirror's table"):
+        _Job.start(delta).applied(t)
+    delta.drop("t")
+    assert _Job.start(delta).applied(t) == [0]
