@@ -1,4 +1,4 @@
-"""The sinks by themselves: what two jobs at once leave in a table."""
+"""The sinks by themselves: what two jobs at once leave in a table, and tables that somebody dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from fix_spark import Lake
 from spark_writer import table
 from twofold_spark import session
-from twofold_spark.errors import Refused
+from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.sinks import Cut, Sink, Table, merging
 from twofold_spark.sinks.choice import SinkChoice
 from twofold_spark.sinks.iceberg import IcebergSink
@@ -169,3 +169,34 @@ def test_a_table_in_delta_that_two_jobs_merged_into_is_refused_until_it_is_dropp
         _Job.start(delta).applied(t)
     delta.drop("t")
     assert _Job.start(delta).applied(t) == [0]
+
+
+def test_nothing_is_applied_of_a_table_that_somebody_dropped(kept: Lake) -> None:
+    t, u = _tables(kept, "t", "u")
+    _cut_5(kept, t, u)
+    kept.drop("t")
+    job = _Job.start(kept)
+    assert job.applied(t, u) == [0, 5]
+    job.merge(t, 6, replace=True)
+    job.merge(u, 6)
+    job.publish(6, t, u)
+    assert job.applied(t, u) == [6, 6]
+    assert [job.copies(each) for each in (t, u)] == [1, 2]
+    job.sink.close()
+
+
+def test_a_table_in_postgresql_that_is_dropped_under_the_job_is_not_begun_in_its_middle(
+    lake: Lake, database: str
+) -> None:
+    lake.choice = SinkChoice("jdbc", database)
+    (t,) = _tables(lake, "t")
+    _cut_5(lake, t)
+    job = _Job.start(lake)
+    assert job.applied(t) == [5]
+    lake.drop("t")
+    with pytest.raises(TableRefused, match="twofold backfill start"):
+        job.merge(t, 6)
+    job.merge(t, 6, replace=True)
+    job.publish(6, t)
+    assert job.copies(t) == 1
+    job.sink.close()
