@@ -21,7 +21,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from twofold_spark import carry, decode
 from twofold_spark.carry import COPIES, KEY, KEY_TEXT, OP, UNCHANGED
+from twofold_spark.errors import TableRefused
 from twofold_spark.registry import Subject
+from twofold_spark.sinks import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,18 @@ class Folded:
     """Columns that `_unchanged` has of any row."""
     bytes: int
     cached: tuple[DataFrame, ...]
+    nameless: bool = False
+    """Rows without a key where the registry has one: they are folded into one, and must not be merged."""
+
+    def check(self, table: Table) -> None:
+        """Refuses rows that are not a table's."""
+        if self.nameless:
+            raise TableRefused(
+                f"{table.topic} has rows without a key, and the registry has a key for them, the subject {table.topic}-key",
+                at_stake="all of these rows but one",
+                repair=f"if {table} has no primary key any more, delete that subject and drop the mirror's table; then "
+                f"`twofold backfill start {table}`",
+            )
 
     def release(self) -> None:
         for frame in self.cached:
@@ -133,7 +147,7 @@ def fold(
         cached.groupBy("partition")
         .agg(
             *(f.sum(n).alias(n) for n in ("n", "unreadable", "bytes")),
-            *(f.max(n).alias(n) for n in ("partial", "truncate")),
+            *(f.max(n).alias(n) for n in ("partial", "truncate", "nameless")),
         )
         .collect()
     )
@@ -143,7 +157,8 @@ def fold(
     columns = StructType([*row.fields, *(StructField(name, StringType()) for name in texts)])
     more: tuple[DataFrame, ...] = ()
     unchanged: tuple[str, ...] = ()
-    if any(row["partial"] for row in found):
+    nameless = any(row["nameless"] for row in found)
+    if any(row["partial"] for row in found) and not nameless:
         records = alive(changes(raw, subject, decode.CHANGE), truncates)
         own = tuple(name.removeprefix(KEY_TEXT) if name in texts else name for name in key)
         rows, unchanged, history = carry.carried(records, own, lambda: None if truncates else current(columns))
@@ -161,6 +176,7 @@ def fold(
         unchanged=unchanged,
         bytes=sum(row["bytes"] or 0 for row in found),
         cached=(cached, *more),
+        nameless=nameless,
     )
 
 
@@ -193,8 +209,9 @@ def _last(raw: DataFrame, subject: Subject, *, every: bool) -> DataFrame:
         f.col("e.op").alias("op"),
         f.when(f.col("e.op") == "d", f.col("e.before")).otherwise(f.col("e.after")).alias("image"),
         (f.size("e.unchanged") > 0).alias("partial"),
-        # A truncate has no key, and a record of a keyed table without one is a truncate.
+        # A truncate has no key. Rows without one are a partition's last record without one, or a truncate took them.
         f.when(f.col("e.op") == "t", f.col("last.offset")).alias("truncate"),
+        (f.col("key").isNull() & (f.col("e.op") != "t")).alias("nameless"),
     )
 
 

@@ -62,6 +62,7 @@ class Merger:
             _check_counts(table, ranges, folded.counts)
             if from_truncate and not folded.truncated:
                 return Merged(done=False)
+            folded.check(table)
             sink.prepare(table, folded.columns)
             sink.merge(table, folded.rows, replace=folded.truncated, unchanged=folded.unchanged, sequence=sequence)
             return Merged(done=True, bytes=folded.bytes, fold_s=read - began, merge_s=time.monotonic() - read)

@@ -2,13 +2,16 @@
 
 The sequence number is Delta's own mark of an application's transaction (`txnAppId` twofold, `txnVersion` the sequence),
 written by the very commit that holds the rows and kept in the table's state for good; Delta itself passes over a merge
-whose number it has. A batch is merged onto the version that was looked at: two writers at once are refused by Delta, and
-one that came in between is seen by the versions, before a cut is published.
+whose number it has. A batch is merged onto the state that was looked at: a table that has another number by then is
+refused before anything is written, two writers at once are refused by Delta, and one that came in the instant between is
+seen by the versions, before a cut is published. Such a table is marked: RESTORE would bring back its rows and leave the
+number, so it can only be loaded anew.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,6 +30,8 @@ _TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databric
 _LEAST_HOURS = 168
 """Delta refuses to remove files that are younger."""
 _CUTS, _QUARANTINE = "twofold.cuts", "twofold.quarantine"
+_SPOILED = "twofold.spoiled"
+"""The property of a table that two jobs have merged into at once."""
 _PROPERTIES = {
     "delta.enableDeletionVectors": "true",
     "delta.enableTypeWidening": "true",
@@ -42,6 +47,8 @@ class DeltaSink:
         self._spark = spark
         self._prefix = prefix
         self._reader = DeltaReader(spark, folder)
+        self._lock = threading.Lock()
+        self._seen: dict[Table, tuple[int, int] | None] = {}
 
     def last_cut(self) -> Cut | None:
         if not self._reader.exists(_CUTS):
@@ -50,8 +57,10 @@ class DeltaSink:
         return self._reader.last_cut()
 
     def applied(self, table: Table) -> int:
-        _, sequence = self._reader.at(str(table)) if self._reader.exists(str(table)) else (0, 0)
-        return sequence
+        seen = self._reader.at(str(table)) if self._reader.exists(str(table)) else None
+        with self._lock:
+            self._seen[table] = seen
+        return seen[1] if seen else 0
 
     def prepare(self, table: Table, columns: StructType) -> None:
         name = self._reader.path(str(table))
@@ -67,26 +76,37 @@ class DeltaSink:
     def merge(self, table: Table, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int) -> None:
         name, spark = self._reader.path(str(table)), rows.sparkSession
         before, known = self._reader.at(str(table))
+        if known != (expected := (self._seen[table] or (0, 0))[1]):
+            raise Refused(
+                f"another writer brought {table} from {expected} to {known} while a batch was made for it",
+                at_stake="nothing yet: this one has not been merged",
+                repair="end the other job, then start again",
+            )
         # What is set here is every table's of this batch alike, so merges of several tables may run at once.
         spark.conf.set(_TXN_ID, _APPLICATION)
         spark.conf.set(_TXN_VERSION, str(sequence))
         columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
         view = f"_twofold_{abs(hash(table))}"
-        rows.createOrReplaceTempView(view)
         if replace or known == 0:
             names = ", ".join(merging.SPARK.quote(c) for c in columns)
-            way = "OVERWRITE" if replace else "INTO"
-            spark.sql(f"INSERT {way} {name} ({names}) SELECT {names} FROM {view} WHERE {OP} <> 'd'")
+            merging.arriving(rows, table.key).createOrReplaceTempView(view)
+            statement = f"INSERT {'OVERWRITE' if replace else 'INTO'} {name} ({names}) SELECT {names} FROM {view}"
         else:
-            spark.sql(merging.merge(name, view, table.key, columns, unchanged=unchanged))
+            rows.createOrReplaceTempView(view)
+            statement = merging.merge(name, view, table.key, columns, unchanged=unchanged)
+        try:
+            spark.sql(statement)
+        except Exception as error:
+            if merging.is_lacking(error):
+                raise merging.lacks(table) from error
+            raise
         after = self._reader.at(str(table))
         if after != (before + 1, sequence):
-            raise Refused(
-                f"another writer committed to {table} while this batch was merged (version {after[0]} at {after[1]}, not "
-                f"{before + 1} at {sequence})",
-                at_stake="a batch applied onto a state that it does not belong to",
-                repair=f"end the other job, then: RESTORE TABLE {name} TO VERSION AS OF the last cut's",
-            )
+            # Its number says that it has this batch: nobody must believe it.
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_SPOILED}' = 'by two writers')")
+            raise _spoiled(str(table))
+        with self._lock:
+            self._seen[table] = after
 
     def quarantine(self, records: DataFrame) -> None:
         if self._reader.exists(_QUARANTINE):
@@ -97,7 +117,8 @@ class DeltaSink:
         records.write.format("delta").options(**own).mode("append").save(self._reader.folder(_QUARANTINE))
 
     def version(self, table: Table) -> str | None:
-        return str(self._reader.at(str(table))[0]) if self._reader.exists(str(table)) else None
+        seen = self._seen[table]
+        return str(seen[0]) if seen else None
 
     def publish(self, cut: Cut) -> None:
         self._spark.conf.set(_TXN_ID, _APPLICATION)
@@ -142,6 +163,8 @@ class DeltaReader:
     def at(self, name: str) -> tuple[int, int]:
         """The table's version, and the sequence number up to which it has all changes."""
         snapshot = self._snapshot(name)
+        if snapshot.metadata().configuration().get(_SPOILED).isDefined():
+            raise _spoiled(name)
         found = snapshot.transactions().get(_APPLICATION)
         return int(snapshot.version()), int(found.get()) if found.isDefined() else 0
 
@@ -179,3 +202,11 @@ class DeltaReader:
     @property
     def _jvm(self) -> Any:
         return self._spark._jvm
+
+
+def _spoiled(table: str) -> Refused:
+    return Refused(
+        f"two jobs merged into {table} at once",
+        at_stake="changes applied twice, or onto a state that they do not belong to",
+        repair=f"end the other job, drop the mirror's table (its folder), then `twofold backfill start {table}`",
+    )

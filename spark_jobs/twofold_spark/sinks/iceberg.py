@@ -6,17 +6,23 @@ table `twofold.cuts`, whose own snapshot carries the sequence number too: one me
 mirror stands.
 
 A batch is merged onto the snapshot whose sequence number was looked at. If another job came in between, Iceberg refuses
-the merge or the new snapshot's parent tells, and this one stops before it publishes anything; what the other left on top
-of a published cut is told from a batch that was interrupted by its number, which is the cut's or less.
+the merge, or the new snapshot's parent tells: then this one takes its snapshot back and stops, before it publishes
+anything. Should it be killed before it has, the next start knows: what lies on top of a published cut is a batch that was
+interrupted only if its number is more than the cut's, and if each merge in it was made for the number that it lies on
+(`twofold.since`).
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import threading
+import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
@@ -37,6 +43,8 @@ _MERGE_ON_READ = {
 }
 
 
+_SINCE, _WRITER = "twofold.since", "twofold.writer"
+"""In a merge's summary: the last cut, with the tables that were ahead of it, when the batch was made; and who made it."""
 _CONFLICTS = ("ValidationException", "CommitFailedException")
 _LARGE, _FEW = 200_000, 10_000
 """Rows of a table, and keys of a batch, from and up to which the keys are named in the MERGE."""
@@ -49,7 +57,9 @@ class IcebergSink:
         self._spark = spark
         self._catalog = catalog
         self._prefix = prefix
+        self._writer = uuid.uuid4().hex
         self._lock = threading.Lock()
+        self._applied: dict[Table, int] = {}
         self._bases: dict[Table, int | None] = {}
         self._versions: dict[Table, int | None] = {}
         self._sizes: dict[Table, int] = {}
@@ -71,14 +81,16 @@ class IcebergSink:
         loaded = self._loaded(table)
         if loaded is not None:
             self._check_since_cut(table, loaded)
+        applied = int(iceberg_tables.summary_value(loaded, iceberg_tables.SEQUENCE) or 0) if loaded is not None else 0
         with self._lock:
+            self._applied[table] = applied
             self._bases[table] = self._versions[table] = iceberg_tables.current_snapshot(loaded)
             self._sizes[table] = (
                 int(iceberg_tables.summary_value(loaded, "total-records") or 0) if loaded is not None else 0
             )
             if loaded is None:
                 self._columns.pop(table, None)
-        return int(iceberg_tables.summary_value(loaded, iceberg_tables.SEQUENCE) or 0) if loaded is not None else 0
+        return applied
 
     def prepare(self, table: Table, columns: StructType) -> None:
         if self._columns.get(table) == columns:
@@ -95,25 +107,27 @@ class IcebergSink:
         name = self._name(table)
         spark = rows.sparkSession
         # What is set here is every table's of this batch alike, so merges of several tables may run at once.
-        spark.conf.set(f"spark.sql.iceberg.snapshot-property.{iceberg_tables.SEQUENCE}", str(sequence))
+        told = {iceberg_tables.SEQUENCE: str(sequence), _SINCE: self._since(), _WRITER: self._writer}
+        for key, value in told.items():
+            spark.conf.set(f"spark.sql.iceberg.snapshot-property.{key}", value)
         base = self._bases[table]
-        kept = rows.where(f"{OP} <> 'd'").drop(OP, UNCHANGED)
-        if replace:
-            kept.writeTo(name).overwrite(f.lit(True))
-        elif base is None:
-            kept.writeTo(name).append()
-        else:
-            view = f"_twofold_{abs(hash(str(table)))}"
-            rows.createOrReplaceTempView(view)
-            columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
-            among = self._among(table, rows)
-            statement = merging.merge(name, view, table.key, columns, unchanged=unchanged, among=among)
-            try:
-                spark.sql(statement)
-            except Exception as error:
-                if any(conflict in str(error) for conflict in _CONFLICTS):
-                    raise self._another_writer(table, base, "Iceberg refused the merge") from error
-                raise
+        try:
+            if replace:
+                merging.arriving(rows, table.key).writeTo(name).overwrite(f.lit(True))
+            elif base is None:
+                merging.arriving(rows, table.key).writeTo(name).append()
+            else:
+                view = f"_twofold_{abs(hash(str(table)))}"
+                rows.createOrReplaceTempView(view)
+                columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
+                among = self._among(table, rows)
+                spark.sql(merging.merge(name, view, table.key, columns, unchanged=unchanged, among=among))
+        except Exception as error:
+            if merging.is_lacking(error):
+                raise merging.lacks(table) from error
+            if any(conflict in str(error) for conflict in _CONFLICTS):
+                raise _another_writer(table, "Iceberg refused the merge") from error
+            raise
         self._check_parent(table, base)
 
     def quarantine(self, records: DataFrame) -> None:
@@ -186,32 +200,76 @@ class IcebergSink:
         listed = ", ".join(str(v) if isinstance(v, int) else f"'{text(v)}'" for v in set(values) if v is not None)
         return f"t.{merging.SPARK.quote(table.key[0])} IN ({listed or 'NULL'})"
 
+    def _since(self) -> str:
+        """What a batch is made for, of all its tables alike: as a rule the cut, and no table is ahead of it."""
+        cut = self._cut.sequence if self._cut is not None else 0
+        ahead = {str(table): sequence for table, sequence in self._applied.items() if sequence > cut}
+        return json.dumps({"cut": cut, "ahead": ahead})
+
     def _check_since_cut(self, table: Table, loaded: Any) -> None:
+        """What lies on top of the last cut is a batch that was interrupted, and not two jobs' work."""
+        cut = self._cut.sequence if self._cut is not None else 0
         version = self._cut.versions.get(str(table)) if self._cut is not None else None
-        snapshot = loaded.currentSnapshot()
-        while version is not None and snapshot is not None and str(snapshot.snapshotId()) != version:
+        for snapshot in iceberg_tables.lineage(loaded, loaded.currentSnapshot()):
+            if str(snapshot.snapshotId()) == version:
+                return
             sequence = snapshot.summary().get(iceberg_tables.SEQUENCE)
-            if self._cut is not None and sequence is not None and int(sequence) <= self._cut.sequence:
-                raise Refused(
-                    f"another writer applied {sequence} to {table} once more, after cut {self._cut.sequence} had it",
-                    at_stake="changes applied twice",
-                    repair=f"end the other job, then: CALL {self._catalog}.system.rollback_to_snapshot('{table}', {version})",
+            if sequence is None:
+                continue
+            if int(sequence) <= cut:
+                if version is None:  # it was stopped: what lies here was in a cut once
+                    return
+                raise self._twice(
+                    table, f"another writer applied {sequence} to {table} once more, after cut {cut} had it"
                 )
-            parent = snapshot.parentId()
-            snapshot = loaded.snapshot(parent) if parent is not None else None
+            onto = int(iceberg_tables.summary_value(loaded, iceberg_tables.SEQUENCE, under=snapshot) or 0)
+            if not _made_for(snapshot.summary().get(_SINCE), table, onto):
+                raise self._twice(table, f"two writers merged into {table} at once: {sequence} was not made for {onto}")
+
+    def _twice(self, table: Table, what: str) -> Refused:
+        version = self._cut.versions.get(str(table)) if self._cut is not None else None
+        back = f"CALL {self._catalog}.system.rollback_to_snapshot('{table}', {version})"
+        anew = f"drop the mirror's table, then `twofold backfill start {table}`"
+        return Refused(
+            what, at_stake="changes applied twice", repair=f"end the other job, then: {back if version else anew}"
+        )
 
     def _check_parent(self, table: Table, base: int | None) -> None:
-        snapshot = iceberg_tables.load(self._spark, self._name(table)).currentSnapshot()
-        parent = snapshot.parentId() if snapshot else None
-        if snapshot is not None and parent != base and snapshot.snapshotId() != base:
-            raise self._another_writer(table, base, f"snapshot {parent} after {base}")
+        loaded = iceberg_tables.load(self._spark, self._name(table))
+        snapshot = loaded.currentSnapshot()
+        if snapshot is not None and snapshot.snapshotId() != base:
+            ours = snapshot.summary().get(_WRITER) == self._writer
+            if not ours or snapshot.parentId() != base:
+                if ours:
+                    self._take_back(loaded, snapshot)
+                raise _another_writer(table, f"snapshot {snapshot.parentId()} after {base}")
         with self._lock:
             self._versions[table] = snapshot.snapshotId() if snapshot else None
 
-    def _another_writer(self, table: Table, base: int | None, how: str) -> Refused:
-        return Refused(
-            f"another writer committed to {table} while this batch was merged ({how})",
-            at_stake="a batch applied onto a state that it does not belong to",
-            repair=f"end the other job; should this one's start be refused too: "
-            f"CALL {self._catalog}.system.rollback_to_snapshot('{table}', {base or 0})",
-        )
+    def _take_back(self, loaded: Any, snapshot: Any) -> None:
+        """Makes present again what this job's snapshot was laid on, unless somebody has gone on from it: one commit, compare and swap."""
+        operations = loaded.operations()
+        metadata = operations.refresh()
+        parent, present = snapshot.parentId(), metadata.currentSnapshot()
+        if parent is None or present is None or present.snapshotId() != snapshot.snapshotId():
+            return
+        changed = self._spark._jvm.org.apache.iceberg.TableMetadata.buildFrom(metadata)  # type: ignore[union-attr]
+        with suppress(Py4JJavaError):  # somebody was quicker; the next start tells
+            operations.commit(metadata, changed.setBranchSnapshot(parent, "main").build())
+
+
+def _made_for(since: str | None, table: Table, onto: int) -> bool:
+    """Whether a merge's batch was made for the number that it lies on; of one that does not say, nobody knows."""
+    if since is None:
+        return True
+    known = json.loads(since)
+    ahead = known["ahead"].get(str(table))
+    return bool(onto <= known["cut"] if ahead is None else onto == ahead)
+
+
+def _another_writer(table: Table, how: str) -> Refused:
+    return Refused(
+        f"another writer committed to {table} while this batch was merged ({how})",
+        at_stake="a batch applied onto a state that it does not belong to",
+        repair="end the other job, then start again",
+    )

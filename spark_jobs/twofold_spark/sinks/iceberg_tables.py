@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -88,16 +89,21 @@ def quarantine(records: DataFrame, catalog: str) -> None:
     records.join(spark.table(name).select(*PLACE), list(PLACE), "left_anti").writeTo(name).append()
 
 
-def summary_value(loaded: Any, key: str) -> str | None:
-    """The newest value of a key in the summaries of a loaded table's snapshots; compaction's have none of ours."""
-    snapshot = loaded.currentSnapshot()
+def lineage(loaded: Any, snapshot: Any | None) -> Iterator[Any]:
+    """A snapshot of a loaded table and those that it came from, newest first, as far as they are kept."""
     while snapshot is not None:
-        value = snapshot.summary().get(key)
-        if value is not None:
-            return str(value)
+        yield snapshot
         parent = snapshot.parentId()
         snapshot = loaded.snapshot(parent) if parent is not None else None
-    return None
+
+
+def summary_value(loaded: Any, key: str, *, under: Any | None = None) -> str | None:
+    """The newest value of a key in the summaries of a loaded table's snapshots; compaction's have none of ours.
+
+    Or in those that lie `under` a snapshot.
+    """
+    snapshots = islice(lineage(loaded, under), 1, None) if under else lineage(loaded, loaded.currentSnapshot())
+    return next((str(value) for s in snapshots if (value := s.summary().get(key)) is not None), None)
 
 
 def load(spark: SparkSession, name: str) -> Any:

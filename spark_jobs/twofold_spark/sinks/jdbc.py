@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from twofold_spark.carry import OP
-from twofold_spark.errors import Refused
+from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.quarantine import PLACE
 from twofold_spark.sinks import Cut, Table, jdbc_tables, merging
 from twofold_spark.sinks.database import Run, alone, connect, jdbc, transaction
@@ -52,6 +52,7 @@ class JdbcSink:
         self._lock = threading.Lock()
         self._staged: dict[Table, tuple[bool, tuple[str, ...]]] = {}
         self._applied = 0
+        self._there: set[Table] = set()
         self._connection: Any = None
 
     def last_cut(self) -> Cut | None:
@@ -65,7 +66,13 @@ class JdbcSink:
         self._applied = cut.sequence if cut else 0
         return cut
 
-    def applied(self, table: Table) -> int:  # noqa: ARG002  (all tables of a cut are at its sequence number)
+    def applied(self, table: Table) -> int:
+        """All tables of a cut are at its sequence number; whether a table is there is asked until it is."""
+        if table not in self._there:
+            with self._transaction() as run:
+                if run(f"SELECT to_regclass({literal(jdbc_tables.name_of(table))})::text") is None:
+                    return 0
+            self._there.add(table)
         return self._applied
 
     def prepare(self, table: Table, columns: StructType) -> None:
@@ -86,11 +93,19 @@ class JdbcSink:
         sequence: int,  # noqa: ARG002  (the cut has it)
     ) -> None:
         jdbc(rows.write, self._url, jdbc_tables.stage_of(table)).mode("overwrite").save()
+        name, stage = jdbc_tables.name_of(table), jdbc_tables.stage_of(table)
         with alone(self._spark, self._url) as run:
             # What will be refused is this table's trouble, and is said before the others' transaction.
-            jdbc_tables.alters(
-                table, jdbc_tables.columns_of(run, jdbc_tables.name_of(table)), jdbc_tables.staged_columns(run, table)
-            )
+            there, staged = jdbc_tables.columns_of(run, name), jdbc_tables.staged_columns(run, table)
+            if table in self._there and not there and not replace:
+                raise TableRefused(
+                    f"{table} was dropped from the mirror while the job ran",
+                    at_stake="its rows: the batch has only those that changed",
+                    repair=f"`twofold backfill start {table}`",
+                )
+            jdbc_tables.alters(table, there, staged)
+            if not table.key and run(merging.lacking(name, stage, () if replace else there, list(staged))) is not None:
+                raise merging.lacks(table)
         with self._lock:
             self._staged[table] = replace, unchanged
 
@@ -134,7 +149,8 @@ class JdbcSink:
         self._evolve(run, table, wanted)
         columns = ", ".join(map(quote, wanted))
         if replace:
-            run(f"TRUNCATE {name}")
+            # A TRUNCATE would be seen by readers whose snapshot is older: they would find the table empty.
+            run(f"DELETE FROM {name}")
             run(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {stage} WHERE {OP} <> 'd'")
         else:
             run(f"ANALYZE {stage}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections import Counter
 
 import psycopg
@@ -131,6 +132,63 @@ def test_a_table_that_cannot_follow_is_stopped_alone_until_it_is_reloaded(kept: 
     assert kept.cut().cut.stopped == ()
     assert kept.rows(things, kept.cut()["public.things"]) == w.model[things]
     kept.assert_equal()
+
+
+def test_a_row_that_a_keyless_table_does_not_have_is_not_taken_from_it_in_silence(kept: Lake) -> None:
+    """A change of its columns makes PostgreSQL's old rows others than the mirror's; the same within one bite, and beyond a truncate."""
+    w = kept.writer
+    names = ("dropped", "added", "fewer", "fresh", "anew", "fine")
+    columns = {"a": "int4", "b": "text"}
+    dropped, added, fewer, fresh, anew, fine = (w.table(table(n, columns, key=()), partitions=1) for n in names)
+    x, y = {"a": 1, "b": "x"}, {"a": 2, "b": "y"}
+    with w.commit() as tx:
+        for name in (dropped, added, fewer, anew, fine):
+            for row in (x, x, y):
+                tx.keyless(name, "c", after=row)
+    kept.mirror()
+    with w.commit() as tx:
+        tx.truncate(anew)
+        for name in (fresh, anew):
+            tx.keyless(name, "c", after=x)
+        for name in (dropped, fresh, anew):
+            w.drop(name, "b")
+            tx.keyless(name, "d", before={"a": 1})
+        w.evolve(added, c="int4")
+        tx.keyless(added, "u", before={**x, "c": 7}, after={"a": 3, "b": "x", "c": 7})
+        for _ in range(3):
+            tx.keyless(fewer, "d", before=x)
+        for row in (x, x):
+            tx.keyless(fine, "d", before=row)
+    with pytest.raises(TableRefused, match="twofold backfill start"):
+        kept.mirror()
+    said: list[str] = []
+    kept.mirror(on_table_error="go-on", warn=said.append)
+    refused = sorted(f"public.{name}" for name in names if name != fine)
+    assert kept.cut().cut.stopped == tuple(refused)
+    assert sorted(repair.group(1) for text in said if (repair := re.search(r"backfill start (\S+)`", text))) == refused
+    assert [row.asDict() for row in kept.table(fine).collect()] == [{**y, "_copies": 1}]
+    if kept.choice.name == "iceberg":  # the others' tables of no cut have no name
+        assert {row["_copies"] for row in kept.table(dropped).collect()} == {1, 2}
+
+
+def test_a_reader_of_postgresql_sees_the_cut_of_its_snapshot_also_across_a_truncate(lake: Lake, database: str) -> None:
+    lake.choice = SinkChoice("jdbc", database)
+    w = lake.writer
+    docs = w.table(DOCS)
+    with w.commit() as tx:
+        for i in range(3):
+            tx.upsert(docs, {"id": i, "title": "t", "body": None})
+    lake.mirror()
+    with psycopg.connect(database) as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        assert reader.execute("SELECT max(sequence) FROM twofold.cuts").fetchone() == (1,)
+        with w.commit() as tx:
+            tx.truncate(docs)
+            tx.upsert(docs, {"id": 7, "title": "after", "body": None})
+        lake.mirror()
+        assert reader.execute("SELECT id FROM docs ORDER BY id").fetchall() == [(0,), (1,), (2,)]
+    lake.assert_equal()
+    assert set(lake.rows(docs)) == {7}
 
 
 def test_a_database_is_not_mirrored_into_itself(lake: Lake, database: str) -> None:

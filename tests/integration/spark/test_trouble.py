@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from fix_spark import Lake
 from gates import Door
-from spark_writer import table
+from spark_writer import Open, table
 from twofold_spark.errors import MissingGround, Refused, TableRefused
 
 
@@ -106,6 +106,36 @@ def test_a_deleted_topic_stops_the_table_and_is_told(lake: Lake) -> None:
         future.result(30)
     with pytest.raises(TableRefused, match=r"public\.t.* is not there"):
         lake.mirror()
+
+
+def test_rows_without_a_key_are_not_folded_into_one(lake: Lake) -> None:
+    """The primary key was dropped, and the registry keeps the subject of the key."""
+    w = lake.writer
+    t = w.table(table("t", {"id": "int8", "v": "text"}), partitions=1)
+    _rows(lake, t, ids=range(3))
+    lake.mirror()
+
+    def nameless(tx: Open, *ids: int) -> None:
+        for i in ids:
+            tx._record(t, "c", None, None, {"id": i, "v": "nameless"}, w.lsn())
+
+    with w.commit() as tx:
+        nameless(tx, 10, 11, 12)
+    with pytest.raises(TableRefused, match=r"-key\n.*\n.*`twofold backfill start public\.t`"):
+        lake.mirror()
+    assert lake.rows(t) == w.model[t]
+    lake.mirror(on_table_error="go-on", warn=lambda _: None)
+    with w.commit() as tx:
+        nameless(tx, 13, 14)
+    lake.mirror()  # the table waits for its truncate, and nobody is stopped by what it misses
+    assert lake.cut().cut.stopped == ("public.t",)
+    with w.commit() as tx:
+        nameless(tx, 15, 16)
+        tx.truncate(t)
+        tx.upsert(t, {"id": 20, "v": "loaded anew"}, op="r")
+    lake.mirror()
+    lake.assert_equal()
+    assert lake.cut().cut.stopped == ()
 
 
 def test_an_answer_of_the_registry_that_is_lost_is_asked_for_again(lake: Lake) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from twofold_spark.decode import merge_key
 from twofold_spark.sinks.choice import SinkChoice
-from twofold_spark.sinks.merging import POSTGRES, merge
+from twofold_spark.sinks.merging import POSTGRES, lacking, merge
 
 
 def test_names_and_unchanged_columns_are_written_as_each_engine_has_them() -> None:
@@ -23,6 +23,12 @@ def test_names_and_unchanged_columns_are_written_as_each_engine_has_them() -> No
 def test_a_keyless_row_is_its_own_key() -> None:
     statement = merge("t", "v", [], ["a", "b", "_copies"], unchanged=())
     assert "ON t.`a` IS NOT DISTINCT FROM s.`a` AND t.`b` IS NOT DISTINCT FROM s.`b` WHEN" in statement
+
+
+def test_what_a_keyless_table_lacks_is_asked_for_by_the_columns_that_it_has() -> None:
+    asked = lacking("t", "v", ["a", "_copies"], ["a", "new", "_copies"])
+    assert 't."a" IS NOT DISTINCT FROM s."a" AND s."new" IS NULL AND t._copies + s._copies >= 0' in asked
+    assert "FROM t" not in lacking("t", "v", [], ["a", "_copies"])
 
 
 def _record(**types: Any) -> dict[str, Any]:

@@ -1,0 +1,202 @@
+"""The sinks by themselves: what two jobs at once leave in a table, and tables that somebody dropped."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fix_spark import Lake
+from spark_writer import table
+from twofold_spark import session
+from twofold_spark.errors import Refused, TableRefused
+from twofold_spark.sinks import Cut, Sink, Table, merging
+from twofold_spark.sinks.choice import SinkChoice
+from twofold_spark.sinks.iceberg import IcebergSink
+
+
+@dataclass
+class _Job:
+    """A sink in a session of its own, as each job has it; a batch is one more copy of one row."""
+
+    spark: SparkSession
+    sink: Sink
+
+    @classmethod
+    def start(cls, lake: Lake) -> _Job:
+        spark = lake.spark.newSession()
+        for name, value in session.catalog_settings(lake.warehouse, lake.catalog).items():
+            spark.conf.set(name, value)
+        job = cls(spark, lake.choice.sink(spark, lake.prefix, catalog=lake.catalog))
+        job.sink.last_cut()
+        return job
+
+    def applied(self, *tables: Table) -> list[int]:
+        return [self.sink.applied(table) for table in tables]
+
+    def merge(self, table: Table, sequence: int, *, replace: bool = False) -> None:
+        rows = self.spark.sql("SELECT 1 AS a, 1L AS _copies, 'u' AS _op, CAST(array() AS array<string>) AS _unchanged")
+        self.sink.prepare(table, rows.drop("_op", "_unchanged").schema)
+        self.sink.merge(table, rows, replace=replace, unchanged=(), sequence=sequence)
+
+    def publish(self, sequence: int, *tables: Table) -> None:
+        versions = {str(table): version for table in tables if (version := self.sink.version(table)) is not None}
+        self.sink.publish(Cut(sequence, sequence, 0, whole=True, versions=versions, backfilling=(), stopped=()))
+
+    def copies(self, table: Table) -> int:
+        """How often the row is there."""
+        rows = self.sink.current(table)
+        assert rows is not None
+        (row,) = rows.collect()
+        return int(row["_copies"])
+
+
+def _tables(lake: Lake, *names: str) -> list[Table]:
+    for name in names:
+        lake.writer.table(table(name, {"a": "int4"}, key=()), partitions=1)
+    return [Table(f"{lake.prefix}.public.{name}", "public", name, ()) for name in names]
+
+
+def _cut_5(lake: Lake, *tables: Table) -> None:
+    job = _Job.start(lake)
+    assert job.applied(*tables) == [0] * len(tables)
+    for each in tables:
+        job.merge(each, 5)
+    job.publish(5, *tables)
+    job.sink.close()
+
+
+def _two_jobs(lake: Lake, *tables: Table) -> tuple[_Job, _Job]:
+    """Both have looked at the same tables."""
+    one, other = _Job.start(lake), _Job.start(lake)
+    assert one.applied(*tables) == other.applied(*tables)
+    return one, other
+
+
+def test_of_two_jobs_that_meet_in_iceberg_each_takes_back_what_it_laid_on_the_others(lake: Lake) -> None:
+    t, u, fresh = _tables(lake, "t", "u", "fresh")
+    _cut_5(lake, t, u)
+    one, other = _two_jobs(lake, t, u, fresh)
+    for first, second, each in ((one, other, t), (other, one, u), (one, other, fresh)):
+        first.merge(each, 12)
+        with pytest.raises(Refused, match="another writer committed"):
+            second.merge(each, 12)
+    after = _Job.start(lake)
+    assert after.applied(t, u, fresh) == [12, 12, 12]
+    assert [after.copies(each) for each in (t, u, fresh)] == [2, 2, 1]
+
+
+def test_what_two_jobs_left_in_iceberg_is_not_taken_for_an_interrupted_batch(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IcebergSink, "_take_back", lambda *_: None, raising=False)  # it was killed before it could
+    t, fresh = _tables(lake, "t", "fresh")
+    _cut_5(lake, t)
+    one, other = _two_jobs(lake, t, fresh)
+    for each in (t, fresh):
+        one.merge(each, 12)
+        with pytest.raises(Refused, match="another writer committed"):
+            other.merge(each, 20)
+    after = _Job.start(lake)
+    with pytest.raises(Refused, match=r"two writers merged into public\.fresh .*\n.*\n.*drop the mirror's table"):
+        after.applied(fresh)
+    with pytest.raises(Refused, match=r"two writers merged into public\.t ") as refused:
+        after.applied(t)
+    back = re.search(r"CALL .*\)", str(refused.value))
+    assert back is not None
+    after.spark.sql(back.group())
+    assert _Job.start(lake).applied(t) == [5]
+    assert after.copies(t) == 1
+
+
+def test_a_batch_that_was_interrupted_twice_is_gone_on_from(lake: Lake) -> None:
+    t, u = _tables(lake, "t", "u")
+    _cut_5(lake, t, u)
+    killed = _Job.start(lake)
+    assert killed.applied(t, u) == [5, 5]
+    killed.merge(t, 12)
+    killed = _Job.start(lake)
+    assert killed.applied(t, u) == [12, 5]
+    for each in (t, u):
+        killed.merge(each, 20)
+    after = _Job.start(lake)
+    assert after.applied(t, u) == [20, 20]
+    after.publish(20, t, u)
+    assert _Job.start(lake).applied(t, u) == [20, 20]
+
+
+@pytest.fixture
+def delta(lake: Lake) -> Lake:
+    lake.choice = SinkChoice("delta", str(lake.warehouse / "delta"))
+    return lake
+
+
+def test_a_job_in_delta_does_not_merge_onto_what_another_did_since_it_looked(delta: Lake) -> None:
+    (t,) = _tables(delta, "t")
+    _cut_5(delta, t)
+    one, other = _two_jobs(delta, t)
+    other.merge(t, 10)
+    with pytest.raises(Refused, match=r"another writer brought public\.t from 5 to 10"):
+        one.merge(t, 12)
+    after = _Job.start(delta)
+    assert after.applied(t) == [10]
+    assert after.copies(t) == 2
+
+
+def test_a_table_in_delta_that_two_jobs_merged_into_is_refused_until_it_is_dropped(
+    delta: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (t,) = _tables(delta, "t")
+    _cut_5(delta, t)
+    one, other = _two_jobs(delta, t)
+    statement = merging.merge
+
+    def just_before(*arguments: Any, **named: Any) -> str:
+        monkeypatch.setattr(merging, "merge", statement)
+        other.merge(t, 10)
+        return statement(*arguments, **named)
+
+    monkeypatch.setattr(merging, "merge", just_before)
+    with pytest.raises(Refused, match="two jobs merged into"):
+        one.merge(t, 12)
+    version = other.sink.version(t)
+    assert version is not None
+    assert [row["_copies"] for row in delta.reader.table(str(t), version).collect()] == [2], "its cut is right"
+    with pytest.raises(Refused, match="drop the mirror's table"):
+        _Job.start(delta).applied(t)
+    delta.drop("t")
+    assert _Job.start(delta).applied(t) == [0]
+
+
+def test_nothing_is_applied_of_a_table_that_somebody_dropped(kept: Lake) -> None:
+    t, u = _tables(kept, "t", "u")
+    _cut_5(kept, t, u)
+    kept.drop("t")
+    job = _Job.start(kept)
+    assert job.applied(t, u) == [0, 5]
+    job.merge(t, 6, replace=True)
+    job.merge(u, 6)
+    job.publish(6, t, u)
+    assert job.applied(t, u) == [6, 6]
+    assert [job.copies(each) for each in (t, u)] == [1, 2]
+    job.sink.close()
+
+
+def test_a_table_in_postgresql_that_is_dropped_under_the_job_is_not_begun_in_its_middle(
+    lake: Lake, database: str
+) -> None:
+    lake.choice = SinkChoice("jdbc", database)
+    (t,) = _tables(lake, "t")
+    _cut_5(lake, t)
+    job = _Job.start(lake)
+    assert job.applied(t) == [5]
+    lake.drop("t")
+    with pytest.raises(TableRefused, match="twofold backfill start"):
+        job.merge(t, 6)
+    job.merge(t, 6, replace=True)
+    job.publish(6, t)
+    assert job.copies(t) == 1
+    job.sink.close()
