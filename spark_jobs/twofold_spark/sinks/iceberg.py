@@ -59,7 +59,7 @@ class IcebergSink:
         self._prefix = prefix
         self._writer = uuid.uuid4().hex
         self._lock = threading.Lock()
-        self._applied: dict[Table, int] = {}
+        self._applied: dict[str, int] = {}
         self._bases: dict[Table, int | None] = {}
         self._versions: dict[Table, int | None] = {}
         self._sizes: dict[Table, int] = {}
@@ -83,7 +83,7 @@ class IcebergSink:
             self._check_since_cut(table, loaded)
         applied = int(iceberg_tables.summary_value(loaded, iceberg_tables.SEQUENCE) or 0) if loaded is not None else 0
         with self._lock:
-            self._applied[table] = applied
+            self._applied[str(table)] = applied
             self._bases[table] = self._versions[table] = iceberg_tables.current_snapshot(loaded)
             self._sizes[table] = (
                 int(iceberg_tables.summary_value(loaded, "total-records") or 0) if loaded is not None else 0
@@ -203,7 +203,7 @@ class IcebergSink:
     def _since(self) -> str:
         """What a batch is made for, of all its tables alike: as a rule the cut, and no table is ahead of it."""
         cut = self._cut.sequence if self._cut is not None else 0
-        ahead = {str(table): sequence for table, sequence in self._applied.items() if sequence > cut}
+        ahead = {name: sequence for name, sequence in self._applied.items() if sequence > cut}
         return json.dumps({"cut": cut, "ahead": ahead})
 
     def _check_since_cut(self, table: Table, loaded: Any) -> None:
