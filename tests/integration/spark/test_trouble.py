@@ -175,9 +175,15 @@ def test_a_registry_that_is_away_ends_the_job_only_where_it_is_needed(
 def _consumers(spark: SparkSession) -> int:
     """How many of Kafka's consumers the JVM holds, with what each of them fetched ahead."""
     jvm: Any = spark._jvm
-    beans = jvm.java.lang.management.ManagementFactory.getPlatformMBeanServer()
+    gateway: Any = spark.sparkContext._gateway
+    # The server's own class is closed to reflection; its interface is not.
     name = jvm.javax.management.ObjectName("kafka.consumer:type=app-info,*")
-    return int(beans.queryNames(name, None).size())
+    types, values = gateway.new_array(jvm.java.lang.Class, 2), gateway.new_array(jvm.java.lang.Object, 2)
+    types[0], types[1] = name.getClass(), jvm.java.lang.Class.forName("javax.management.QueryExp")
+    values[0] = name
+    query = jvm.java.lang.Class.forName("javax.management.MBeanServer").getMethod("queryNames", types)
+    server = jvm.java.lang.management.ManagementFactory.getPlatformMBeanServer()
+    return int(query.invoke(server, values).size())
 
 
 def test_what_was_fetched_for_a_bite_is_not_kept_for_the_next_ones(lake: Lake) -> None:
