@@ -51,7 +51,7 @@ class Job:
         self._failure: Exception | None = None
         self._query: StreamingQuery | None = None
 
-    def start(self, stream: DataFrame, checkpoint: Path, trigger: Trigger) -> None:
+    def start(self, stream: DataFrame, checkpoint: Path | str, trigger: Trigger) -> None:
         writer = stream.writeStream.queryName(self._name).option("checkpointLocation", str(checkpoint))
         self._query = trigger.on(writer.foreachBatch(self._batch)).start()
 
