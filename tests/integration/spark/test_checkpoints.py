@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from confluent_kafka import TopicPartition
+
 from fix_spark import Lake, new_lake
 from spark_writer import Writer, table
 from twofold_spark import cli
 from twofold_spark.sinks.choice import SinkChoice
 
 
-def _mirror(lake: Lake, sink: str = "iceberg") -> int:
+def _mirror(lake: Lake, sink: str = "iceberg", *more: str) -> int:
     """As on the command line, to the end of what there is."""
     lake.writer.visible()
     lake.choice = SinkChoice.parse(sink)
     return cli.main(
         [
             "mirror", "--bootstrap", lake.writer.bootstrap, "--registry", lake.writer.registry, "--prefix", lake.prefix,
-            "--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--trigger", "available-now", "--sink", sink,
+            "--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--trigger", "available-now", "--sink", sink, *more,
         ]
     )  # fmt: skip
 
@@ -56,6 +59,31 @@ def test_two_prefixes_that_share_a_warehouse_have_each_their_own(lake: Lake, pre
         assert _mirror(each, f"delta={each.warehouse / each.prefix}") == 0
         each.assert_equal()
     assert len(_names(lake)) == 2
+
+
+def test_a_checkpoint_of_another_prefix_is_refused(lake: Lake, prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    other = new_lake(lake.spark, Writer(lake.writer.bootstrap, lake.writer.registry, f"{prefix}b"), lake.warehouse)
+    _write(lake, 1, 2)
+    _write(other, 3)
+    assert _mirror(lake) == 0
+    assert _mirror(other) == 5
+    assert "names records that Kafka does not have" in capsys.readouterr().err
+    assert _mirror(other, "iceberg", "--checkpoint", str(other.warehouse / "its own")) == 0
+    other.assert_equal()
+
+
+def test_what_retention_took_behind_a_checkpoint_is_refused_and_without_it_what_is_missing_is_said(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write(lake, 1, 2)
+    assert _mirror(lake) == 0
+    _write(lake, 3, 4, 5)
+    commits = TopicPartition(f"{lake.prefix}.commits", 0, 8)  # a record and its marker for each: the fifth is left
+    lake.writer._admin.delete_records([commits])[commits].result(30)
+    assert _mirror(lake) == 5
+    assert "names records that Kafka does not have" in capsys.readouterr().err
+    assert _mirror(lake, "iceberg", "--checkpoint", str(lake.warehouse / "another")) == 5
+    assert "commit record 3 is missing: the next one that Kafka has is 5" in capsys.readouterr().err
 
 
 def test_a_checkpoint_says_whose_it_is_and_no_secret(tmp_path: Path) -> None:
