@@ -72,6 +72,7 @@ def test_a_jar_that_the_folder_lacks_is_named_and_so_is_one_with_another_sum(
     lacking.symlink_to(jars.fetch()[0])
     other.unlink()
     other.write_bytes(b"another jar")
+    environment["TWOFOLD_CACHE"] += " of another machine"
     done = _jars(environment)
     assert done.returncode == 3
     said = done.stderr.splitlines()[-1]
