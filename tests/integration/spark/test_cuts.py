@@ -15,7 +15,9 @@ from twofold_spark.errors import MissingGround
 from twofold_spark.sinks import Cut
 from twofold_spark.sinks.choice import SinkChoice
 
-versioned = pytest.mark.parametrize("kept", ["iceberg", pytest.param("delta", marks=pytest.mark.slow)], indirect=True)
+versioned = pytest.mark.parametrize(
+    "kept", ["iceberg", pytest.param("delta", marks=[pytest.mark.slow, pytest.mark.timeout(900)])], indirect=True
+)
 
 
 def _three_cuts(kept: Lake, **settings: Any) -> list[Cut]:
