@@ -9,8 +9,14 @@ from confluent_kafka import TopicPartition
 
 from fix_spark import Lake, new_lake
 from spark_writer import Writer, table
-from twofold_spark import cli
+from twofold_spark import cli, session
 from twofold_spark.sinks.choice import SinkChoice
+
+
+@pytest.fixture(autouse=True)
+def _session_of_the_lake(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line's is the one that is active, which may be another test's."""
+    monkeypatch.setattr(session, "open_session", lambda *_, **__: lake.spark)
 
 
 def _mirror(lake: Lake, sink: str = "iceberg", *more: str) -> int:

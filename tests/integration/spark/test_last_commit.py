@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 
 from fix_spark import Lake
 from spark_writer import Open, table
-from twofold_spark import cli, registry
+from twofold_spark import cli, registry, session
 from twofold_spark.kafka import Kafka
 from twofold_spark.registry import Registry
 from twofold_spark.source import Source, jdbc_url
@@ -21,6 +21,12 @@ from twofold_spark.verify import Compared, Verify
 from twofold_spark.words import lsn_text
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} UTC"
+
+
+@pytest.fixture(autouse=True)
+def _session_of_the_lake(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line's is the one that is active, which may be another test's."""
+    monkeypatch.setattr(session, "open_session", lambda *_, **__: lake.spark)
 
 
 @pytest.fixture
