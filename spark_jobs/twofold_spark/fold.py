@@ -194,7 +194,8 @@ def _last(raw: DataFrame, subject: Subject, *, every: bool) -> DataFrame:
     op = decode.envelope(value, subject, decode.OP)["op"] if every else f.lit("?")
     readable = value.isNotNull() & (op.isNotNull() if every else ~decode.unknown(value, subject))
     seen = raw.select("partition", "offset", "key", "value", readable.alias("readable"))
-    last = seen.groupBy("partition", "key").agg(
+    # Spark sorts for this; by the hash first, it compares two longs and not two keys.
+    last = seen.groupBy(f.xxhash64("key"), "partition", "key").agg(
         f.max(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last"),
         f.count("*").alias("n"),
         f.sum(f.length("value")).alias("bytes"),

@@ -25,7 +25,7 @@ _BLOCK_BITS = 10
 _RECORDS_OF_A_TASK = 100_000
 _AT_ONCE = {
     "kafka.max.poll.records": "10000",
-    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.max.partition.fetch.bytes": str(2 << 20),
     "kafka.fetch.max.wait.ms": "10",
 }
 """A range is there and is read from its begin to its end: the client's 500 records a poll, and the half second in which the broker waits for more than there is, are for those who wait.

@@ -27,6 +27,14 @@ _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -Duser.timezone
 """One collector's thread: a laptop's few cores are for the rows. Where only the start matters (a demo, a test), JAVA_TOOL_OPTIONS with
 -XX:TieredStopAtLevel=1 halves it."""
 
+_CONSUMERS = {
+    f"spark.kafka.consumer.{cache}.{name}": value
+    for cache in ("cache", "fetchedData.cache")
+    for name, value in (("timeout", "5s"), ("evictorThreadRunInterval", "2s"))
+}
+"""Each read of ranges has consumers of its own, which Spark keeps for five minutes with what they fetched ahead, some MB each: a backlog of
+large bites filled the driver's memory with them."""
+
 
 def catalog_settings(warehouse: Path, catalog: str = CATALOG) -> dict[str, str]:
     """What makes an Iceberg catalog of a folder."""
@@ -69,6 +77,7 @@ def local_settings(warehouse: Path, *, catalog: str, memory: str) -> dict[str, s
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.pollingDelay": "20ms",
         "spark.log.level": "ERROR",
+        **_CONSUMERS,
     }
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
 
 from fix_spark import Lake
 from gates import Door
@@ -166,6 +170,27 @@ def test_a_registry_that_is_away_ends_the_job_only_where_it_is_needed(
     lake.writer.registry = registry
     lake.mirror()
     lake.assert_equal()
+
+
+def _consumers(spark: SparkSession) -> int:
+    """How many of Kafka's consumers the JVM holds, with what each of them fetched ahead."""
+    jvm: Any = spark._jvm
+    beans = jvm.java.lang.management.ManagementFactory.getPlatformMBeanServer()
+    name = jvm.javax.management.ObjectName("kafka.consumer:type=app-info,*")
+    return int(beans.queryNames(name, None).size())
+
+
+def test_what_was_fetched_for_a_bite_is_not_kept_for_the_next_ones(lake: Lake) -> None:
+    """Spark keeps a consumer for five minutes: those of a long backlog filled the driver's memory."""
+    t = lake.writer.table(table("t", {"id": "int8", "v": "text"}))
+    for start in range(0, 50, 10):
+        _rows(lake, t, ids=range(start, start + 10))
+    lake.mirror(bite_rows=10)
+    assert len(lake.applied) == 5
+    deadline = time.monotonic() + 30
+    while (held := _consumers(lake.spark)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not held
 
 
 @pytest.mark.slow
