@@ -176,6 +176,10 @@ class _Download:
                 if error.code < 500 or attempt == _TRIES:
                     raise ArtifactUnreachableError(f"{url} answers {error.code} {error.reason}: {_REACH}") from error
             except (OSError, http.client.HTTPException) as error:
+                if isinstance(getattr(error, "reason", None), FileNotFoundError):
+                    raise ArtifactUnreachableError(
+                        f"{url} is not there: put it into the folder that TWOFOLD_MAVEN_URL names, in Maven's layout"
+                    ) from error
                 # The network's: the disk's own errors are no OSError any more when they leave _stream.
                 if attempt == _TRIES:
                     raise ArtifactUnreachableError(f"{url} cannot be reached ({_reason(error)}): {_REACH}") from error

@@ -58,7 +58,8 @@ def missing(after: int, found: int) -> Refused:
     return Refused(
         f"commit record {after + 1} is missing: the next one that Kafka has is {found}",
         at_stake=f"every change of the Kafka transactions {after + 1} to {found - 1}",
-        repair="keep <prefix>.commits as long as the data; here: run the mirror with --on-table-error go-on, which "
+        repair=("" if after else "a --checkpoint of its own, if it began at another mirror's; else ")
+        + "keep <prefix>.commits as long as the data; here: run the mirror with --on-table-error go-on, which "
         "takes no table before it is loaded anew, and then `twofold backfill start` each table",
     )
 

@@ -5,10 +5,12 @@
     cut = read_cut(spark, sequence=4711)        # or as of a commit record, or lsn=...
     cut["public.accounts"].join(cut["public.entries"], ...)
 
-A mirror in PostgreSQL (`reader=JdbcReader(...)`) has one cut, which is the present.
+A mirror in PostgreSQL (`reader=JdbcReader(...)`) has one cut, which is the present: an older one is refused.
 
 A table read by its name alone is as of its own last merge, which may be between two cuts: of the reads of "latest" in a
 test with crashes a third saw tables that did not fit together, of the cuts none.
+
+A cut that is not there (any more), or whose tables' versions are not, is refused by a message that names what is kept.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from collections.abc import Iterator, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from twofold_spark.errors import MissingGround
+from twofold_spark.errors import SPARKS, MissingGround, said
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks import Cut, Reader
+from twofold_spark.sinks import Asked, Cut, Reader
 from twofold_spark.sinks.iceberg_tables import IcebergReader
 
 
@@ -36,7 +38,13 @@ class Tables(Mapping[str, DataFrame]):
             raise MissingGround(
                 f"{name} was stopped by a refusal: `twofold backfill start {name}` brings it into cuts again"
             )
-        return self._reader.table(name, self.cut.versions[name])
+        version = self.cut.versions[name]
+        try:
+            return self._reader.table(name, version)
+        except SPARKS as error:
+            raise MissingGround(
+                f"{name} cannot be read as of cut {self.cut}, its version {version}: {said(error)}; {_kept(self._reader)}"
+            ) from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.cut.versions)
@@ -56,14 +64,18 @@ def read_cut(
 ) -> Tables:
     """The last cut at or before what is given; refuses where there is none. Of the Iceberg catalog, or of a reader."""
     reader = reader or IcebergReader(spark, catalog)
-    where = "whole"
-    if at is not None:
-        where += f" AND committed_at <= timestamp_micros({round(at.timestamp() * 1_000_000)}L)"
-    if sequence is not None:
-        where += f" AND sequence <= {sequence}L"
-    if lsn is not None:
-        where += f" AND applied_lsn <= {lsn}L"
-    cut = reader.last_cut(where)
+    asked = Asked(sequence, lsn, round(at.timestamp() * 1_000_000) if at is not None else None)
+    cut = reader.whole_cut(asked)
     if cut is None:
-        raise MissingGround(f"no cut is published where {where}: has `mirror` run on this warehouse?")
+        up_to = f" at or before {asked}" if str(asked) else ""
+        raise MissingGround(f"no cut is published{up_to}; {_kept(reader)}")
     return Tables(reader, cut)
+
+
+def _kept(reader: Reader) -> str:
+    first, last = reader.whole_cut(first=True), reader.whole_cut()
+    if first is None or last is None:
+        return "there is none at all: has `mirror` run on this warehouse?"
+    if first == last:
+        return f"kept is one alone, {last}"
+    return f"kept are those from {first} to {last} (`mirror --keep-cuts` says for how long)"

@@ -75,6 +75,22 @@ def mirror_text(pairs: Sequence[Pair]) -> Column:
     return f.concat_ws(",", *(_mirror_counted(_mirror_value(p)) for p in pairs))
 
 
+def values(text: str) -> list[str | None]:
+    """The columns' texts of which a row's was made."""
+    found: list[str | None] = []
+    at = 0
+    while at < len(text):
+        if text[at] == "N":
+            found.append(None)
+            at += 2
+            continue
+        begin = text.index(":", at) + 1
+        end = begin + int(text[at : begin - 1])
+        found.append(text[begin:end])
+        at = end + 1
+    return found
+
+
 def mirror_md5(pairs: Sequence[Pair]) -> Column:
     return f.md5(f.encode(mirror_text(pairs), "UTF-8"))
 

@@ -12,6 +12,12 @@ The connector's own hierarchy looks the same; it is not imported because the job
 
 from __future__ import annotations
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+SPARKS = (PySparkException, Py4JJavaError)
+"""What Spark raises: its own by their names, the libraries' as they come out of the JVM."""
+
 
 class JobError(Exception):
     """Base of all; `exit_status` is what the command line ends with."""
@@ -47,3 +53,9 @@ class TableRefused(Refused):
 
 class Different(JobError):
     """The mirror differs from the source."""
+
+
+def said(error: Exception) -> str:
+    """An error of Spark's in one line: the message without the JVM's stack."""
+    text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
+    return str(text).strip().partition("\n")[0]

@@ -88,14 +88,8 @@ def fold_multiset(raw: DataFrame, subject: Subject) -> Folded:
     )
     truncates = {row["partition"]: row["truncate"] for row in found if row["truncate"] is not None}
     columns = cast("StructType", records.schema["after"].dataType)
-    after = f.struct(
-        *(
-            f.when(f.array_contains("unchanged", c), f.col("before")[c]).otherwise(f.col("after")[c]).alias(c)
-            for c in columns.names
-        )
-    )
     gone = f.when(f.col("op").isin("u", "d"), f.struct(f.lit(-1).alias("n"), f.col("before").alias("image")))
-    came = f.when(f.col("op") != "d", f.struct(f.lit(1).alias("n"), after.alias("image")))
+    came = f.when(f.col("op") != "d", f.struct(f.lit(1).alias("n"), whole_after(columns).alias("image")))
     rows = (
         alive(records, truncates)
         .select(f.explode(f.array_compact(f.array(gone, came))).alias("x"))
@@ -113,6 +107,16 @@ def fold_multiset(raw: DataFrame, subject: Subject) -> Folded:
         unchanged=(),
         bytes=sum(row["bytes"] or 0 for row in found),
         cached=(records,),
+    )
+
+
+def whole_after(columns: StructType) -> Column:
+    """The new row of a keyless table's record, with the values of the old one that were not sent again."""
+    return f.struct(
+        *(
+            f.when(f.array_contains("unchanged", c), f.col("before")[c]).otherwise(f.col("after")[c]).alias(c)
+            for c in columns.names
+        )
     )
 
 

@@ -100,6 +100,19 @@ def rest(spark: SparkSession, kafka: Kafka, topic: str, first: int) -> DataFrame
     )
 
 
+def whole(spark: SparkSession, kafka: Kafka, topic: str) -> DataFrame:
+    """What is committed now in a topic, as far as it is kept: up to the first open transaction of each partition."""
+    return (
+        spark.read.format("kafka")
+        .options(**{**_AT_ONCE, **kafka.options("read_committed")})
+        .option("subscribe", topic)
+        .option("failOnDataLoss", "false")
+        .option("maxRecordsPerPartition", _RECORDS_OF_A_TASK)
+        .load()
+        .select("partition", "offset", "key", "value")
+    )
+
+
 def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range]) -> DataFrame:
     """Exactly the records of the ranges of one topic: partition, offset, key, value."""
     stretches = joined(declared)

@@ -6,6 +6,7 @@ any more, a change of its columns that no widening leads to. Whether the others 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Merger:
         self._registry = registry
         self._prefix = prefix
         self._unreadable = unreadable
+        self._quarantining = threading.Lock()
 
     def table(self, topic: str) -> Table:
         """The table that a topic is of."""
@@ -86,7 +88,9 @@ class Merger:
             folded.release()
             folded = self._fold(raw, sink, table, refresh=True, carries=carries)
         if folded.unreadable:
-            sink.quarantine(quarantine.unreadable(raw, self._subject(table.topic, refresh=False), table.topic))
+            records = quarantine.unreadable(raw, self._subject(table.topic, refresh=False), table.topic)
+            with self._quarantining:  # the first of them makes the table
+                sink.quarantine(records)
         if folded.unreadable and self._unreadable == "stop":
             folded.release()
             raise TableRefused(

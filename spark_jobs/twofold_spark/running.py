@@ -18,6 +18,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from twofold_spark.errors import Refused
 
+_GONE = "Some data may have been lost because they are not available in Kafka any more"
+
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
@@ -51,7 +53,7 @@ class Job:
         self._failure: Exception | None = None
         self._query: StreamingQuery | None = None
 
-    def start(self, stream: DataFrame, checkpoint: Path, trigger: Trigger) -> None:
+    def start(self, stream: DataFrame, checkpoint: Path | str, trigger: Trigger) -> None:
         writer = stream.writeStream.queryName(self._name).option("checkpointLocation", str(checkpoint))
         self._query = trigger.on(writer.foreachBatch(self._batch)).start()
 
@@ -83,6 +85,13 @@ class Job:
                 f"another job runs on the checkpoint of {self._name}",
                 at_stake="nothing: only one of two gets to write down a batch",
                 repair="end one of them",
+            ) from failure
+        if failure is not None and _GONE in str(failure):
+            raise Refused(
+                f"the checkpoint of {self._name} names records that Kafka does not have: they are gone, or it is another prefix's",
+                at_stake="what they held; nothing, if they were another prefix's",
+                repair="another --checkpoint, or without this one: the job then begins with what Kafka has, and is refused "
+                "again, with what is missing, if its tables lack any of it",
             ) from failure
         if failure is not None and not (asked.is_set() and self._failure is None):
             raise failure

@@ -50,9 +50,9 @@ class Sides:
         pairs = [Pair(c, by_name.get(c.name, c.name), types.get(by_name.get(c.name, c.name))) for c in columns]
         self._pairs = pairs
         of_mirror = {pair.mirror: pair for pair in pairs}
-        # A keyless table's row is its own key.
-        self._key = [of_mirror.get(k) or _text_of(of_mirror[k.removeprefix(KEY_TEXT)], k) for k in reader.key_of(table)]
-        self._key = self._key or pairs
+        # What a row is known by, and its text names it; a keyless table's row is its own key.
+        self.key = [of_mirror.get(k) or _text_of(of_mirror[k.removeprefix(KEY_TEXT)], k) for k in reader.key_of(table)]
+        self.key = self.key or pairs
         self.buckets = buckets_for(int(source.value(f"SELECT count(*) FROM {self._from}")))
 
     def unsaid(self) -> dict[str, int]:
@@ -96,14 +96,14 @@ class Sides:
 
     def _source_digests(self) -> str:
         return (
-            f"SELECT {digest.source_text(self._key)} AS t, {digest.source_md5(self._key)} AS k, "
+            f"SELECT {digest.source_text(self.key)} AS t, {digest.source_md5(self.key)} AS k, "
             f"{digest.source_md5(self._pairs)} AS r FROM {self._from}"
         )
 
     def _mirror_digests(self) -> DataFrame:
         return self._mirror().select(
-            digest.mirror_text(self._key).alias("t"),
-            digest.mirror_md5(self._key).alias("k"),
+            digest.mirror_text(self.key).alias("t"),
+            digest.mirror_md5(self.key).alias("k"),
             digest.mirror_md5(self._pairs).alias("r"),
         )
 
@@ -123,5 +123,5 @@ def _by_key(rows: Iterable[Sequence[str]]) -> dict[str, str]:
     """Each key's rows, digest and count, in an order that is the same on both sides: a wrong mirror may have several of one key."""
     found: dict[str, list[str]] = {}
     for key, row in rows:
-        found.setdefault(key.partition(":")[2], []).append(row)
+        found.setdefault(key, []).append(row)
     return {key: ", ".join(sorted(its)) for key, its in found.items()}

@@ -7,23 +7,26 @@ and when the mirror's cut has passed it, the same rows are looked at again. A ro
 touched it meanwhile and the mirror, beyond the marker, still says something else. Rows that keep changing are looked at
 again until they rest.
 
-The mirror is read by its cuts, as any reader should.
+The mirror is read by its cuts, as any reader should. Of the rows that it names it says which change touched them last,
+where Kafka and the registry are told.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from twofold_avro.names import postgres_name
+from twofold_avro.names import postgres_name, topic_of
+from twofold_spark import digest
 from twofold_spark.cuts import Tables, read_cut
-from twofold_spark.errors import MissingGround
+from twofold_spark.errors import SPARKS, JobError, MissingGround, said
 from twofold_spark.sides import LOOKED_INTO, Sides
 from twofold_spark.sinks import Reader
 from twofold_spark.source import Source, identifier, literal
+from twofold_spark.touched import Touches
 
 MARKER = "twofold.verify"
 _NAMED = 20
@@ -34,13 +37,22 @@ class Difference:
     """A key whose rows are not the same on both sides: the digest of each and how often it is there."""
 
     table: str
-    key: str
+    text: str
+    """The key as it is compared; of a keyless table the whole row."""
     source: str | None
     mirror: str | None
+    last_commit: str | None = None
+    """What Kafka says of it; None where it was not asked."""
+
+    @property
+    def key(self) -> str:
+        values = ["null" if value is None else value for value in digest.values(self.text)]
+        return values[0] if len(values) == 1 else f"({', '.join(values)})"
 
     def __str__(self) -> str:
         key = self.key if len(self.key) < 80 else f"{self.key[:77]}..."
-        return f"{self.table} {key}: source {_short(self.source)}, mirror {_short(self.mirror)}"
+        last = f"\n    last commit: {self.last_commit}" if self.last_commit is not None else ""
+        return f"{self.table} {key}: source {_short(self.source)}, mirror {_short(self.mirror)}{last}"
 
 
 def _short(rows: str | None) -> str:
@@ -89,6 +101,7 @@ class Verify:
         prefix: str,
         publication: str | None = None,
         patience: float = 60,
+        touches: Touches | None = None,
         say: Callable[[str], None],
     ) -> None:
         self._spark = spark
@@ -97,6 +110,7 @@ class Verify:
         self._prefix = prefix
         self._publication = publication
         self._patience = patience
+        self._touches = touches
         self._say = say
 
     def run(self) -> list[Compared]:
@@ -172,9 +186,25 @@ class Verify:
                 differing -= looked
                 continue
             if unequal == rested or time.monotonic() > deadline:
-                found = tuple(Difference(table, k, rows_after.get(k), mirrored.get(k)) for k in sorted(unequal))
-                return Compared(table, rows, found, len(differing), sides.buckets, settled and unequal == rested, {})
+                found = [Difference(table, k, rows_after.get(k), mirrored.get(k)) for k in sorted(unequal)]
+                found[:_NAMED] = self._with_commits(sides, table, found[:_NAMED])
+                return Compared(
+                    table, rows, tuple(found), len(differing), sides.buckets, settled and unequal == rested, {}
+                )
         return Compared(table, rows, (), len(differing), sides.buckets, settled, {} if differing else sides.unsaid())
+
+    def _with_commits(self, sides: Sides, table: str, found: list[Difference]) -> list[Difference]:
+        """Those that are named, with the last commit of each. What Kafka cannot answer takes nothing from the comparison."""
+        if self._touches is None:
+            return found
+        try:
+            touched = self._touches.of(topic_of(self._prefix, *_at_source(table)), sides.key, [d.text for d in found])
+        except (JobError, *SPARKS) as error:
+            return [
+                replace(found[0], last_commit=f"could not be looked up, nor the others': {said(error)}"),
+                *found[1:],
+            ]
+        return [replace(d, last_commit=str(touched.get(d.text, "no change of it is in Kafka any more"))) for d in found]
 
     def _passed(self, deadline: float) -> bool:
         """Puts a marker into the source's log and waits until the mirror has a cut beyond it."""

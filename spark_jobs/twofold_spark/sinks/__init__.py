@@ -15,6 +15,8 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from twofold_spark.words import lsn_text, time_text
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -53,6 +55,38 @@ class Cut:
     @property
     def stopped_tables(self) -> list[str]:
         return [name for name in self.stopped if name != EVERY]
+
+    def __str__(self) -> str:
+        return f"{self.sequence} ({lsn_text(self.applied_lsn)}, committed {time_text(self.committed_us)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which cuts are meant: those at or before all that is given."""
+
+    sequence: int | None = None
+    applied_lsn: int | None = None
+    committed_us: int | None = None
+
+    def takes(self, cut: Cut) -> bool:
+        """Whether this one is meant."""
+        given = (
+            (self.sequence, cut.sequence),
+            (self.applied_lsn, cut.applied_lsn),
+            (self.committed_us, cut.committed_us),
+        )
+        return all(most is None or its <= most for most, its in given)
+
+    def __str__(self) -> str:
+        given = [
+            f"sequence {self.sequence}" if self.sequence is not None else "",
+            f"position {lsn_text(self.applied_lsn)}" if self.applied_lsn is not None else "",
+            time_text(self.committed_us) if self.committed_us is not None else "",
+        ]
+        return " and ".join(text for text in given if text)
+
+
+ANY = Asked()
 
 
 class Sink(Protocol):
@@ -95,8 +129,8 @@ class Sink(Protocol):
 class Reader(Protocol):
     """What a reader of the mirror asks of the place that it is kept in."""
 
-    def last_cut(self, where: str = "true") -> Cut | None:
-        """The last cut of those that a condition on the cuts' columns lets through."""
+    def whole_cut(self, asked: Asked = ANY, *, first: bool = False) -> Cut | None:
+        """The last cut of those that are meant, or the first; tables that do not fit together are none."""
 
     def table(self, name: str, version: str) -> DataFrame:
         """A table (`schema.name`) as of a version that a cut names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -47,6 +48,14 @@ class SinkChoice:
             case "jdbc":
                 return JdbcReader(spark, jdbc_url(self.address))
         return IcebergReader(spark, catalog)
+
+    def checkpoint(self, warehouse: Path, prefix: str) -> Path:
+        """A mirror's own by default: one that began at another's would miss what that one had applied."""
+        name = "mirror"
+        if self.name != "iceberg":  # the catalog's mirror has the plain name, and takes one prefix
+            place = self._folder if self.name == "delta" else jdbc_url(self.address).partition("?")[0]
+            name = f"mirror-{self.name}-{prefix}-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+        return warehouse / "checkpoints" / name
 
     @property
     def _folder(self) -> str:

@@ -7,7 +7,7 @@ import datetime as dt
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from twofold_spark.sinks import Cut
+from twofold_spark.sinks import Asked, Cut
 from twofold_spark.sinks.merging import text
 
 COLUMNS = (
@@ -37,14 +37,21 @@ def forgotten(last: Cut, keep: dt.timedelta) -> str:
     return f"published_at < {ago(keep)} AND sequence < {last.sequence}"
 
 
-def last(cuts: DataFrame, where: str) -> Cut | None:
-    """The last one that a condition lets through."""
-    row = (
-        cuts.where(where)
-        .orderBy("sequence", ascending=False)
-        .withColumn("committed_us", f.unix_micros("committed_at"))
-        .first()
-    )
+def meant(cuts: DataFrame, asked: Asked) -> DataFrame:
+    """Those that are whole, and at or before what is given."""
+    cuts = cuts.where("whole")
+    if asked.sequence is not None:
+        cuts = cuts.where(f.col("sequence") <= asked.sequence)
+    if asked.applied_lsn is not None:
+        cuts = cuts.where(f.col("applied_lsn") <= asked.applied_lsn)
+    if asked.committed_us is not None:
+        cuts = cuts.where(f.unix_micros("committed_at") <= asked.committed_us)
+    return cuts
+
+
+def end_of(cuts: DataFrame, *, first: bool = False) -> Cut | None:
+    """The last one, or the first."""
+    row = cuts.orderBy("sequence", ascending=first).withColumn("committed_us", f.unix_micros("committed_at")).first()
     if row is None:
         return None
     return Cut(

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from twofold_spark.carry import OP, UNCHANGED
 from twofold_spark.errors import MissingGround, Refused
 from twofold_spark.quarantine import PLACE
-from twofold_spark.sinks import Cut, Table, cut_rows, evolution, merging
+from twofold_spark.sinks import ANY, Asked, Cut, Table, cut_rows, evolution, merging
 from twofold_spark.sinks.merging import text
 
 _APPLICATION = "twofold"
@@ -168,8 +168,13 @@ class DeltaReader:
         found = snapshot.transactions().get(_APPLICATION)
         return int(snapshot.version()), int(found.get()) if found.isDefined() else 0
 
-    def last_cut(self, where: str = "true") -> Cut | None:
-        return cut_rows.last(self._spark.table(self.path(_CUTS)), where) if self.exists(_CUTS) else None
+    def last_cut(self) -> Cut | None:
+        return cut_rows.end_of(self._spark.table(self.path(_CUTS))) if self.exists(_CUTS) else None
+
+    def whole_cut(self, asked: Asked = ANY, *, first: bool = False) -> Cut | None:
+        if not self.exists(_CUTS):
+            return None
+        return cut_rows.end_of(cut_rows.meant(self._spark.table(self.path(_CUTS)), asked), first=first)
 
     def table(self, name: str, version: str) -> DataFrame:
         return self._spark.sql(f"SELECT * FROM {self.path(name)} VERSION AS OF {int(version)}")

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from twofold_spark.errors import MissingGround, Refused
 from twofold_spark.quarantine import PLACE
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks import Cut, cut_rows, evolution
+from twofold_spark.sinks import ANY, Asked, Cut, cut_rows, evolution
 from twofold_spark.sinks.merging import text
 
 SEQUENCE = "twofold.sequence"
@@ -40,9 +40,15 @@ class IcebergReader:
         self._spark = spark
         self._catalog = catalog
 
-    def last_cut(self, where: str = "true") -> Cut | None:
+    def last_cut(self) -> Cut | None:
         name = cuts_table(self._catalog)
-        return cut_rows.last(self._spark.table(name), where) if self._spark.catalog.tableExists(name) else None
+        return cut_rows.end_of(self._spark.table(name)) if self._spark.catalog.tableExists(name) else None
+
+    def whole_cut(self, asked: Asked = ANY, *, first: bool = False) -> Cut | None:
+        name = cuts_table(self._catalog)
+        if not self._spark.catalog.tableExists(name):
+            return None
+        return cut_rows.end_of(cut_rows.meant(self._spark.table(name), asked), first=first)
 
     def table(self, name: str, version: str) -> DataFrame:
         return self._spark.sql(f"SELECT * FROM {self._name(name)} VERSION AS OF {int(version)}")

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from twofold_spark.carry import OP, UNCHANGED
 from twofold_spark.errors import MissingGround, Refused, TableRefused
-from twofold_spark.sinks import Cut, Table, merging
+from twofold_spark.sinks import ANY, Asked, Cut, Table, merging
 from twofold_spark.sinks.database import Run, alone, jdbc
 from twofold_spark.source import identifier, literal
 
@@ -30,11 +30,13 @@ class JdbcReader:
         self._spark = spark
         self._url = url
 
-    def last_cut(self, where: str = "true") -> Cut | None:
+    def whole_cut(self, asked: Asked = ANY, *, first: bool = False) -> Cut | None:  # noqa: ARG002  (there is one)
+        cut = self.last_cut()
+        return cut if cut is not None and asked.takes(cut) else None
+
+    def last_cut(self) -> Cut | None:
         with alone(self._spark, self._url) as run:
-            newest = run(
-                f"SELECT row_to_json(c) FROM (SELECT *, true AS whole FROM twofold.cuts ORDER BY sequence DESC LIMIT 1) c WHERE {where}"
-            )
+            newest = run("SELECT row_to_json(c) FROM twofold.cuts c ORDER BY sequence DESC LIMIT 1")
             names = run("SELECT coalesce(json_agg(name), '[]') FROM twofold.mirrored")
         if newest is None:
             return None

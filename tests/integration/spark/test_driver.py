@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_spark import QUICK_JAVA, Lake
+import spark_process
+from fix_spark import Lake
 from spark_writer import Writer, table
-from twofold.stack import java
 from twofold.stack.process import choose_port
 from twofold_spark.errors import MissingGround
 
@@ -62,58 +62,14 @@ class _Bank(threading.Thread):
         assert self.failure is None, self.failure
 
 
-@contextmanager
-def _job(lake: Lake, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [
-        sys.executable, "-m", "twofold_spark", "mirror",
-        "--bootstrap", lake.writer.bootstrap, "--registry", lake.writer.registry, "--prefix", lake.writer.prefix,
-        "--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--java-home", str(java.spark_java_home()), *arguments,
-    ]  # fmt: skip
-    environment = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {
-        "JAVA_TOOL_OPTIONS": QUICK_JAVA
-    }
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _cuts(process: subprocess.Popen[str], many: int) -> None:
-    """Returns when the job has said that it published so many cuts."""
-    for number, _ in enumerate(_published(process), 1):
-        if number == many:
-            return
-
-
-def _cut(process: subprocess.Popen[str], sequence: int) -> None:
-    """Returns when the job has said that it published this cut."""
-    for published in _published(process):
-        if published == sequence:
-            return
-
-
-def _published(process: subprocess.Popen[str]) -> Iterator[int]:
-    assert process.stderr is not None
-    seen = []
-    for line in process.stderr:
-        seen.append(line)
-        if line.startswith("mirror: "):
-            yield int(line.rsplit(" ", 1)[1])
-    raise AssertionError("the job ended: " + "".join(seen[-20:]))
-
-
 @pytest.mark.parametrize("kills", [1, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_kill_9_leaves_tables_right_and_every_cut_whole_and_sigterm_ends_it_well(lake: Lake, kills: int) -> None:
     w = lake.writer
     bank, reader, rng = _opened(w), _Reader(lake), random.Random(3)
     try:
         for _ in range(kills):
-            with _job(lake, "--trigger", "continuous", "--batch-rows", "40") as process:
-                _cuts(process, rng.randrange(1, 4))
+            with spark_process.running(lake, "--trigger", "continuous", "--batch-rows", "40") as process:
+                spark_process.cuts(process, rng.randrange(1, 4))
                 time.sleep(rng.random())  # any instant of a batch will do
                 os.killpg(process.pid, signal.SIGKILL)
     finally:
@@ -129,7 +85,7 @@ def test_a_prepared_transaction_that_is_open_for_a_minute_holds_nobody_up(lake: 
     """It has written into all partitions of both tables; its own keys are nobody else's."""
     w = lake.writer
     bank = _opened(w)
-    with _job(lake, "--trigger", "interval=1s") as process:
+    with spark_process.running(lake, "--trigger", "interval=1s") as process:
         _lags(process, 20)  # the JVM's first batches are not what is measured
         before = _lags(process, 30)
         with bank.between(), w.prepare("prepared.00", "in doubt") as doubtful:
@@ -140,7 +96,7 @@ def test_a_prepared_transaction_that_is_open_for_a_minute_holds_nobody_up(lake: 
         with bank.between():
             w.finish(doubtful, kind="prepared")
         bank.stop()
-        _cut(process, w.sequence)
+        spark_process.cut(process, w.sequence)
         process.terminate()
         process.communicate(timeout=60)
     for name in ("accounts", "vault"):
@@ -181,8 +137,8 @@ def _opened(w: Writer) -> _Bank:
 def _finished(lake: Lake) -> None:
     """A job that goes to the end of what there is and is told to stop; then the tables are what was written."""
     port = choose_port(None, "metrics")
-    with _job(lake, "--trigger", "interval=100ms", "--metrics", f"127.0.0.1:{port}") as process:
-        _cut(process, lake.writer.sequence)
+    with spark_process.running(lake, "--trigger", "interval=100ms", "--metrics", f"127.0.0.1:{port}") as process:
+        spark_process.cut(process, lake.writer.sequence)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             assert f'twofold_job_cut_sequence{{job="mirror"}} {lake.writer.sequence}' in answer.read().decode()
         process.terminate()
@@ -239,9 +195,9 @@ def test_of_two_jobs_on_one_checkpoint_one_ends_and_every_cut_is_right(lake: Lak
     w = lake.writer
     bank = _opened(w)
     arguments = ("--trigger", "continuous", "--batch-rows", "40")
-    with _job(lake, *arguments) as one:
-        _cuts(one, 1)
-        with _job(lake, *arguments) as other:
+    with spark_process.running(lake, *arguments) as one:
+        spark_process.cuts(one, 1)
+        with spark_process.running(lake, *arguments) as other:
             deadline = time.monotonic() + 180
             while one.poll() is None and other.poll() is None:
                 assert time.monotonic() < deadline, "two jobs write side by side"

@@ -228,27 +228,6 @@ def test_a_random_bank_ends_equal_and_every_cut_has_its_total(kept: Lake) -> Non
         assert _total(lake, ("accounts", "vault"), sequence=applied.cut.sequence) == 8000, applied.cut.sequence
 
 
-def test_an_unreadable_record_goes_to_the_quarantine_once_and_the_user_chooses(lake: Lake) -> None:
-    w = lake.writer
-    accounts = w.table(ACCOUNTS, partitions=1)
-    key = w.key_bytes(accounts, {"id": 7})
-    with w.commit() as tx:
-        tx.upsert(accounts, {"id": 1, "owner": "a", "balance": 1})
-        tx.raw(accounts, key, w.value_header(accounts) + b"\x02torn")
-        tx.raw(accounts, key, b"\0\x7f\0\0\0of no known schema")
-    for _ in range(2):
-        with pytest.raises(Refused, match=r"2 records of .* cannot be decoded"):
-            lake.mirror()
-    lake.mirror(unreadable="skip")
-    lake.assert_equal()
-    rows = lake.spark.table(f"{lake.catalog}.twofold.quarantine").orderBy("offset").collect()
-    assert [(row["partition"], row["offset"], row["reason"]) for row in rows] == [
-        (0, 1, "malformed Avro"),
-        (0, 2, "not framed, or unknown schema id 2130706432"),
-    ]
-    assert bytes(rows[0]["value"]).endswith(b"torn")
-
-
 class _Crash(Exception):
     """What a killed driver is to the batch: it ends here, and nothing after it happens."""
 

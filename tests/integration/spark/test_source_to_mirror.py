@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,12 +16,18 @@ from fix_spark import Lake
 from twofold.config import load
 from twofold.runner.report import look
 from twofold.runner.setup import initialise
+from twofold_spark.registry import Registry
 from twofold_spark.sinks.choice import SinkChoice
 from twofold_spark.source import Source, jdbc_url
+from twofold_spark.touched import Touches
 from twofold_spark.verify import Compared, Verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 NAMES = ("public.account", "public.item", "public.line")
+_LAST_COMMIT = (
+    r"(insert|update|loaded by a backfill) at \w+/\w+,( transaction \d+:\w+/\w+,)?( gid '.*',)? "
+    r"(committed|prepared|as of) 20[-0-9]+ [:.0-9]+ UTC, \S+\.public\.item-\d+@\d+"
+)
 
 
 @pytest.fixture
@@ -72,8 +79,9 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
         here.caught_up(120)
         for choice in choices:
             lake.choice = choice
-            different = [(c.table, [d.key for d in c.different]) for c in _verified(lake, here) if c.buckets]
-            assert different == [("public.item", [str(key)])], choice
+            ((name, (altered,)),) = [(c.table, c.different) for c in _verified(lake, here) if c.buckets]
+            assert (name, altered.key) == ("public.item", str(key)), choice
+            assert re.fullmatch(_LAST_COMMIT, altered.last_commit or ""), altered.last_commit
 
 
 def _mirror(lake: Lake, choices: list[SinkChoice]) -> None:
@@ -91,9 +99,17 @@ def _verified(lake: Lake, here: Installation) -> list[Compared]:
     def compare() -> None:
         source = Source(lake.spark, jdbc_url(here.conninfo))
         try:
-            results.extend(
-                Verify(lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=120, say=print).run()
+            touches = Touches(lake.spark, lake.kafka, Registry(lake.writer.registry))
+            verify = Verify(
+                lake.spark,
+                source,
+                reader=lake.reader,
+                prefix=lake.prefix,
+                patience=120,
+                touches=touches,
+                say=print,
             )
+            results.extend(verify.run())
         finally:
             source.close()
 

@@ -1,0 +1,120 @@
+"""What the command line takes: argparse, because the jobs bring no dependencies to a cluster. Refuses before Spark starts."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from twofold_spark import session
+from twofold_spark.running import Trigger
+from twofold_spark.sinks.choice import SinkChoice
+
+T = TypeVar("T")
+
+
+def parser() -> argparse.ArgumentParser:
+    line = argparse.ArgumentParser(prog="python -m twofold_spark", description="From Twofold's topics to tables.")
+    commands = line.add_subparsers(dest="command", required=True)
+    commands.add_parser("jars", help="fetch the locked jars and print the class path")
+    machine = argparse.ArgumentParser(add_help=False)
+    machine.add_argument("--warehouse", type=lambda p: Path(p).absolute(), required=True, help="the tables' folder")
+    machine.add_argument("--prefix", required=True, help="the connector's topic prefix")
+    machine.add_argument("--catalog", default=session.CATALOG, help="the Iceberg catalog's name in Spark")
+    machine.add_argument("--java-home", help="Java 17 or 21; else JAVA_HOME, else java on the PATH")
+    machine.add_argument("--memory", default="512m", help="the driver's memory (not under spark-submit)")
+    job = argparse.ArgumentParser(add_help=False)
+    job.add_argument("--checkpoint", help="the stream's checkpoint (default: in the warehouse, one for each sink)")
+    job.add_argument("--trigger", type=_checked(Trigger.parse), default=Trigger.parse("continuous"), help=Trigger.HELP)
+    job.add_argument("--batch-rows", type=int, default=500_000, help="rows that are applied at once, about")
+    job.add_argument(
+        "--unreadable", choices=("stop", "skip"), default="stop", help="after a record went to the quarantine table"
+    )
+    job.add_argument("--metrics", type=_address, metavar="HOST:PORT", help="serve Prometheus' /metrics there")
+    kept = argparse.ArgumentParser(add_help=False)
+    kept.add_argument("--sink", type=_checked(SinkChoice.parse), default=SinkChoice("iceberg"), help=SinkChoice.HELP)
+    mirror = commands.add_parser(
+        "mirror",
+        parents=[machine, _kafka_parser(required=True), job, kept],
+        help="current-state tables, one consistent cut after another",
+    )
+    mirror.add_argument(
+        "--batch-bytes",
+        type=int,
+        default=512 << 20,
+        help="bytes that are applied at once, about; the lesser of both counts",
+    )
+    mirror.add_argument(
+        "--on-table-error",
+        choices=("stop", "go-on"),
+        default="stop",
+        help="when a change cannot be applied to one table: stop all, or stop that one until it is reloaded",
+    )
+    mirror.add_argument("--maintain-every", type=int, default=1000, help="cuts from one compaction to the next")
+    mirror.add_argument("--group", help="the consumer group that says how far it is (default: PREFIX.mirror)")
+    mirror.add_argument("--keep-cuts", type=float, default=24, metavar="HOURS", help="how far back readers may ask")
+    commands.add_parser(
+        "changelog",
+        parents=[machine, _kafka_parser(required=True), job],
+        help="every change, appended to a table per source table",
+    )
+    verify = commands.add_parser(
+        "verify", parents=[machine, _kafka_parser(required=False), kept], help="compare source and mirror"
+    )
+    verify.add_argument("--source", required=True, help="the source: jdbc:postgresql://host:port/database?user=...")
+    verify.add_argument("--publication", help="the connector's, if it has not the prefix's name")
+    verify.add_argument("--patience", type=float, default=60, help="seconds that the mirror may take to catch up")
+    return line
+
+
+def _kafka_parser(*, required: bool) -> argparse.ArgumentParser:
+    why = "" if required else ", to name the last commit of a row that differs"
+    kafka = argparse.ArgumentParser(add_help=False)
+    kafka.add_argument("--bootstrap", required=required, help=f"Kafka's address{why}")
+    kafka.add_argument("--registry", required=required, help=f"the schema registry's address{why}")
+    kafka.add_argument(
+        "--kafka", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a setting of Kafka's client"
+    )
+    kafka.add_argument(
+        "--kafka-file",
+        type=_checked(_properties),
+        metavar="FILE",
+        help="a properties file with more of them, for secrets: what Kafka's own tools take as --command-config",
+    )
+    return kafka
+
+
+def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """What argparse calls: a ValueError's own message reaches the user."""
+
+    def checked(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return checked
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def _properties(file: str) -> dict[str, str]:
+    try:
+        lines = [line.strip() for line in Path(file).read_text().splitlines()]
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from error
+    pairs = [line.partition("=") for line in lines if line and not line.startswith(("#", "!"))]
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value

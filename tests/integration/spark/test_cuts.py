@@ -1,0 +1,125 @@
+"""`read_cut`: which cut an instant or a position means, and what is said of one that is not there."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_spark import Lake
+from spark_writer import table
+from twofold_spark.errors import MissingGround
+from twofold_spark.sinks import Cut
+from twofold_spark.sinks.choice import SinkChoice
+
+versioned = pytest.mark.parametrize(
+    "kept", ["iceberg", pytest.param("delta", marks=[pytest.mark.slow, pytest.mark.timeout(900)])], indirect=True
+)
+
+
+def _three_cuts(kept: Lake, **settings: Any) -> list[Cut]:
+    """Each has one row more; the row's value is the cut's number."""
+    w = kept.writer
+    t = w.table(table("t", {"id": "int8", "v": "int8"}), partitions=1)
+    for number in (1, 2, 3):
+        with w.commit() as tx:
+            tx.upsert(t, {"id": 0, "v": number})
+            tx.upsert(t, {"id": number, "v": number})
+    kept.mirror(bite_rows=1, **settings)
+    return [applied.cut for applied in kept.applied]
+
+
+def _seen(kept: Lake, **at: Any) -> int:
+    """The cut's number, if its table has what the cut had."""
+    cut = kept.cut(**at)
+    number = cut.cut.sequence
+    rows = kept.rows("t", cut["public.t"])
+    assert {key: row["v"] for key, row in rows.items()} == {0: number, **{n: n for n in range(1, number + 1)}}
+    return number
+
+
+def _instant(us: int, zone: dt.tzinfo = dt.UTC) -> dt.datetime:
+    return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)).astimezone(zone)
+
+
+@versioned
+def test_an_instant_or_a_position_means_the_last_cut_at_or_before_it(kept: Lake) -> None:
+    cuts = _three_cuts(kept)
+    one, two, three = (cut.committed_us for cut in cuts)
+    assert one < two < three
+    for us, number in ((one, 1), (two - 1, 1), (two, 2), ((two + three) // 2, 2), (three, 3), (three + 10**12, 3)):
+        assert kept.cut(at=_instant(us)).cut == cuts[number - 1], us
+    for number in (1, 2, 3):
+        assert _seen(kept, at=_instant(cuts[number - 1].committed_us)) == number
+    assert kept.cut(at=_instant(two, dt.timezone(dt.timedelta(hours=5, minutes=30)))).cut == cuts[1]
+    with pytest.raises(MissingGround, match=r"at or before [-0-9]+ [.:0-9]+ UTC; kept are those from 1 \(.*\) to 3 \("):
+        kept.cut(at=_instant(one - 1))
+
+    one, two, three = (cut.applied_lsn for cut in cuts)
+    for lsn, number in ((one, 1), (two - 1, 1), (two, 2), (two + 1, 2), (three + 10**9, 3)):
+        assert kept.cut(lsn=lsn).cut == cuts[number - 1], lsn
+    assert _seen(kept, lsn=two, sequence=3) == 2, "what satisfies both"
+    with pytest.raises(
+        MissingGround, match=rf"at or before position 0/{one - 1:X}; kept are those from 1 \(0/{one:X}, "
+    ):
+        kept.cut(lsn=one - 1)
+
+
+def test_a_mirror_that_has_no_cut_says_so(lake: Lake) -> None:
+    with pytest.raises(MissingGround, match=r"no cut is published; there is none at all: has `mirror` run"):
+        lake.cut()
+
+
+@versioned
+def test_a_cut_that_maintenance_has_forgotten_is_refused_and_what_is_kept_is_named(kept: Lake) -> None:
+    w = kept.writer
+    t = w.table(table("t", {"id": "int8", "v": "int8"}), partitions=1)
+    with w.commit() as tx:
+        tx.upsert(t, {"id": 0, "v": 1})
+        tx.upsert(t, {"id": 1, "v": 1})
+    kept.mirror()
+    old = kept.cut(sequence=1)
+    if kept.choice.name == "delta":
+        kept.spark.sql(f"ALTER TABLE delta.`{_delta(kept)}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    for number in (2, 3, 4):
+        with w.commit() as tx:
+            tx.upsert(t, {"id": 0, "v": number})
+            tx.upsert(t, {"id": number, "v": number})
+    kept.mirror(bite_rows=1, maintain_every=2, keep_cuts=dt.timedelta(0))
+    first = kept.applied[2].cut
+    kept_now = rf"kept are those from {re.escape(str(first))} to 4 \(.*--keep-cuts"
+    for asked in ({"sequence": 1}, {"lsn": old.cut.applied_lsn}, {"at": _instant(old.cut.committed_us)}):
+        with pytest.raises(MissingGround, match=rf"no cut is published at or before .*; {kept_now}"):
+            kept.cut(**asked)
+    assert _seen(kept, sequence=4) == 4
+    if kept.choice.name == "delta":  # it keeps removed files for a week, whatever is asked for
+        assert {row["v"] for row in old["public.t"].collect()} == {1}
+        _forget_log(kept, old.cut.versions["public.t"])
+    with pytest.raises(MissingGround, match=rf"public\.t cannot be read as of cut 1 \(.*; {kept_now}"):
+        old["public.t"]
+    assert _seen(kept, sequence=4) == 4
+
+
+def _forget_log(kept: Lake, version: str) -> None:
+    """What Delta does with a log of thirty days, once it has a checkpoint behind it."""
+    for number in range(int(version) + 1):
+        for file in (_delta(kept) / "_delta_log").glob(f"{number:020}.*"):
+            file.unlink()
+    kept.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+
+def _delta(kept: Lake) -> Path:
+    return Path(kept.choice.address) / "public" / "t"
+
+
+def test_a_mirror_in_postgresql_has_the_present_cut_alone(lake: Lake, database: str) -> None:
+    lake.choice = SinkChoice("jdbc", database)
+    _, two, three = _three_cuts(lake)
+    for at in ({}, {"sequence": 3}, {"lsn": three.applied_lsn}, {"at": _instant(three.committed_us)}):
+        assert _seen(lake, **at) == 3
+    for at in ({"sequence": 2}, {"lsn": two.applied_lsn}, {"at": _instant(two.committed_us)}):
+        with pytest.raises(MissingGround, match=rf"at or before .*; kept is one alone, {re.escape(str(three))}"):
+            lake.cut(**at)
