@@ -101,21 +101,24 @@ def _changelog(options: argparse.Namespace) -> None:
 
     def report(appended: Appended) -> None:
         say(str(appended))
-        metrics.applied(appended.records, {})
+        stages = {"append": appended.seconds}
+        metrics.applied(appended.records, stages, tables_stopped=appended.stopped, offsets_behind=appended.behind)
 
     changelog = Changelog(
+        spark,
         _kafka(options),
         Registry(options.registry),
         options.prefix,
         catalog=options.catalog,
         batch_rows=options.batch_rows,
         unreadable=options.unreadable,
+        on_table_error=options.on_table_error,
         report=report,
     )
-    job = Job("changelog", changelog)
-    checkpoint = options.checkpoint or options.warehouse / "checkpoints" / "changelog"
-    job.start(changelog.stream(spark), checkpoint, options.trigger)
-    job.run()
+    try:
+        changelog.run(options.trigger)
+    finally:
+        changelog.close()
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -170,9 +173,14 @@ def _parser() -> argparse.ArgumentParser:
     job = argparse.ArgumentParser(add_help=False)
     job.add_argument("--bootstrap", required=True, help="Kafka's address")
     job.add_argument("--registry", required=True, help="the schema registry's address")
-    job.add_argument("--checkpoint", type=Path, help="the stream's checkpoint (default: in the warehouse)")
     job.add_argument("--trigger", type=_checked(Trigger.parse), default=Trigger.parse("continuous"), help=Trigger.HELP)
     job.add_argument("--batch-rows", type=int, default=500_000, help="rows that are applied at once, about")
+    job.add_argument(
+        "--on-table-error",
+        choices=("stop", "go-on"),
+        default="stop",
+        help="when one table's changes cannot be applied: stop all, or that one (mirror: until it is reloaded; changelog: until the next start)",
+    )
     job.add_argument(
         "--unreadable", choices=("stop", "skip"), default="stop", help="after a record went to the quarantine table"
     )
@@ -197,12 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         default=512 << 20,
         help="bytes that are applied at once, about; the lesser of both counts",
     )
-    mirror.add_argument(
-        "--on-table-error",
-        choices=("stop", "go-on"),
-        default="stop",
-        help="when a change cannot be applied to one table: stop all, or stop that one until it is reloaded",
-    )
+    mirror.add_argument("--checkpoint", type=Path, help="the stream's checkpoint (default: in the warehouse)")
     mirror.add_argument("--maintain-every", type=int, default=1000, help="cuts from one compaction to the next")
     mirror.add_argument("--group", help="the consumer group that says how far it is (default: PREFIX.mirror)")
     mirror.add_argument("--keep-cuts", type=float, default=24, metavar="HOURS", help="how far back readers may ask")

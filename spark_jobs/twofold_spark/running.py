@@ -1,4 +1,4 @@
-"""Runs a streaming query until it ends, fails, or a signal asks for the end after the batch that it is in."""
+"""Runs a streaming query, or turns that need no stream, until it ends, fails, or a signal asks for the end after the batch that it is in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -18,6 +19,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from twofold_spark.errors import Refused
 
+_IDLE_S = 0.1
+"""From one look at Kafka to the next, where nothing was new."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
@@ -25,21 +29,21 @@ class Trigger:
 
     HELP: ClassVar[str] = "available-now (then end) | continuous (at once) | interval=1s"
     name: str
-    interval: str = "0 seconds"
+    seconds: float = 0
+    """From the start of one to that of the next, if it does not take longer."""
 
     @classmethod
     def parse(cls, text: str) -> Trigger:
         if text in ("available-now", "continuous"):
             return cls(text)
         if found := re.fullmatch(r"interval=(\d+)(ms|s|m)", text):
-            unit = {"ms": "milliseconds", "s": "seconds", "m": "minutes"}[found[2]]
-            return cls("interval", f"{found[1]} {unit}")
+            return cls("interval", int(found[1]) * {"ms": 0.001, "s": 1, "m": 60}[found[2]])
         raise ValueError(f"{text!r} is none of: {cls.HELP}")
 
     def on(self, writer: DataStreamWriter) -> DataStreamWriter:
         if self.name == "available-now":
             return writer.trigger(availableNow=True)
-        return writer.trigger(processingTime=self.interval)
+        return writer.trigger(processingTime=f"{round(self.seconds * 1000)} milliseconds")
 
 
 class Job:
@@ -66,17 +70,14 @@ class Job:
     def run(self) -> None:
         """Until the stream ends, fails, or SIGTERM or Ctrl-C asks for the end."""
         assert self._query is not None, "the job was started"
-        asked = threading.Event()
-        before = {n: signal.signal(n, lambda *_: asked.set()) for n in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            while self._query.isActive and not asked.wait(0.1):
-                pass
-            if asked.is_set():
-                self._after_this_batch()
-        finally:
-            self._query.stop()
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with _asked_to_end() as asked:
+            try:
+                while self._query.isActive and not asked.wait(0.1):
+                    pass
+                if asked.is_set():
+                    self._after_this_batch()
+            finally:
+                self._query.stop()
         failure = self._failure or self._query.exception()
         if failure is not None and "CONCURRENT_STREAM_LOG_UPDATE" in str(failure):
             raise Refused(
@@ -93,6 +94,29 @@ class Job:
         deadline = time.monotonic() + 60
         while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(0.05)
+
+
+def take_turns(turn: Callable[[], bool], trigger: Trigger) -> None:
+    """Turn after turn at the trigger's pace; with `available-now` until one has found nothing to do. After the present one if SIGTERM or Ctrl-C asks for the end."""
+    with _asked_to_end() as asked:
+        while not asked.is_set():
+            began = time.monotonic()
+            found = turn()
+            if trigger.name != "available-now":
+                asked.wait(max(began + trigger.seconds - time.monotonic(), 0 if found else _IDLE_S))
+            elif not found:
+                break
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[threading.Event]:
+    asked = threading.Event()
+    before = {n: signal.signal(n, lambda *_: asked.set()) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _as_many_tasks_as_cores(spark: SparkSession) -> None:
