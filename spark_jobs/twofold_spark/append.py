@@ -14,6 +14,8 @@ import json
 import re
 from dataclasses import dataclass, replace
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -33,7 +35,9 @@ _CHANGE: decode.Parts = {
     "source": frozenset({"lsn", "gid", "ts_us", *_OF_GID}),
     "transaction": frozenset({"id", "total_order"}),
 }
+_SPARKS = (PySparkException, Py4JJavaError)
 _UNREADABLE = "twofold: unreadable"
+_LOST = ("failOnDataLoss", "UnknownTopicOrPartition")
 _CONFLICT = "org.apache.iceberg.exceptions.ValidationException"
 
 
@@ -86,13 +90,20 @@ class Appender:
         first = {p: here.ends.get(p, 0) for p, end in until.items() if here.ends.get(p, 0) < end}
         if not first:
             return Done(here.ends, 0)
-        after = replace(here, ends={**here.ends, **{p: until[p] for p in first}})
-        records = kafka.committed(self._spark, self._where, topic.name, first, {p: until[p] for p in first})
-        ids, changes = _content(records)
-        if changes:
-            self._write(records, self._subject(topic.name, ids), topic.name, target, here, after)
-        elif self._spark.catalog.tableExists(target.table):
-            note(self._spark, target.table, after)
+        end = {p: until[p] for p in first}
+        after = replace(here, ends={**here.ends, **end})
+        try:
+            records = kafka.committed(self._spark, self._where, topic.name, first, end)
+            ids, changes = _content(records)
+            if changes:
+                self._write(records, self._subject(topic.name, ids), topic.name, target, here, after)
+            elif self._spark.catalog.tableExists(target.table):
+                note(self._spark, target.table, after)
+        except _SPARKS as error:
+            if not any(word in str(error) for word in _LOST):
+                raise
+            what = f"Kafka lost records of {topic.name} between {first} and {end} while they were read"
+            raise _refused(target, what, "the changes in them: the next start names what is there") from error
         return Done(after.ends, changes)
 
     def note(self, topic: str) -> None:
