@@ -169,5 +169,7 @@ class Changelog:
         self._warn(f"changelog: the table of {topic} is left as it is until the next start, the others go on: {error}")
 
     def _note(self, topics: Iterable[str]) -> None:
-        for name in list(self._each(self._appender.note, {name: (name,) for name in topics})):
+        names = list(topics)
+        self._each(self._appender.note, {name: (name,) for name in names})
+        for name in names:
             del self._restless[name]
