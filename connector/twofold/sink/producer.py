@@ -272,6 +272,8 @@ class TransactionalProducer:
                 try:
                     if not call(max(0.0, min(_SLICE_S, left))):
                         return
+                    if left > 0:
+                        continue
                     error: object = KafkaError(TIMED_OUT, retriable=True)
                 except:  # noqa: E722 - KafkaError is not an Exception
                     error = sys.exc_info()[1]
