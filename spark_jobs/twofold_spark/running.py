@@ -21,6 +21,8 @@ from twofold_spark.errors import Refused
 
 _IDLE_S = 0.1
 """From one look at Kafka to the next, where nothing was new."""
+_IDLE_SHARE = 4
+"""So many times as long as it takes: a look at thousands of partitions is not free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,9 @@ def take_turns(turn: Callable[[], bool], trigger: Trigger) -> None:
         while not asked.is_set():
             began = time.monotonic()
             found = turn()
+            took = time.monotonic() - began
             if trigger.name != "available-now":
-                asked.wait(max(began + trigger.seconds - time.monotonic(), 0 if found else _IDLE_S))
+                asked.wait(max(trigger.seconds - took, 0 if found else max(_IDLE_S, _IDLE_SHARE * took)))
             elif not found:
                 break
 

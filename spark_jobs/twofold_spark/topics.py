@@ -42,18 +42,21 @@ class Topics:
         self._client = jvm.org.apache.kafka.clients.admin
         self._admin = kafka.admin(spark, where)
         self._pattern = re.compile(pattern)
+        self._partitions: dict[tuple[str, int], Any] = {}
+        """Java's objects: a call into the JVM takes longer than all that is done here."""
 
     def now(self) -> dict[str, Topic]:
         """Every topic, by its name."""
-        names = self._jvm.java.util.ArrayList()
-        for name in self._admin.listTopics().names().get():
+        listed = self._jvm.java.lang.String.join("\n", self._admin.listTopics().names().get())
+        wanted = self._jvm.java.util.ArrayList()
+        for name in listed.split("\n"):
             if self._pattern.fullmatch(name):
-                names.add(name)
-        described = self._admin.describeTopics(names).topicNameValues()
-        found = {name: there for name in names if (there := _description(described[name])) is not None}
+                wanted.add(name)
+        described = self._admin.describeTopics(wanted).topicNameValues()
+        found = {name: there for name in described if (there := _description(described[name])) is not None}
         committed = self._client.ListOffsetsOptions(self._common.IsolationLevel.READ_COMMITTED)
         ends = self._offsets(
-            ((name, each.partition()) for name, there in found.items() for each in there.partitions()),
+            ((name, partition) for name, there in found.items() for partition in range(there.partitions().size())),
             self._client.OffsetSpec.latest(),
             committed,
         )
@@ -70,9 +73,10 @@ class Topics:
         self._admin.close()
 
     def _offsets(self, places: Iterable[tuple[str, int]], which: Any, options: Any) -> dict[str, dict[int, int]]:
-        asked = {place: self._common.TopicPartition(*place) for place in places}
+        asked = {place: self._partitions.get(place) or self._common.TopicPartition(*place) for place in places}
         if not asked:
             return {}
+        self._partitions |= asked
         wanted = self._jvm.java.util.HashMap()
         for partition in asked.values():
             wanted.put(partition, which)
