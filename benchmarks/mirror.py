@@ -171,11 +171,10 @@ class Bench:
 
     def changelog(self) -> float:
         where, registry = Kafka(self.writer.bootstrap), Registry(self.writer.registry)
-        changelog = Changelog(where, registry, self.writer.prefix)
-        job = Job("changelog", changelog)
         began = time.monotonic()
-        job.start(changelog.stream(self.spark), self.folder / "changelog-checkpoint", Trigger.parse("available-now"))
-        job.run()
+        changelog = Changelog(self.spark, where, registry, self.writer.prefix)
+        changelog.run(self.folder / "changelog-checkpoint", Trigger.parse("available-now"))
+        changelog.close()
         return time.monotonic() - began
 
     def read_alone(self) -> float:

@@ -119,12 +119,17 @@ class Lake:
 
     def changelog(self, **settings: Any) -> None:
         """Runs the changelog to the end of what is committed."""
-        where, registry = self.kafka, Registry(self.writer.registry)
-        changelog = Changelog(where, registry, self.prefix, catalog=self.catalog, **settings)
-        job = Job("changelog", changelog)
-        checkpoint = self.warehouse / f"changelog-{self.checkpoint}"
-        job.start(changelog.stream(self.spark), checkpoint, Trigger.parse("available-now"))
-        job.run()
+        self.writer.visible()
+        changelog = self.changelog_job(**settings)
+        try:
+            changelog.run(self.warehouse / f"changelog-{self.checkpoint}", Trigger.parse("available-now"))
+        finally:
+            changelog.close()
+
+    def changelog_job(self, **settings: Any) -> Changelog:
+        """One to take turns by hand."""
+        registry = Registry(self.writer.registry)
+        return Changelog(self.spark, self.kafka, registry, self.prefix, catalog=self.catalog, **settings)
 
     def table(self, name: str) -> DataFrame:
         """As it is now, for Iceberg; as of the last cut for the others."""

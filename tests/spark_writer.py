@@ -21,6 +21,7 @@ from confluent_kafka import IsolationLevel, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
+from twofold import gids
 from twofold_avro import names, records, schemas, wire
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
@@ -98,6 +99,7 @@ class Open:
         unchanged: tuple[str, ...] = (), partition: int | None = None,
     ) -> None:  # fmt: skip
         topic = self.writer.topics[shape_name]
+        parsed = gids.parse(self.gid) if self.gid is not None else gids.ParsedGid()
         envelope = {
             "before": before,
             "after": after,
@@ -106,6 +108,7 @@ class Open:
                 "schema": topic.shape.schema, "table": topic.shape.table, "ts_ms": 0, "ts_us": time.time_ns() // 1000,
                 "txId": int(self.tx.partition(":")[0]), "lsn": lsn, "gid": self.gid,
                 "snapshot": "true" if op == "r" else "false",
+                "global_id": parsed.global_id, "branch": parsed.branch,
             },
             "op": op,
             "ts_ms": time.time_ns() // 1_000_000,

@@ -148,6 +148,8 @@ class Source:
     txId: int | None = None  # noqa: N815 - Debezium's name, and the field's in the schema
     gid: str | None = None
     snapshot: str = "false"
+    global_id: str | None = None
+    branch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

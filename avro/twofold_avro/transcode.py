@@ -247,9 +247,10 @@ class Field:
         self.size = 0
 
 
-ENDING = b"\0\x0afalse"
-ENDING_OF_SNAPSHOT = b"\0\x08true"
-"""No gid, and whether the row is of a snapshot."""
+NOT_OF_SNAPSHOT = b"\x0afalse"
+ENDING = b"\0" + NOT_OF_SNAPSHOT + b"\0\0"
+ENDING_OF_SNAPSHOT = b"\0\x08true\0\0"
+"""No gid, whether the row is of a snapshot, and nothing that a gid says."""
 
 
 NOTHING = b"\0\0\0\0"
@@ -260,7 +261,8 @@ NOTHING = b"\0\0\0\0"
 class TransactionHeader:
     """What all rows of one transaction share, encoded once; it counts their order.
 
-    `xid` and `transaction_id` are None for backfilled rows, which belong to no transaction; `ts_us` is since 1970.
+    `xid` and `transaction_id` are None for backfilled rows, which belong to no transaction; `ts_us` is since 1970; `global_id` and `branch` are what the gid
+    says, if it is in a known form.
 
     What a row of a transaction in progress can't know yet is left out of its value by the header that `later()` makes: such values are no messages until
     the header of the transaction's end has made them whole with `finish`.
@@ -273,13 +275,21 @@ class TransactionHeader:
     of_table: dict[int, int]
     open_end: cython.bint
 
-    def __init__(self, xid: int | None, ts_us: int, transaction_id: str | None, gid: str | None = None) -> None:
+    def __init__(
+        self,
+        xid: int | None,
+        ts_us: int,
+        transaction_id: str | None,
+        gid: str | None = None,
+        global_id: str | None = None,
+        branch: str | None = None,
+    ) -> None:
         self.open_end = False
         self.origin = avro_long(ts_us // 1000) + avro_long(ts_us) + (b"\0" if xid is None else b"\2" + avro_long(xid))
         if gid is None:
             self.ending = ENDING if xid is not None else ENDING_OF_SNAPSHOT
         else:
-            self.ending = b"\2" + avro_string(gid) + ENDING[1:]
+            self.ending = optional_string(gid) + NOT_OF_SNAPSHOT + optional_string(global_id) + optional_string(branch)
         self.block = b"" if transaction_id is None else b"\2" + avro_string(transaction_id)
         self.total = 0
         self.of_table = {}
@@ -827,6 +837,10 @@ def avro_long(value: cython.longlong) -> bytes:
 def avro_string(text: str) -> bytes:
     data = text.encode()
     return avro_long(len(data)) + data
+
+
+def optional_string(text: str | None) -> bytes:
+    return b"\0" if text is None else b"\2" + avro_string(text)
 
 
 @cython.cfunc

@@ -29,6 +29,12 @@ def parser() -> argparse.ArgumentParser:
     job.add_argument("--trigger", type=_checked(Trigger.parse), default=Trigger.parse("continuous"), help=Trigger.HELP)
     job.add_argument("--batch-rows", type=int, default=500_000, help="rows that are applied at once, about")
     job.add_argument(
+        "--on-table-error",
+        choices=("stop", "go-on"),
+        default="stop",
+        help="when one table's changes cannot be applied: stop all, or that one (mirror: until it is reloaded; changelog: until the next start)",
+    )
+    job.add_argument(
         "--unreadable", choices=("stop", "skip"), default="stop", help="after a record went to the quarantine table"
     )
     job.add_argument("--metrics", type=_address, metavar="HOST:PORT", help="serve Prometheus' /metrics there")
@@ -44,12 +50,6 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         default=512 << 20,
         help="bytes that are applied at once, about; the lesser of both counts",
-    )
-    mirror.add_argument(
-        "--on-table-error",
-        choices=("stop", "go-on"),
-        default="stop",
-        help="when a change cannot be applied to one table: stop all, or stop that one until it is reloaded",
     )
     mirror.add_argument("--maintain-every", type=int, default=1000, help="cuts from one compaction to the next")
     mirror.add_argument("--group", help="the consumer group that says how far it is (default: PREFIX.mirror)")

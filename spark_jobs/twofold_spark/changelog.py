@@ -1,83 +1,64 @@
 """The changelog: every committed change in its order, appended to a table per source table.
 
-The stream is all tables' topics, read_committed; new topics join by their names. Each table's snapshot says, in the very
-commit that holds the rows, how far each partition has been appended (`twofold.offsets`), and rows below that are
-skipped: a retried batch, a killed driver and a lost checkpoint neither repeat nor miss a change. The rows are added to the
-snapshot that was looked at, and Iceberg refuses them if another job has added any since: of two that append one batch,
-the second cannot. A checkpoint that is lost for longer than Kafka keeps the records is seen when the next one begins.
+The stream is all tables' topics, read_committed; new topics join by their names. A micro-batch only says that more is committed: each
+table is then brought from its own end to what is committed in its topic by then, in stretches of a bounded number of offsets. How far a
+table is it says itself (`position`), in the very commit that holds the rows. So the checkpoint can be lost, and cannot be ahead of a table,
+and a killed driver neither repeats nor misses a change.
 
-A change is a row: `op`, `before`, `after`, where it was in the source (`lsn`, `transaction_id`, `total_order`, `gid`,
-`source_us`) and where it came from (`partition`, `offset`). Tombstones repeat a delete and are not kept.
+What goes wrong with one table (`TableRefused`, see `append`) stops the job, or that table alone if the user wants the others to go on: its
+end stays where it is, and the next start tries again from there.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Literal, TypeVar
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession
 
-from twofold_spark import decode, kafka, quarantine
-from twofold_spark.errors import MissingGround, Refused
+from twofold_spark import kafka, quarantine
+from twofold_spark.append import Appender
+from twofold_spark.errors import TableRefused
 from twofold_spark.kafka import Kafka
-from twofold_spark.registry import Registry, Subject
+from twofold_spark.registry import Registry
+from twofold_spark.running import Job, Trigger, asked_to_end, say
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks import iceberg_tables
-from twofold_spark.tables import names_of, topics_pattern
+from twofold_spark.tables import topics_pattern
+from twofold_spark.topics import Offsets, Topic, Topics
 
-OFFSETS = "twofold.offsets"
-_CHANGE: decode.Parts = {
-    **decode.CHANGE,
-    "special": frozenset(),
-    "source": frozenset({"lsn", "gid", "ts_us"}),
-    "transaction": frozenset({"id", "total_order"}),
-}
-_UNREADABLE = "twofold: unreadable"
-_CONFLICT = "org.apache.iceberg.exceptions.ValidationException"
-_MARKER = 1
-"""The offset behind the last record that was appended is its transaction's marker, which no reader is handed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """What a batch holds of one partition: schema ids, and one more than the last offset."""
-
-    ids: frozenset[int]
-    end: int
-    records: int
-    changes: int
-    """Records that are no tombstones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """How far a table is: one more than the last offset of each partition, and the snapshot that says so."""
-
-    ends: Mapping[int, int]
-    snapshot: int | None
-    """None of a table that has nothing yet."""
+T = TypeVar("T")
+_REST_S = 60
+"""A table that nothing was appended to for so long notes how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """One batch, for the terminal."""
+    """One turn, for the terminal and for metrics."""
 
     records: int
     tables: int
+    stopped: int
+    """Tables that are left as they are until the next start."""
+    behind: int
+    """Offsets that were committed when the turn began and are not read yet."""
+    seconds: float
 
     def __str__(self) -> str:
         return f"changelog: {self.records} records of {self.tables} tables"
 
 
 class Changelog:
-    """What the stream of the tables' topics is given to, batch by batch."""
+    """All tables of a prefix; `close()` it."""
 
     def __init__(
         self,
+        spark: SparkSession,
         where: Kafka,
         registry: Registry,
         prefix: str,
@@ -86,173 +67,128 @@ class Changelog:
         batch_rows: int = 500_000,
         tables_at_once: int = 3,
         unreadable: quarantine.Choice = "stop",
+        on_table_error: Literal["stop", "go-on"] = "stop",
         report: Callable[[Appended], None] = lambda _: None,
+        warn: Callable[[str], None] = say,
     ) -> None:
+        self._spark = spark
         self._where = where
-        self._registry = registry
-        self._prefix = prefix
-        self._catalog = catalog
+        self._pattern = topics_pattern(prefix)
+        self._topics = Topics(spark, where, self._pattern)
+        self._appender = Appender(spark, where, registry, prefix, catalog=catalog, unreadable=unreadable)
         self._batch_rows = batch_rows
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="append")
-        self._unreadable = unreadable
+        self._on_table_error = on_table_error
         self._report = report
-        self._beginnings: dict[str, dict[int, int]] = {}
+        self._warn = warn
+        self._reached: dict[str, Offsets] = {}
+        """How far the table of each topic was when it was last looked at."""
+        self._stopped: set[str] = set()
+        self._restless: dict[str, float] = {}
+        """Topics whose tables have not noted how far they are, and since when they are there."""
 
-    def stream(self, spark: SparkSession) -> DataFrame:
-        """All tables' topics, those that come later as well."""
-        pattern = topics_pattern(self._prefix)
-        return kafka.stream(spark, self._where, max_offsets=self._batch_rows, subscribePattern=pattern)
+    def run(self, checkpoint: Path | str, trigger: Trigger) -> None:
+        """Until a signal asks for the end; with `available-now` to what is committed now.
 
-    def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        if batch_id == 0:
-            self._begin(batch.sparkSession)
-        # Each table reads the batch: without this every one of them would read Kafka.
-        batch = batch.select("topic", "partition", "offset", "key", "value").persist()
-        try:
-            found = _found(batch)
-            work = [self._pool.submit(self._append, batch, topic, parts) for topic, parts in sorted(found.items())]
-            failures = [error for job in work if (error := job.exception()) is not None]
-        finally:
-            batch.unpersist()
-        if failures:
-            raise failures[0]
-        if found:
-            records = sum(stretch.records for parts in found.values() for stretch in parts.values())
-            self._report(Appended(records, len(found)))
-
-    def _begin(self, spark: SparkSession) -> None:
-        """A new checkpoint begins with what Kafka still has: refuses if it has lost what follows the end of a table.
-
-        From then on Spark fails a query that something was lost of.
+        A table may be behind the checkpoint: it was taken back, or its trouble is over. So what is there is caught up with first.
         """
-        self._beginnings = kafka.beginnings(spark, self._where, topics_pattern(self._prefix))
-        for topic, beginnings in sorted(self._beginnings.items()):
-            subject = self._registry.subject(f"{topic}-value")
-            if subject is None:  # nothing was ever written to it
-                continue
-            table, label = self._table(topic, subject)
-            position = self._position(spark, table)
-            for partition, beginning in sorted(beginnings.items()):
-                end = position.ends.get(partition, 0)
-                if position.snapshot is not None and beginning > end + _MARKER:
-                    raise Refused(
-                        f"Kafka has {topic}-{partition} from the offset {beginning} on, and the changelog of {label} ends "
-                        f"before {end}",
-                        at_stake=f"the changes at {end} to {beginning - 1}: the checkpoint is a new one, and retention "
-                        "took them before they were appended",
-                        repair=f"keep what there is under another name (ALTER TABLE {table} RENAME TO ...) and start "
-                        "again: a new table begins where Kafka does",
-                    )
+        with asked_to_end() as asked:
+            self._catch_up(asked)
+            if not asked.is_set():
+                job = Job("changelog", lambda _batch, _number: self._catch_up(asked))
+                job.start(kafka.news(self._spark, self._where, self._pattern), checkpoint, trigger)
+                job.run(asked)
+            self._note(self._restless)
 
-    def _append(self, batch: DataFrame, topic: str, parts: Mapping[int, Stretch]) -> None:
-        spark = batch.sparkSession
-        subject = self._subject(topic, frozenset[int]().union(*(stretch.ids for stretch in parts.values())))
-        table, label = self._table(topic, subject)
-        position = self._position(spark, table)
-        # What Kafka had lost before the table was begun is not missing in it.
-        applied = position.ends if position.snapshot is not None else self._beginnings.get(topic, {})
-        due = [
-            (f.col("partition") == partition) & (f.col("offset") >= applied.get(partition, 0))
-            for partition, stretch in parts.items()
-            if stretch.changes and applied.get(partition, 0) < stretch.end
-        ]
-        if not due:
-            return
-        fresh = due[0]
-        for more in due[1:]:
-            fresh |= more
-        records = batch.where(f.col("topic") == topic).where(fresh)
-        if self._unreadable == "skip":
-            iceberg_tables.quarantine(quarantine.unreadable(records, subject, topic), self._catalog)
-        rows = _changes(records, subject, skip=self._unreadable == "skip")
-        iceberg_tables.prepare(spark, table, rows.schema, label=label, properties={"twofold.topic": topic})
-        ends = {**applied} | {partition: max(s.end, applied.get(partition, 0)) for partition, s in parts.items()}
-        writer = rows.writeTo(table).option(f"snapshot-property.{OFFSETS}", json.dumps(ends))
-        writer = writer.option("isolation-level", "serializable")
-        if position.snapshot is not None:
-            writer = writer.option("validate-from-snapshot-id", str(position.snapshot))
-        try:
-            # append() adds to whatever is there by then. Overwriting no row adds as well, and is checked against what was looked at.
-            writer.overwrite(f.lit(False))
-        except Exception as error:
-            if _CONFLICT in str(error):
-                raise Refused(
-                    f"another job appended to {table} while this one was about to",
-                    at_stake="the same changes appended twice; this job's were not",
-                    repair="let one changelog job run on this warehouse, and start it again",
-                ) from error
-            if (place := re.search(rf"{_UNREADABLE} (\S+)", str(error))) is None:
-                raise
-            iceberg_tables.quarantine(quarantine.unreadable(records, subject, topic), self._catalog)
-            raise Refused(
-                f"the record at {topic}-{place[1]} cannot be decoded; the quarantine table has it",
-                at_stake="its change",
-                repair="find who else writes to the topic, then go on without it by --unreadable skip",
-            ) from error
+    def _catch_up(self, asked: threading.Event) -> None:
+        """Turn after turn to what is committed now."""
+        there = self._topics.now()
+        while not asked.is_set() and self.turn(there):
+            pass
 
-    def _position(self, spark: SparkSession, table: str) -> Position:
-        loaded = iceberg_tables.load(spark, table) if spark.catalog.tableExists(table) else None
-        snapshot = iceberg_tables.current_snapshot(loaded)
-        if snapshot is None:
-            return Position({}, None)
-        text = iceberg_tables.summary_value(loaded, OFFSETS)
-        return Position({int(partition): end for partition, end in json.loads(text or "{}").items()}, snapshot)
+    def close(self) -> None:
+        """After the last turn."""
+        self._pool.shutdown()
+        self._topics.close()
 
-    def _table(self, topic: str, subject: Subject) -> tuple[str, str]:
-        """The topic's table, and what the source calls it."""
-        schema, name = names_of(topic, self._prefix, subject.latest)
-        return f"{self._catalog}.{iceberg_tables.quoted(f'{schema}_changelog', name)}", f"{schema}.{name}"
+    def turn(self, there: Mapping[str, Topic] | None = None) -> bool:
+        """One stretch of every table that is behind the topics as they are now, or as they were; whether there was one."""
+        began = time.monotonic()
+        topics = self._topics.now() if there is None else there
+        self._look_for_deleted(topics)
+        changed = [t for name, t in topics.items() if name not in self._stopped and self._is_elsewhere(t)]
+        beginnings = self._topics.beginnings(changed)
+        new = {t.name: (t, beginnings[t.name]) for t in changed if t.name not in self._reached}
+        self._reached |= self._each(self._appender.ends, new)
+        due = [t for t in changed if t.name in self._reached and self._is_elsewhere(t)]
+        until = self._until(due)
+        done = self._each(self._appender.append, {t.name: (t, beginnings[t.name], until[t.name]) for t in due})
+        self._reached |= {name: each.ends for name, each in done.items()}
+        self._restless |= {name: time.monotonic() for name, each in done.items() if each.records}
+        self._note([name for name, since in self._restless.items() if time.monotonic() - since > _REST_S])
+        if due:
+            self._report(
+                Appended(
+                    records=sum(each.records for each in done.values()),
+                    tables=sum(1 for each in done.values() if each.records),
+                    stopped=len(self._stopped),
+                    behind=sum(self._behind(topics[name]) for name in self._reached if name in topics),
+                    seconds=time.monotonic() - began,
+                )
+            )
+        return bool(due)
 
-    def _subject(self, topic: str, ids: frozenset[int]) -> Subject:
-        name = f"{topic}-value"
-        subject = self._registry.subject(name)
-        if subject is None or not ids <= subject.ids:
-            subject = self._registry.refreshed(name)
-        if subject is None:
-            raise MissingGround(f"the registry has no subject {name}: is it the connector's registry?")
-        return subject
+    def _is_elsewhere(self, topic: Topic) -> bool:
+        """Ahead of its table; or, if it is another topic than it was, anywhere."""
+        reached = self._reached.get(topic.name, {})
+        return any(end != reached.get(partition, 0) for partition, end in topic.ends.items())
 
+    def _behind(self, topic: Topic) -> int:
+        reached = self._reached[topic.name]
+        return sum(max(0, end - reached.get(partition, 0)) for partition, end in topic.ends.items())
 
-def _found(batch: DataFrame) -> dict[str, dict[int, Stretch]]:
-    """What the batch holds, per topic and partition."""
-    head = f.when(f.col("value").isNotNull(), f.conv(f.hex(f.substring("value", 2, 4)), 16, 10).cast("long"))
-    rows = (
-        batch.groupBy("topic", "partition")
-        .agg(
-            f.collect_set(head).alias("ids"),
-            f.max("offset").alias("last"),
-            f.count("*").alias("records"),
-            f.count("value").alias("changes"),
-        )
-        .collect()
-    )
-    found: dict[str, dict[int, Stretch]] = {}
-    for row in rows:
-        stretch = Stretch(frozenset(row["ids"]), row["last"] + 1, row["records"], row["changes"])
-        found.setdefault(row["topic"], {})[row["partition"]] = stretch
-    return found
+    def _until(self, due: Iterable[Topic]) -> dict[str, Offsets]:
+        """Of each topic what is taken in this turn: of every partition the same share of what it has."""
+        share = min(1.0, self._batch_rows / max(1, sum(self._behind(topic) for topic in due)))
+        found: dict[str, Offsets] = {}
+        for topic in due:
+            first = {partition: self._reached[topic.name].get(partition, 0) for partition in topic.ends}
+            found[topic.name] = {p: first[p] + ceil((end - first[p]) * share) for p, end in topic.ends.items()}
+        return found
 
+    def _look_for_deleted(self, topics: Mapping[str, Topic]) -> None:
+        for name in self._reached.keys() - topics.keys():
+            del self._reached[name]
+            self._stop(
+                name,
+                TableRefused(
+                    f"the topic {name} is not there any more",
+                    at_stake="what was in it and had not been appended",
+                    repair="if it was meant to go, start again: its table keeps what it has",
+                ),
+            )
 
-def _changes(records: DataFrame, subject: Subject, *, skip: bool) -> DataFrame:
-    place = f.concat_ws("@", f.col("partition").cast("string"), f.col("offset").cast("string"))
-    unreadable = f.raise_error(f.concat(f.lit(f"{_UNREADABLE} "), place)).cast("string")
-    op: Column = f.coalesce(f.col("e.op"), unreadable)
-    return (
-        records.where(f.col("value").isNotNull())
-        .withColumn("e", decode.envelope(f.col("value"), subject, _CHANGE))
-        .where(f.lit(not skip) | f.col("e.op").isNotNull())
-        .select(
-            op.alias("op"),
-            f.col("e.before"),
-            f.col("e.after"),
-            f.col("e.source.lsn").alias("lsn"),
-            f.col("e.transaction.id").alias("transaction_id"),
-            f.col("e.transaction.total_order").alias("total_order"),
-            f.col("e.source.gid").alias("gid"),
-            f.col("e.source.ts_us").alias("source_us"),
-            f.col("e.unchanged"),
-            f.col("e.special"),
-            f.col("partition"),
-            f.col("offset"),
-        )
-    )
+    def _each(self, work: Callable[..., T], of: Mapping[str, tuple[object, ...]]) -> dict[str, T]:
+        """What became of each topic's part, without those that were stopped by it."""
+        jobs: dict[str, Future[T]] = {name: self._pool.submit(work, *arguments) for name, arguments in of.items()}
+        wait(jobs.values())
+        for name, job in jobs.items():
+            error = job.exception()
+            if isinstance(error, TableRefused):
+                self._stop(name, error)
+            elif error is not None:
+                raise error
+        return {name: job.result() for name, job in jobs.items() if name not in self._stopped}
+
+    def _stop(self, topic: str, error: TableRefused) -> None:
+        if self._on_table_error == "stop":
+            raise error
+        self._stopped.add(topic)
+        self._reached.pop(topic, None)
+        self._warn(f"changelog: the table of {topic} is left as it is until the next start, the others go on: {error}")
+
+    def _note(self, topics: Iterable[str]) -> None:
+        names = list(topics)
+        self._each(self._appender.note, {name: (name,) for name in names})
+        for name in names:
+            del self._restless[name]

@@ -99,21 +99,24 @@ def _changelog(options: argparse.Namespace) -> None:
 
     def report(appended: Appended) -> None:
         say(str(appended))
-        metrics.applied(appended.records, {})
+        stages = {"append": appended.seconds}
+        metrics.applied(appended.records, stages, tables_stopped=appended.stopped, offsets_behind=appended.behind)
 
     changelog = Changelog(
+        spark,
         _kafka(options),
         Registry(options.registry),
         options.prefix,
         catalog=options.catalog,
         batch_rows=options.batch_rows,
         unreadable=options.unreadable,
+        on_table_error=options.on_table_error,
         report=report,
     )
-    job = Job("changelog", changelog)
-    checkpoint = options.checkpoint or options.warehouse / "checkpoints" / "changelog"
-    job.start(changelog.stream(spark), checkpoint, options.trigger)
-    job.run()
+    try:
+        changelog.run(options.checkpoint or options.warehouse / "checkpoints" / "changelog", options.trigger)
+    finally:
+        changelog.close()
 
 
 def _verify(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""How the jobs read Kafka: the streams read_committed, a commit record's ranges exactly.
+"""How the jobs read Kafka: the commit records and the changelog's rows read_committed, a commit record's ranges exactly.
 
 The ranges are read under read_uncommitted, and that is safe: a range is known from a commit record that a
 read_committed reader has seen, so its Kafka transaction is committed, and between `first` and `last` of a range there
@@ -11,7 +11,6 @@ one prepared transaction in doubt would hold up every other table's mirror.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,40 +52,21 @@ def admin(spark: SparkSession, kafka: Kafka) -> Any:
     return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
 
 
-def beginnings(spark: SparkSession, kafka: Kafka, pattern: str) -> dict[str, dict[int, int]]:
-    """Of every topic of such a name, the first offset that each partition still has."""
-    jvm: Any = spark._jvm
-    client = admin(spark, kafka)
-    try:
-        names, places = jvm.java.util.ArrayList(), jvm.java.util.HashMap()
-        for name in client.listTopics().names().get():
-            if re.fullmatch(pattern, name):
-                names.add(name)
-        topics = client.describeTopics(names).allTopicNames().get()
-        for name in names:
-            for of_topic in topics[name].partitions():
-                place = jvm.org.apache.kafka.common.TopicPartition(name, of_topic.partition())
-                places.put(place, jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest())
-        offsets = client.listOffsets(places).all().get()
-        found: dict[str, dict[int, int]] = {}
-        for place in places:
-            found.setdefault(place.topic(), {})[place.partition()] = offsets[place].offset()
-        return found
-    finally:
-        client.close()
-
-
 def stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscription: str) -> DataFrame:
     """A stream from the beginning, read_committed. A topic that lost what was not read yet fails the query."""
-    return (
-        spark.readStream.format("kafka")
-        .options(**kafka.options("read_committed"))
-        .options(**subscription)
-        .option("startingOffsets", "earliest")
-        .option("failOnDataLoss", "true")
-        .option("maxOffsetsPerTrigger", max_offsets)
-        .load()
-    )
+    options = {"failOnDataLoss": "true", "maxOffsetsPerTrigger": str(max_offsets), **subscription}
+    return _stream(spark, kafka, options)
+
+
+def news(spark: SparkSession, kafka: Kafka, pattern: str) -> DataFrame:
+    """A stream that has a batch whenever more is committed in topics of such names; what is in it is read otherwise."""
+    return _stream(spark, kafka, {"failOnDataLoss": "false", "subscribePattern": pattern})
+
+
+def _stream(spark: SparkSession, kafka: Kafka, options: Mapping[str, str]) -> DataFrame:
+    committed = kafka.options("read_committed")
+    reader = spark.readStream.format("kafka").options(**committed).options(**options)
+    return reader.option("startingOffsets", "earliest").load()
 
 
 def rest(spark: SparkSession, kafka: Kafka, topic: str, first: int) -> DataFrame:
@@ -113,26 +93,45 @@ def whole(spark: SparkSession, kafka: Kafka, topic: str) -> DataFrame:
     )
 
 
-def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range]) -> DataFrame:
-    """Exactly the records of the ranges of one topic: partition, offset, key, value."""
-    stretches = joined(declared)
-    topic = stretches[0].topic
-    partitions = sorted({r.partition for r in stretches})
-    first = {str(p): min(r.first for r in stretches if r.partition == p) for p in partitions}
-    end = {str(p): max(r.last for r in stretches if r.partition == p) + 1 for p in partitions}
-    rows = (
+def committed(
+    spark: SparkSession, kafka: Kafka, topic: str, first: Mapping[int, int], end: Mapping[int, int]
+) -> DataFrame:
+    """Every committed record of a topic from `first` to before `end`, of each partition; fails if Kafka lost some of it."""
+    return _read(spark, kafka.options("read_committed"), topic, first, end, fail_on_data_loss=True)
+
+
+def _read(
+    spark: SparkSession,
+    client: Mapping[str, str],
+    topic: str,
+    first: Mapping[int, int],
+    end: Mapping[int, int],
+    *,
+    fail_on_data_loss: bool,
+) -> DataFrame:
+    return (
         spark.read.format("kafka")
-        .options(**{**_AT_ONCE, **kafka.options("read_uncommitted")})
-        .option("assign", json.dumps({topic: partitions}))
-        .option("startingOffsets", json.dumps({topic: first}))
-        .option("endingOffsets", json.dumps({topic: end}))
-        # What is not there any more is missing in the counts, which say of which partition, and how many.
-        .option("failOnDataLoss", "false")
+        .options(**{**_AT_ONCE, **client})
+        .option("assign", json.dumps({topic: sorted(first)}))
+        .option("startingOffsets", json.dumps({topic: {str(p): offset for p, offset in first.items()}}))
+        .option("endingOffsets", json.dumps({topic: {str(p): offset for p, offset in end.items()}}))
+        .option("failOnDataLoss", str(fail_on_data_loss).lower())
         # As many tasks as keep the cores evenly busy, however many partitions the topic has.
         .option("maxRecordsPerPartition", _RECORDS_OF_A_TASK)
         .load()
         .select("partition", "offset", "key", "value")
     )
+
+
+def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range]) -> DataFrame:
+    """Exactly the records of the ranges of one topic: partition, offset, key, value."""
+    stretches = joined(declared)
+    topic = stretches[0].topic
+    partitions = sorted({r.partition for r in stretches})
+    first = {p: min(r.first for r in stretches if r.partition == p) for p in partitions}
+    end = {p: max(r.last for r in stretches if r.partition == p) + 1 for p in partitions}
+    # What is not there any more is missing in the counts, which say of which partition, and how many.
+    rows = _read(spark, kafka.options("read_uncommitted"), topic, first, end, fail_on_data_loss=False)
     if len(stretches) == len(partitions):
         return rows
     # By blocks of offsets: however many ranges there are, a record is compared with those of its block.

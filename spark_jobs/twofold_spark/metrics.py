@@ -23,7 +23,7 @@ _HELP = {
     "twofold_job_rows_total": ("counter", "records applied by this process"),
     "twofold_job_batches_total": (
         "counter",
-        "bites applied and published (changelog: batches appended) by this process",
+        "bites applied and published (changelog: turns that had something) by this process",
     ),
     "twofold_job_lag_seconds": ("gauge", "from the source's commit to its cut, of the last one; two machines' clocks"),
     "twofold_job_cut_sequence": ("gauge", "the last published cut's sequence number"),

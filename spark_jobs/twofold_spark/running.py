@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -65,20 +66,17 @@ class Job:
             self._failure = error
             raise
 
-    def run(self) -> None:
-        """Until the stream ends, fails, or SIGTERM or Ctrl-C asks for the end."""
+    def run(self, listened: threading.Event | None = None) -> None:
+        """Until the stream ends, fails, or SIGTERM or Ctrl-C asks for the end; `listened` if that was asked for before."""
         assert self._query is not None, "the job was started"
-        asked = threading.Event()
-        before = {n: signal.signal(n, lambda *_: asked.set()) for n in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            while self._query.isActive and not asked.wait(0.1):
-                pass
-            if asked.is_set():
-                self._after_this_batch()
-        finally:
-            self._query.stop()
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with asked_to_end(listened) as asked:
+            try:
+                while self._query.isActive and not asked.wait(0.1):
+                    pass
+                if asked.is_set():
+                    self._after_this_batch()
+            finally:
+                self._query.stop()
         failure = self._failure or self._query.exception()
         if failure is not None and "CONCURRENT_STREAM_LOG_UPDATE" in str(failure):
             raise Refused(
@@ -102,6 +100,18 @@ class Job:
         deadline = time.monotonic() + 60
         while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(0.05)
+
+
+@contextmanager
+def asked_to_end(asked: threading.Event | None = None) -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set, in place of what they do else."""
+    asked = asked or threading.Event()
+    before = {n: signal.signal(n, lambda *_: asked.set()) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _as_many_tasks_as_cores(spark: SparkSession) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from twofold import gids
 from twofold.errors import Refused
+from twofold.gids import ParsedGid
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, TransactionHeader
 
@@ -26,8 +28,14 @@ class Facts:
     transaction_id: str | None
     gid: str | None
 
+    @property
+    def parsed(self) -> ParsedGid:
+        """What the gid says."""
+        return gids.parse(self.gid) if self.gid is not None else ParsedGid()
+
     def header(self) -> TransactionHeader:
-        return TransactionHeader(self.xid, self.ts_us, self.transaction_id, self.gid)
+        parsed = self.parsed
+        return TransactionHeader(self.xid, self.ts_us, self.transaction_id, self.gid, parsed.global_id, parsed.branch)
 
 
 @dataclass(slots=True, eq=False)

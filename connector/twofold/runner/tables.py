@@ -169,6 +169,7 @@ class Tables:
         transaction = None
         if header is not None and facts.transaction_id is not None:
             transaction = Transaction(facts.transaction_id, *header.next_order(0))
+        parsed = facts.parsed
         record = Message(
             source=Source(
                 version=__version__,
@@ -179,6 +180,8 @@ class Tables:
                 lsn=wal_start,
                 txId=facts.xid,
                 gid=facts.gid,
+                global_id=parsed.global_id,
+                branch=parsed.branch,
             ),
             message=MessageBody(message.prefix, message.content),
             transaction=transaction,

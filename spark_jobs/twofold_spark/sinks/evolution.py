@@ -33,7 +33,7 @@ def changes(there: StructType, wanted: StructType, *, table: str, inside: str = 
             out.append(f"ALTER COLUMN {name} TYPE {field.dataType.simpleString()}")
         elif not _holds(present, field.dataType):
             raise TableRefused(
-                f"{table}.{field.name} is {present.simpleString()} in the mirror and {field.dataType.simpleString()} "
+                f"{table}.{field.name} is {present.simpleString()} in the table and {field.dataType.simpleString()} "
                 "in the topic: no widening leads there",
                 at_stake="the column's values",
                 repair=f"drop the mirror's table, then `twofold backfill start {table}`",

@@ -23,6 +23,8 @@ V3 = {
     "write.metadata.previous-versions-max": "20",
 }
 _MAKING = threading.Lock()
+_QUARANTINING = threading.Lock()
+"""Two tables may have their first unreadable record at once."""
 
 
 def quoted(*names: str) -> str:
@@ -91,7 +93,8 @@ def prepare(spark: SparkSession, name: str, columns: StructType, *, label: str, 
 def quarantine(records: DataFrame, catalog: str) -> None:
     """Appends records that cannot be decoded to the quarantine table, those that it lacks."""
     spark, name = records.sparkSession, f"{catalog}.twofold.quarantine"
-    prepare(spark, name, records.schema, label="quarantine", properties={})
+    with _QUARANTINING:
+        prepare(spark, name, records.schema, label="quarantine", properties={})
     records.join(spark.table(name).select(*PLACE), list(PLACE), "left_anti").writeTo(name).append()
 
 

@@ -197,7 +197,7 @@ def test_source_and_transaction_say_where_a_row_comes_from(capture: Capture) -> 
     payloads = capture.changes()
     for module in modules():
         benches = {shape.oid: Bench(shape) for shape in capture.shapes.values()}
-        header = module.TransactionHeader(XID, 1_700_000_000_123_456, "777:5", "global")
+        header = module.TransactionHeader(XID, 1_700_000_000_123_456, "777:5", "global", "global id", "branch")
         seen = []
         for payload in payloads:
             bench = benches[int.from_bytes(payload[1:5], "big")]
@@ -220,6 +220,8 @@ def test_source_and_transaction_say_where_a_row_comes_from(capture: Capture) -> 
             "lsn": LSN,
             "gid": "global",
             "snapshot": "false",
+            "global_id": "global id",
+            "branch": "branch",
         }
         assert seen[0]["ts_ms"] == TS_MS
 

@@ -50,6 +50,8 @@ def test_two_branches_share_one_global_id(connector: Maker, outcome: str) -> Non
         outcomes = [each for s in topics.commits for each in s.value["prepared"]]
         expected = [("4660:order 7", name)] if outcome == "commit" else []
         assert [(each["global_id"], each["branch"]) for each in outcomes] == expected
+        sources = [s.value["source"] for s in topics.rows if gid_of(s) is not None]
+        assert [(source["global_id"], source["branch"]) for source in sources] == expected
 
 
 def test_in_doubt_too_long(connector: Maker) -> None:

@@ -23,7 +23,7 @@ from twofold_avro.records import (
 from twofold_avro.schemas import fixed
 
 OUTCOME = PreparedOutcome("7:100", 7, "gid", 100, 200, 1_700_000_000_123_456, "global", None)
-SOURCE = Source("0.1", "shop", "db", 1, 1_000, 2**62, gid="g", txId=7)
+SOURCE = Source("0.1", "shop", "db", 1, 1_000, 2**62, gid="g", txId=7, global_id="global", branch="branch")
 RECORDS: list[Record] = [
     Commit(1, "prepared", 2**62, 1_700_000_000_123_456, 1, 2, (OUTCOME,), (Range("t", 3, 10, 12, 2),), ("a", "b")),
     Commit(1, "batch", 0, -1, 0, 0),

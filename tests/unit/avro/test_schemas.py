@@ -117,6 +117,32 @@ def test_old_and_new_readers_read_a_table_that_gained_or_lost_a_column(
     assert read["after"] == ({"id": 1, "note": None} if NOTE in reader else {"id": 1})
 
 
+def test_rows_from_before_the_parsed_gid_are_read_and_rows_with_it_by_older_readers() -> None:
+    new, old = envelope_schema(SHAPE, "shop"), envelope_schema(SHAPE, "shop")
+    (source,) = (field for field in old["fields"] if field["name"] == "source")
+    added = source["type"]["fields"][-2:]
+    source["type"]["fields"] = source["type"]["fields"][:-2]
+    assert [(field["name"], field["default"]) for field in added] == [("global_id", None), ("branch", None)]
+    place = dict.fromkeys(("version", "connector", "name", "db", "schema", "table"), "")
+    numbers = {"ts_ms": 1, "ts_us": 1, "lsn": 1}
+    written = {"source": {**place, **numbers, "gid": "g", "global_id": "global", "branch": "b"}, "op": "c"}
+    found = [_carried(written, writer, reader)["source"] for writer, reader in ((old, new), (new, old), (new, new))]
+    assert [(source["gid"], source.get("global_id"), source.get("branch")) for source in found] == [
+        ("g", None, None),
+        ("g", None, None),
+        ("g", "global", "b"),
+    ]
+
+
+def _carried(record: dict[str, Any], writer: Any, reader: Any) -> Any:
+    """Written with one schema, read with another."""
+    out = io.BytesIO()
+    parsed = fastavro.parse_schema(writer)
+    fastavro.schemaless_writer(out, parsed, record)
+    out.seek(0)
+    return fastavro.schemaless_reader(out, parsed, fastavro.parse_schema(reader))
+
+
 NUMERIC_10_2 = type_("numeric", (10 << 16 | 2) + 4)
 NUMERIC_12_2 = type_("numeric", (12 << 16 | 2) + 4)
 NUMERIC_12_4 = type_("numeric", (12 << 16 | 4) + 4)

@@ -1,0 +1,169 @@
+"""The changelog as people start it: a process, kill -9 at any instant, and SIGTERM. Every committed change is there once, in the order of its key, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fix_spark import QUICK_JAVA, Lake
+from spark_writer import Open, Writer, table
+from twofold.stack import java
+
+TABLES = ("accounts", "vault")
+Change = tuple[str, int]
+"""Its op, and a number that no other change has."""
+
+
+class _Traffic(threading.Thread):
+    """Inserts, updates and deletes in transactions that commit or abort, some of them prepared, without a pause until `stop`; and what was committed, by key."""
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__(name="traffic")
+        for name in TABLES:
+            writer.table(table(name, {"id": "int8", "n": "int8"}))
+        self.committed: dict[tuple[str, int], list[Change]] = defaultdict(list)
+        self._writer = writer
+        self._number = itertools.count(1)
+        self._rng = random.Random(1)
+        self._stopped = threading.Event()
+        self._failure: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while not self._stopped.wait(0.05):
+                self._transaction()
+        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
+            self._failure = error
+
+    def _transaction(self) -> None:
+        w, chance = self._writer, self._rng.random()
+        if chance < 0.2:
+            with w.abort() as tx:
+                self._changes(tx)
+        elif chance < 0.4:
+            with w.prepare("prepared.00", "1_YQ==_Yg==") as tx:
+                changes = self._changes(tx)
+            if chance < 0.3:
+                w.finish(tx, kind="prepared")
+                self._note(changes)
+            else:
+                tx.producer.abort_transaction(10)
+                tx.roll_back_model()
+        else:
+            with w.commit() as tx:
+                changes = self._changes(tx)
+            self._note(changes)
+
+    def _changes(self, tx: Open) -> list[tuple[str, int, Change]]:
+        found = []
+        for _ in range(self._rng.randrange(1, 6)):
+            name, key, number = self._rng.choice(TABLES), self._rng.randrange(20), next(self._number)
+            there = key in self._writer.model[name]
+            if there and self._rng.random() < 0.3:
+                tx.delete(name, key, tombstone=True)
+                found.append((name, key, ("d", 0)))
+            else:
+                tx.upsert(name, {"id": key, "n": number})
+                found.append((name, key, ("u" if there else "c", number)))
+        return found
+
+    def _note(self, changes: list[tuple[str, int, Change]]) -> None:
+        for name, key, change in changes:
+            self.committed[name, key].append(change)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+        assert self._failure is None, self._failure
+
+
+@contextmanager
+def _job(lake: Lake, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [
+        sys.executable, "-m", "twofold_spark", "changelog",
+        "--bootstrap", lake.writer.bootstrap, "--registry", lake.writer.registry, "--prefix", lake.writer.prefix,
+        "--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--java-home", str(java.spark_java_home()), *arguments,
+    ]  # fmt: skip
+    environment = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {
+        "JAVA_TOOL_OPTIONS": QUICK_JAVA
+    }
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _turns(process: subprocess.Popen[str], many: int) -> None:
+    """Returns when the job has said that it appended so many times."""
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if line.startswith("changelog: ") and (many := many - 1) == 0:
+            return
+    raise AssertionError("the job ended: " + "".join(seen[-20:]))
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_kill_9_loses_and_repeats_nothing_and_sigterm_ends_it_well(lake: Lake, kills: int) -> None:
+    """After some of the kills the checkpoint is lost, after others no snapshot is left that says how far a table was."""
+    traffic, rng = _Traffic(lake.writer), random.Random(3)
+    try:
+        for number in range(1, kills + 1):
+            with _job(lake, "--batch-rows", "40") as process:
+                _turns(process, rng.randrange(1, 4))
+                time.sleep(rng.random())  # any instant of a turn will do
+                os.killpg(process.pid, signal.SIGKILL)
+            if number % 2:
+                shutil.rmtree(lake.warehouse / "checkpoints", ignore_errors=True)
+            if number % 5 == 0:
+                _forget(lake)
+        with _job(lake, "--trigger", "interval=100ms") as process:
+            _turns(process, 1)
+            process.terminate()
+            _, said = process.communicate(timeout=60)
+    finally:
+        traffic.stop()
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    with _job(lake, "--trigger", "available-now") as process:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert _appended(lake) == traffic.committed
+    print(f"{kills} kills, {sum(map(len, traffic.committed.values()))} changes")
+
+
+def _forget(lake: Lake) -> None:
+    in_an_hour = "timestamp_seconds(unix_seconds(now()) + 3600)"
+    for name in TABLES:
+        there = f"table => 'public_changelog.{name}'"
+        call = f"CALL {lake.catalog}.system"
+        lake.spark.sql(f"{call}.rewrite_data_files({there}, options => map('rewrite-all', 'true'))")
+        lake.spark.sql(f"{call}.expire_snapshots({there}, older_than => {in_an_hour}, retain_last => 1)")
+
+
+def _appended(lake: Lake) -> dict[tuple[str, int], list[Change]]:
+    found = defaultdict(list)
+    for name in TABLES:
+        rows = lake.spark.table(f"{lake.catalog}.public_changelog.{name}").orderBy("partition", "offset").collect()
+        for row in rows:
+            image = row["after"] or row["before"]
+            found[name, image["id"]].append((row["op"], image["n"] or 0))
+    return found
