@@ -6,7 +6,7 @@ are exactly what it wrote. Sequence numbers are dense, so a gap in them is lost 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from twofold_spark.errors import Refused
@@ -39,18 +39,6 @@ class Commit:
     backfilling: tuple[str, ...]
     reload: bool = False
     """Its one table begins anew: the first record of each of its partitions is a truncate."""
-
-
-def runs(commits: Iterable[Commit], *, after: int) -> Iterator[list[Commit]]:
-    """What follows the sequence number `after`, in order, without what was applied before: a run, and one more behind each gap."""
-    run: list[Commit] = []
-    for commit in sorted((c for c in commits if c.sequence > after), key=lambda c: c.sequence):
-        if run and commit.sequence != run[-1].sequence + 1:
-            yield run
-            run = []
-        run.append(commit)
-    if run:
-        yield run
 
 
 def missing(after: int, found: int) -> Refused:
@@ -91,16 +79,22 @@ class Pace:
             self._mean = bytes_ / rows
 
 
-def bites(commits: Sequence[Commit], *, rows: Callable[[], int]) -> Iterator[list[Commit]]:
-    """The commits in runs of at most `rows()` records (one commit alone may have more), never tearing one apart."""
+def bites(commits: Iterable[Commit], *, rows: Callable[[], int], ranges: int) -> Iterator[list[Commit]]:
+    """The commits, which are in order, in runs of at most `rows()` records and `ranges` ranges (one commit alone may have more), never tearing one apart.
+
+    Behind a gap in the sequence numbers another run begins. No more is taken of `commits` than one beyond the run that is
+    given, so a caller that lets go of each holds one at a time.
+    """
     run: list[Commit] = []
-    held = 0
+    held_rows = held_ranges = 0
     for commit in commits:
-        if run and held + commit.rows > rows():
+        held_rows += commit.rows
+        held_ranges += len(commit.ranges)
+        dense = not run or commit.sequence == run[-1].sequence + 1
+        if run and not (dense and held_rows <= rows() and held_ranges <= ranges):
             yield run
-            run, held = [], 0
+            run, held_rows, held_ranges = [], commit.rows, len(commit.ranges)
         run.append(commit)
-        held += commit.rows
     if run:
         yield run
 

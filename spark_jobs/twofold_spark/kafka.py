@@ -76,12 +76,12 @@ def beginnings(spark: SparkSession, kafka: Kafka, pattern: str) -> dict[str, dic
         client.close()
 
 
-def stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscription: str) -> DataFrame:
-    """A stream from the beginning, read_committed. A topic that lost what was not read yet fails the query."""
+def stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **options: str) -> DataFrame:
+    """A stream of what the options subscribe to, from the beginning, read_committed. A topic that lost what was not read yet fails the query."""
     return (
         spark.readStream.format("kafka")
         .options(**kafka.options("read_committed"))
-        .options(**subscription)
+        .options(**options)
         .option("startingOffsets", "earliest")
         .option("failOnDataLoss", "true")
         .option("maxOffsetsPerTrigger", max_offsets)
@@ -89,11 +89,12 @@ def stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscriptio
     )
 
 
-def rest(spark: SparkSession, kafka: Kafka, topic: str, first: int) -> DataFrame:
+def rest(spark: SparkSession, kafka: Kafka, topic: str, first: int, **options: str) -> DataFrame:
     """What is committed now in a topic of one partition, from an offset on."""
     return (
         spark.read.format("kafka")
         .options(**kafka.options("read_committed"))
+        .options(**options)
         .option("assign", json.dumps({topic: [0]}))
         .option("startingOffsets", json.dumps({topic: {"0": first}}))
         .load()

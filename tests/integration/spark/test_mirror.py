@@ -297,22 +297,30 @@ def _total(lake: Lake, names: Iterable[str], **at: int) -> int:
 
 @pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(kept: Lake) -> None:
+    """A keyless table among them, with rows that are alike."""
     lake, w = kept, kept.writer
     versions = lake.choice.name != "jdbc"
     names = [w.table(table(f"t{i}", {"id": "int8", "balance": "int8"}), partitions=1) for i in range(3)]
+    tokens = w.table(table("tokens", {"colour": "text"}, key=()), partitions=1)
     with w.commit() as tx:
         for name in names:
             tx.upsert(name, {"id": 1, "balance": 100})
-    for steps, checkpoint_is_lost in ((4, False), (2, True), (1, False)):
+        for colour in ("red", "red", "red", "blue"):
+            tx.keyless(tokens, "c", after={"colour": colour})
+    for steps, checkpoint_is_lost in ((5, False), (4, True), (2, True), (1, False)):
         lake.mirror()
-        for _ in range(2):
+        for colour in ("red", "green"):
             with w.commit() as tx:
                 for name, amount in zip(names, (1, 2, -3), strict=True):
                     tx.upsert(name, {"id": 1, "balance": w.model[name][1]["balance"] + amount})
+                tx.keyless(tokens, "c", after={"colour": colour})
+                tx.keyless(tokens, "u", before={"colour": "red"}, after={"colour": "blue"})
+                tx.keyless(tokens, "d", before={"colour": "blue"})
         with pytest.raises(_Crash):
             lake.mirror(around=_crashing(steps), tables_at_once=1)
         if lake.choice.name == "iceberg":
-            assert [lake.rows(name) == w.model[name] for name in names] == [n < steps for n in range(3)]
+            there = [lake.rows(name) == w.model[name] for name in (*names, tokens)]
+            assert there == [n < steps for n in range(4)]
         assert _total(lake, names) == 300
         if checkpoint_is_lost:
             lake.checkpoint = f"new after {steps}"
@@ -320,7 +328,9 @@ def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(kept: La
     lake.mirror(bite_rows=1)
     lake.assert_equal()
     for applied in lake.applied if versions else ():
-        assert _total(lake, names, sequence=applied.cut.sequence) == 300
+        sequence = applied.cut.sequence
+        assert _total(lake, names, sequence=sequence) == 300
+        assert lake.cut(sequence=sequence)["public.tokens"].agg({"_copies": "sum"}).collect() == [(4,)]
 
 
 @pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
