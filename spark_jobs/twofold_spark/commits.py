@@ -108,12 +108,13 @@ def by_topic(commits: Iterable[Commit]) -> dict[str, list[Range]]:
     return topics
 
 
-def joined(ranges: Iterable[Range]) -> list[Range]:
-    """Ranges of one partition that only a marker parts become one: fewer to look through, and exactly the same rows.
+def joined(ranges: Iterable[Range], *, over_markers: bool) -> list[Range]:
+    """Ranges of one partition that follow each other become one: fewer to look through, and the same rows.
 
-    One offset after a range of the main producer is its commit marker: nobody writes before it is there. After a prepared
-    transaction's range it may be anything, an aborted transaction's record too, for its own marker comes with its outcome;
-    so may two or more offsets after any range. Those ranges stay apart.
+    `over_markers` joins two that one offset parts, behind a range of a main producer: its commit marker, nearly always. But the
+    broker writes markers some milliseconds after it has answered, and a prepared transaction may have got its one record in before:
+    whoever joins so compares the counts, and where they differ looks again without. After a prepared transaction's range it may
+    be anything, for its own marker comes with its outcome; so may two or more offsets after any range. Those ranges stay apart.
     """
     out: list[Range] = []
     for stretch in sorted(ranges, key=lambda r: (r.topic, r.partition, r.first)):
@@ -126,7 +127,7 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
                     at_stake="a change applied twice",
                     repair="the commits topic was written by two connectors: reload the tables with one of them",
                 )
-            if stretch.first - before.last <= (1 if before.prepared else 2):
+            if stretch.first - before.last <= (2 if over_markers and not before.prepared else 1):
                 out[-1] = replace(stretch, first=before.first, count=before.count + stretch.count)
                 continue
         out.append(stretch)

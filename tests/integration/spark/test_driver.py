@@ -68,7 +68,19 @@ def _published(process: subprocess.Popen[str]) -> Iterator[int]:
     raise AssertionError("the job ended: " + "".join(seen[-20:]))
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+MANY = [pytest.mark.slow, pytest.mark.timeout(7200)]
+
+
+@pytest.mark.parametrize(
+    ("kept", "kills"),
+    [
+        ("iceberg", 1),
+        ("jdbc", 1),
+        pytest.param("delta", 1, marks=pytest.mark.slow),  # its reader and its merges take most of two cores
+        *(pytest.param(name, 50, marks=MANY) for name in ("iceberg", "jdbc", "delta")),
+    ],
+    indirect=["kept"],
+)
 def test_kill_9_leaves_tables_right_and_every_cut_whole_and_sigterm_ends_it_well(kept: Lake, kills: int) -> None:
     """After every third kill the checkpoint is lost as well."""
     bank, reader, rng = opened(kept.writer), Reader(kept), random.Random(3)

@@ -70,6 +70,31 @@ def test_a_rolled_back_transactions_record_right_behind_a_prepared_one_never_app
     assert set(lake.rows(docs)) == {1, 3}
 
 
+@pytest.mark.parametrize("outcome", ["rolled back", "in doubt"])
+def test_a_record_that_came_before_a_main_producers_marker_is_not_taken_for_it(lake: Lake, outcome: str) -> None:
+    """The broker answers a commit before it has written the markers, and other producers may write meanwhile."""
+    w = lake.writer
+    docs = w.table(DOCS, partitions=1)
+    with w.prepare("main", "") as main:
+        main.upsert(docs, {"id": 1, "title": "plain", "body": "b", "extra": None})
+    with w.prepare("prepared.00", "a gid") as prepared:
+        prepared.upsert(docs, {"id": 2, "title": "prepared", "body": "?", "extra": None})
+    with w.prepare("main.2", "") as second:
+        second.upsert(docs, {"id": 3, "title": "plain", "body": "b", "extra": None})
+    w.finish(main)
+    w.finish(second)
+    doubtful = w.model[docs].pop(2)
+    if outcome == "rolled back":
+        prepared.producer.abort_transaction(10)
+    lake.mirror()
+    lake.assert_equal()
+    if outcome == "in doubt":
+        w.finish(prepared, kind="prepared")
+        w.model[docs][2] = doubtful
+        lake.mirror()
+        lake.assert_equal()
+
+
 def test_toasted_values_are_carried_over_also_through_chains_of_key_changes(lake: Lake) -> None:
     w = lake.writer
     docs = w.table(DOCS)

@@ -77,23 +77,25 @@ def test_heavy_rows_make_smaller_bites() -> None:
 
 def test_ranges_that_only_a_marker_parts_are_one_and_others_stay_apart() -> None:
     ranges = [Range("t", 0, 0, 4, 5), Range("t", 0, 6, 9, 4), Range("t", 0, 12, 12, 1), Range("t", 1, 14, 14, 1)]
-    assert joined(reversed(ranges)) == [
+    assert joined(reversed(ranges), over_markers=True) == [
         Range("t", 0, 0, 9, 9),
         Range("t", 0, 12, 12, 1),
         Range("t", 1, 14, 14, 1),
     ]
+    assert joined(ranges, over_markers=False) == ranges
 
 
 def test_what_follows_a_prepared_transactions_range_may_be_anything() -> None:
     prepared = Range("t", 0, 0, 4, 5, prepared=True)
     apart = [prepared, Range("t", 0, 6, 9, 4)]
-    assert joined(apart) == apart
-    assert joined([prepared, Range("t", 0, 5, 9, 5), Range("t", 0, 11, 11, 1)]) == [Range("t", 0, 0, 11, 11)]
+    assert joined(apart, over_markers=True) == apart
+    following = [prepared, Range("t", 0, 5, 9, 5), Range("t", 0, 11, 11, 1)]
+    assert joined(following, over_markers=True) == [Range("t", 0, 0, 11, 11)]
 
 
 def test_two_claims_on_one_offset_are_refused() -> None:
     with pytest.raises(Refused, match="two commit records claim"):
-        joined([Range("t", 0, 0, 4, 5), Range("t", 0, 4, 9, 6)])
+        joined([Range("t", 0, 0, 4, 5), Range("t", 0, 4, 9, 6)], over_markers=True)
 
 
 def test_the_ranges_of_a_topic_come_from_all_commits() -> None:
