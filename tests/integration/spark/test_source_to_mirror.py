@@ -39,7 +39,7 @@ def here(connector: Maker) -> Installation:
         prepared={"hold": 2, "pool": 2},
     )
     made.configure({"source": {"dsn": make_conninfo(made.conninfo, options="-c logical_decoding_work_mem=64kB")}})
-    made.sql(TABLES)
+    made.sql(TABLES, "ALTER TABLE line REPLICA IDENTITY FULL")
     return made
 
 
