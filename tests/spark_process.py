@@ -21,7 +21,8 @@ def running(
     line = [
         sys.executable, "-m", "twofold_spark", command,
         "--bootstrap", lake.writer.bootstrap, "--registry", lake.writer.registry, "--prefix", lake.writer.prefix,
-        "--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--java-home", str(java.spark_java_home()), *arguments,
+        "--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--java-home", str(java.spark_java_home()),
+        *(("--sink", "=".join(filter(None, (lake.choice.name, lake.choice.address)))) if command == "mirror" else ()), *arguments,
     ]  # fmt: skip
     ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
     with subprocess.Popen(

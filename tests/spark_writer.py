@@ -161,8 +161,14 @@ class Open:
         self._set(name, self.writer.key_of(name, row), row)
 
     def keyless(self, name: str, op: str, *, before: Row | None = None, after: Row | None = None) -> None:
-        """A change of a keyless table; the model does not follow it."""
+        """A change of a keyless table, of which the model has each distinct row once, with its `_copies`."""
         self._record(name, op, None, before, after, self.writer.lsn())
+        for row, more in ((before, -1), (after, 1)):
+            if row is not None:
+                key = self.writer.key_of(name, row)
+                there = self.writer.model[name].get(key)
+                copies = (there["_copies"] if there else 0) + more
+                self._set(name, key, {**row, "_copies": copies} if copies > 0 else None)
 
     def truncate(self, name: str) -> None:
         lsn = self.writer.lsn()
@@ -291,7 +297,9 @@ class Writer:
         return int(found.result(30).offset)
 
     def key_of(self, name: str, row: Row) -> Any:
-        key = tuple(row[c.name] for c in self.topics[name].shape.key)
+        """What the model has it under: of a keyless table, the whole row."""
+        shape = self.topics[name].shape
+        key = tuple(row[c.name] for c in shape.key or shape.columns)
         return key[0] if len(key) == 1 else key
 
     def only_key(self, name: str, row: Row) -> Row:

@@ -6,7 +6,7 @@ are exactly what it wrote. Sequence numbers are dense, so a gap in them is lost 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from twofold_spark.errors import Refused
@@ -39,18 +39,6 @@ class Commit:
     backfilling: tuple[str, ...]
     reload: bool = False
     """Its one table begins anew: the first record of each of its partitions is a truncate."""
-
-
-def runs(commits: Iterable[Commit], *, after: int) -> Iterator[list[Commit]]:
-    """What follows the sequence number `after`, in order, without what was applied before: a run, and one more behind each gap."""
-    run: list[Commit] = []
-    for commit in sorted((c for c in commits if c.sequence > after), key=lambda c: c.sequence):
-        if run and commit.sequence != run[-1].sequence + 1:
-            yield run
-            run = []
-        run.append(commit)
-    if run:
-        yield run
 
 
 def missing(after: int, found: int) -> Refused:
@@ -92,16 +80,22 @@ class Pace:
             self._mean = bytes_ / rows
 
 
-def bites(commits: Sequence[Commit], *, rows: Callable[[], int]) -> Iterator[list[Commit]]:
-    """The commits in runs of at most `rows()` records (one commit alone may have more), never tearing one apart."""
+def bites(commits: Iterable[Commit], *, rows: Callable[[], int], ranges: int) -> Iterator[list[Commit]]:
+    """The commits, which are in order, in runs of at most `rows()` records and `ranges` ranges (one commit alone may have more), never tearing one apart.
+
+    Behind a gap in the sequence numbers another run begins. No more is taken of `commits` than one beyond the run that is
+    given, so a caller that lets go of each holds one at a time.
+    """
     run: list[Commit] = []
-    held = 0
+    held_rows = held_ranges = 0
     for commit in commits:
-        if run and held + commit.rows > rows():
+        held_rows += commit.rows
+        held_ranges += len(commit.ranges)
+        dense = not run or commit.sequence == run[-1].sequence + 1
+        if run and not (dense and held_rows <= rows() and held_ranges <= ranges):
             yield run
-            run, held = [], 0
+            run, held_rows, held_ranges = [], commit.rows, len(commit.ranges)
         run.append(commit)
-        held += commit.rows
     if run:
         yield run
 
@@ -115,12 +109,13 @@ def by_topic(commits: Iterable[Commit]) -> dict[str, list[Range]]:
     return topics
 
 
-def joined(ranges: Iterable[Range]) -> list[Range]:
-    """Ranges of one partition that only a marker parts become one: fewer to look through, and exactly the same rows.
+def joined(ranges: Iterable[Range], *, over_markers: bool) -> list[Range]:
+    """Ranges of one partition that follow each other become one: fewer to look through, and the same rows.
 
-    One offset after a range of the main producer is its commit marker: nobody writes before it is there. After a prepared
-    transaction's range it may be anything, an aborted transaction's record too, for its own marker comes with its outcome;
-    so may two or more offsets after any range. Those ranges stay apart.
+    `over_markers` joins two that one offset parts, behind a range of a main producer: its commit marker, nearly always. But the
+    broker writes markers some milliseconds after it has answered, and a prepared transaction may have got its one record in before:
+    whoever joins so compares the counts, and where they differ looks again without. After a prepared transaction's range it may
+    be anything, for its own marker comes with its outcome; so may two or more offsets after any range. Those ranges stay apart.
     """
     out: list[Range] = []
     for stretch in sorted(ranges, key=lambda r: (r.topic, r.partition, r.first)):
@@ -133,7 +128,7 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
                     at_stake="a change applied twice",
                     repair="the commits topic was written by two connectors: reload the tables with one of them",
                 )
-            if stretch.first - before.last <= (1 if before.prepared else 2):
+            if stretch.first - before.last <= (2 if over_markers and not before.prepared else 1):
                 out[-1] = replace(stretch, first=before.first, count=before.count + stretch.count)
                 continue
         out.append(stretch)

@@ -72,9 +72,14 @@ class Merger:
             folded.release()
 
     def _folded(self, spark: SparkSession, sink: Sink, table: Table, ranges: list[Range], *, carries: bool) -> Folded:
-        raw = kafka.ranges(spark, self._where, ranges)
+        raw = kafka.ranges(spark, self._where, ranges, over_markers=True)
         try:
             folded = self._fold(raw, sink, table, refresh=False, carries=carries)
+            if _differing(ranges, folded.counts):
+                # What was taken for a marker may be a record of a transaction that is in doubt, or was rolled back.
+                folded.release()
+                raw = kafka.ranges(spark, self._where, ranges)
+                folded = self._fold(raw, sink, table, refresh=False, carries=carries)
         except Exception as error:
             if "UnknownTopicOrPartition" not in str(error):
                 raise
@@ -123,14 +128,17 @@ class Merger:
 
 
 def _check_counts(table: Table, ranges: Iterable[Range], counts: dict[int, int]) -> None:
+    for partition, there, declared in _differing(ranges, counts):
+        raise TableRefused(
+            f"{table.topic}-{partition} holds {there} of the {declared} records that its commit records declare",
+            at_stake="the missing changes",
+            repair=f"`twofold backfill start {table}`; look at the topic's retention and cleanup.policy",
+        )
+
+
+def _differing(ranges: Iterable[Range], counts: dict[int, int]) -> list[tuple[int, int, int]]:
+    """The partitions that do not hold what is declared of them, with both numbers."""
     declared: dict[int, int] = {}
     for stretch in ranges:
         declared[stretch.partition] = declared.get(stretch.partition, 0) + stretch.count
-    for partition, count in sorted(declared.items()):
-        if counts.get(partition, 0) != count:
-            raise TableRefused(
-                f"{table.topic}-{partition} holds {counts.get(partition, 0)} of the {count} records that its commit "
-                "records declare",
-                at_stake="the missing changes",
-                repair=f"`twofold backfill start {table}`; look at the topic's retention and cleanup.policy",
-            )
+    return [(p, counts.get(p, 0), count) for p, count in sorted(declared.items()) if counts.get(p, 0) != count]

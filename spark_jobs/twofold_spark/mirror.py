@@ -1,7 +1,7 @@
 """The mirror: current-state tables, whole transactions, one consistent cut after another.
 
 The stream is `<prefix>.commits`, read_committed. Of each micro-batch: the commit records in order of their dense
-sequence numbers, in bites of a bounded number of rows; of each bite every table's ranges are read, counted, folded and
+sequence numbers, in bites of a bounded number of rows and ranges; of each bite every table's ranges are read, counted, folded and
 merged, several tables at once; then its cut is published. What was applied is known from the tables and the cuts alone,
 so a retried batch, a killed driver and a lost checkpoint all end in the same tables.
 """
@@ -10,25 +10,25 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, SparkSession
 
-from twofold_spark import decode, kafka, quarantine
-from twofold_spark.commits import Commit, Pace, Range, bites, by_topic, from_last_reload, missing, runs
-from twofold_spark.errors import MissingGround, Refused, TableRefused
+from twofold_spark import quarantine
+from twofold_spark.commit_topic import CommitTopic
+from twofold_spark.commits import Commit, Pace, bites, by_topic, from_last_reload, missing
+from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.kafka import Kafka
 from twofold_spark.merge import Merged, Merger
-from twofold_spark.registry import Registry, Subject
+from twofold_spark.registry import Registry
 from twofold_spark.running import say
 from twofold_spark.sinks import EVERY, Cut, Sink, Table
 
-_COMMITS_AT_ONCE = 20_000
-"""Commit records of one micro-batch, some hundred bytes each in the driver; bites bound the rows."""
+_RANGES_AT_ONCE = 200_000
+"""Ranges that a bite's commit records have together, two hundred bytes each in the driver: 50 tables of six partitions have 300 in each record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,8 @@ class Mirror:
         report: Callable[[Applied], None] = lambda _: None,
         warn: Callable[[str], None] = say,
     ) -> None:
-        self._where = where
-        self._registry = registry
         self._prefix = prefix
+        self._topic = CommitTopic(where, registry, prefix)
         self._make_sink = make_sink
         self._merger = Merger(where, registry, prefix, unreadable)
         self._pace = Pace(bite_rows, bite_bytes)
@@ -99,16 +98,14 @@ class Mirror:
             self._sink = self._make_sink(spark)
             self._cut = self._sink.last_cut() or self._cut
             self._ahead = self._found_ahead(self._sink)
-        commits = self._commits(batch)
-        self._check_topics_kept(commits)
-        for run in runs(commits, after=self._cut.sequence):
-            self._note_gap(run[0])
-            for bite in bites(run, rows=self._pace.rows):
-                self._apply(spark, self._sink, bite)
-                self._published += 1
-                if self._published % self._maintain_every == 0:
-                    # Between two batches: beside a merge it would conflict with it.
-                    self._sink.maintain(self._cut.versions, self._keep_cuts)
+        for bite in bites(self._due(batch), rows=self._pace.rows, ranges=_RANGES_AT_ONCE):
+            self._note_gap(bite[0])
+            self._apply(spark, self._sink, bite)
+            del bite  # before the next one is read
+            self._published += 1
+            if self._published % self._maintain_every == 0:
+                # Between two batches: beside a merge it would conflict with it.
+                self._sink.maintain(self._cut.versions, self._keep_cuts)
 
     def close(self) -> None:
         """After the last batch."""
@@ -118,20 +115,16 @@ class Mirror:
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """The stream that this mirror follows."""
-        return kafka.stream(spark, self._where, max_offsets=_COMMITS_AT_ONCE, subscribe=f"{self._prefix}.commits")
+        return self._topic.stream(spark)
 
-    def _commits(self, batch: DataFrame) -> list[Commit]:
-        subject = self._registry.subject(f"{self._prefix}.commits-value")
-        if subject is None:
-            if batch.isEmpty():
-                return []
-            raise MissingGround(
-                f"the registry has no subject {self._prefix}.commits-value: is it the connector's registry?"
-            )
-        rows = _decoded(batch, subject)
-        if any(row["sequence"] is None for row in rows):
-            rows = _decoded(batch, self._registry.refreshed(subject.name) or subject)
-        return [_commit(row) for row in rows]
+    def _due(self, batch: DataFrame) -> Iterator[Commit]:
+        """What of a micro-batch was not applied before it came."""
+        cut = self._cut
+        for commit in self._topic.records(batch):
+            if commit.sequence > cut.sequence:
+                yield commit
+            elif commit.sequence == cut.sequence:
+                _check_topics_kept(cut, commit)
 
     def _found_ahead(self, sink: Sink) -> dict[str, int]:
         """What a process before this one knew when it published its last cut."""
@@ -140,18 +133,6 @@ class Mirror:
         names = (name.partition(".") for name in self._cut.versions)
         tables = [Table("", schema, name, ()) for schema, _, name in names]
         return {str(table): sequence for table in tables if (sequence := sink.applied(table)) > self._cut.sequence}
-
-    def _check_topics_kept(self, commits: list[Commit]) -> None:
-        """The record that the last cut was published for is what it was, if it comes again."""
-        cut = self._cut
-        for commit in commits:
-            position = commit.applied_lsn, commit.committed_us
-            if commit.sequence == cut.sequence and position != (cut.applied_lsn, cut.committed_us):
-                raise Refused(
-                    f"commit record {cut.sequence} is not the one that this mirror has applied: the prefix was started anew",
-                    at_stake="every change that the new topics have up to that number: they would be passed over",
-                    repair="a new warehouse (or catalog, or schema) and a new checkpoint for the new topics",
-                )
 
     def _note_gap(self, first: Commit) -> None:
         """What a missing commit record has changed nobody knows: any table."""
@@ -234,7 +215,7 @@ class Mirror:
 
     def _is_reloaded_behind(self, spark: SparkSession, table: Table, last: Commit) -> bool:
         """Whether its repair has come: Spark asks for the batch that failed again, which ends before it."""
-        behind = self._commits(kafka.rest(spark, self._where, f"{self._prefix}.commits", last.offset + 1))
+        behind = self._topic.behind(spark, last.offset)
         return any(c.reload and r.topic == table.topic for c in behind for r in c.ranges)
 
     def _publish(self, sink: Sink, last: Commit, since: dict[Table, int], stopped: set[str]) -> None:
@@ -254,30 +235,11 @@ class Mirror:
         sink.publish(self._cut)
 
 
-def _decoded(batch: DataFrame, subject: Subject) -> list[Row]:
-    records = batch.select(decode.record(f.col("value"), subject).alias("c"), "offset")
-    return records.select("c.*", f.unix_micros("c.committed_at").alias("us"), "offset").drop("prepared").collect()
-
-
-def _commit(row: Row) -> Commit:
-    if row["sequence"] is None:
+def _check_topics_kept(cut: Cut, commit: Commit) -> None:
+    """The record that the last cut was published for is what it was, if it comes again."""
+    if (commit.applied_lsn, commit.committed_us) != (cut.applied_lsn, cut.committed_us):
         raise Refused(
-            f"the commit record at offset {row['offset']} cannot be decoded",
-            at_stake="all that it declares",
-            repair="look at the registry's subject and at who else writes to the commits topic",
+            f"commit record {cut.sequence} is not the one that this mirror has applied: the prefix was started anew",
+            at_stake="every change that the new topics have up to that number: they would be passed over",
+            repair="a new warehouse (or catalog, or schema) and a new checkpoint for the new topics",
         )
-    prepared = row["kind"] == "prepared"
-    ranges = tuple(
-        Range(r["topic"], r["partition"], r["first"], r["last"], r["count"], prepared) for r in row["ranges"]
-    )
-    return Commit(
-        offset=row["offset"],
-        sequence=row["sequence"],
-        applied_lsn=row["applied_lsn"],
-        committed_us=row["us"],
-        transactions=row["transactions"],
-        rows=row["rows"],
-        ranges=ranges,
-        backfilling=tuple(row["backfilling"]),
-        reload=row["kind"] == "reload",
-    )

@@ -158,7 +158,10 @@ class DeltaReader:
         return f"delta.{merging.SPARK.quote(self.folder(name))}"
 
     def exists(self, name: str) -> bool:
-        return bool(self._jvm.io.delta.tables.DeltaTable.isDeltaTable(self._spark._jsparkSession, self.folder(name)))
+        """Not by `isDeltaTable`: of a table that it met while another process made it, it says for an hour that there is none."""
+        log = self._jvm.org.apache.hadoop.fs.Path(self.folder(name), "_delta_log")
+        files = log.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
+        return bool(files.exists(log) and self._snapshot(name).version() >= 0)
 
     def at(self, name: str) -> tuple[int, int]:
         """The table's version, and the sequence number up to which it has all changes."""

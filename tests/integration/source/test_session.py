@@ -72,7 +72,7 @@ def test_a_message_says_when_it_was_sent_and_a_keepalive_that_there_is_no_more(
     with streaming(database, prefix) as stream:
         began = now_us()
         writer.execute("SELECT pg_logical_emit_message(false, 'mark', ''), pg_current_xact_id()")
-        told = set()
+        told: set[type] = set()
         deadline = time.monotonic() + 30
         while len(told) < 2 and time.monotonic() < deadline:
             for received in stream.session.read(rows_max=1, bytes_max=1 << 20, wait_s=0.2):

@@ -70,6 +70,31 @@ def test_a_rolled_back_transactions_record_right_behind_a_prepared_one_never_app
     assert set(lake.rows(docs)) == {1, 3}
 
 
+@pytest.mark.parametrize("outcome", ["rolled back", "in doubt"])
+def test_a_record_that_came_before_a_main_producers_marker_is_not_taken_for_it(lake: Lake, outcome: str) -> None:
+    """The broker answers a commit before it has written the markers, and other producers may write meanwhile."""
+    w = lake.writer
+    docs = w.table(DOCS, partitions=1)
+    with w.prepare("main", "") as main:
+        main.upsert(docs, {"id": 1, "title": "plain", "body": "b", "extra": None})
+    with w.prepare("prepared.00", "a gid") as prepared:
+        prepared.upsert(docs, {"id": 2, "title": "prepared", "body": "?", "extra": None})
+    with w.prepare("main.2", "") as second:
+        second.upsert(docs, {"id": 3, "title": "plain", "body": "b", "extra": None})
+    w.finish(main)
+    w.finish(second)
+    doubtful = w.model[docs].pop(2)
+    if outcome == "rolled back":
+        prepared.producer.abort_transaction(10)
+    lake.mirror()
+    lake.assert_equal()
+    if outcome == "in doubt":
+        w.finish(prepared, kind="prepared")
+        w.model[docs][2] = doubtful
+        lake.mirror()
+        lake.assert_equal()
+
+
 def test_toasted_values_are_carried_over_also_through_chains_of_key_changes(lake: Lake) -> None:
     w = lake.writer
     docs = w.table(DOCS)
@@ -276,22 +301,30 @@ def _total(lake: Lake, names: Iterable[str], **at: int) -> int:
 
 @pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(kept: Lake) -> None:
+    """A keyless table among them, with rows that are alike."""
     lake, w = kept, kept.writer
     versions = lake.choice.name != "jdbc"
     names = [w.table(table(f"t{i}", {"id": "int8", "balance": "int8"}), partitions=1) for i in range(3)]
+    tokens = w.table(table("tokens", {"colour": "text"}, key=()), partitions=1)
     with w.commit() as tx:
         for name in names:
             tx.upsert(name, {"id": 1, "balance": 100})
-    for steps, checkpoint_is_lost in ((4, False), (2, True), (1, False)):
+        for colour in ("red", "red", "red", "blue"):
+            tx.keyless(tokens, "c", after={"colour": colour})
+    for steps, checkpoint_is_lost in ((5, False), (4, True), (2, True), (1, False)):
         lake.mirror()
-        for _ in range(2):
+        for colour in ("red", "green"):
             with w.commit() as tx:
                 for name, amount in zip(names, (1, 2, -3), strict=True):
                     tx.upsert(name, {"id": 1, "balance": w.model[name][1]["balance"] + amount})
+                tx.keyless(tokens, "c", after={"colour": colour})
+                tx.keyless(tokens, "u", before={"colour": "red"}, after={"colour": "blue"})
+                tx.keyless(tokens, "d", before={"colour": "blue"})
         with pytest.raises(_Crash):
             lake.mirror(around=_crashing(steps), tables_at_once=1)
         if lake.choice.name == "iceberg":
-            assert [lake.rows(name) == w.model[name] for name in names] == [n < steps for n in range(3)]
+            there = [lake.rows(name) == w.model[name] for name in (*names, tokens)]
+            assert there == [n < steps for n in range(4)]
         assert _total(lake, names) == 300
         if checkpoint_is_lost:
             lake.checkpoint = f"new after {steps}"
@@ -299,7 +332,9 @@ def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(kept: La
     lake.mirror(bite_rows=1)
     lake.assert_equal()
     for applied in lake.applied if versions else ():
-        assert _total(lake, names, sequence=applied.cut.sequence) == 300
+        sequence = applied.cut.sequence
+        assert _total(lake, names, sequence=sequence) == 300
+        assert lake.cut(sequence=sequence)["public.tokens"].agg({"_copies": "sum"}).collect() == [(4,)]
 
 
 @pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,6 +170,19 @@ def test_a_table_in_delta_that_two_jobs_merged_into_is_refused_until_it_is_dropp
         _Job.start(delta).applied(t)
     delta.drop("t")
     assert _Job.start(delta).applied(t) == [0]
+
+
+def test_a_reader_in_delta_that_met_the_cuts_in_the_making_sees_them_when_they_are_there(delta: Lake) -> None:
+    (t,) = _tables(delta, "t")
+    _cut_5(delta, t)
+    elsewhere = delta.warehouse / "elsewhere"
+    (elsewhere / "twofold" / "cuts" / "_delta_log").mkdir(parents=True)
+    reader = SinkChoice("delta", str(elsewhere)).reader(delta.spark, catalog=delta.catalog)
+    assert reader.whole_cut() is None
+    shutil.copytree(delta.choice.address, elsewhere, dirs_exist_ok=True)
+    cut = reader.whole_cut()
+    assert cut is not None
+    assert cut.sequence == 5
 
 
 def test_nothing_is_applied_of_a_table_that_somebody_dropped(kept: Lake) -> None:

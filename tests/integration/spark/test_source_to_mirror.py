@@ -1,18 +1,25 @@
-"""From a real source through a real connector into every sink: random work, and `verify` says that they are equal."""
+"""From a real source through a real connector into every sink: random work, and `verify` says that they are equal.
+
+The work is plain transactions and prepared ones that commit, roll back and stay in doubt, small ones and such as PostgreSQL
+streams before they end, changes of keys and of TOASTed rows, truncates, changes of columns, a first load and a reload.
+"""
 
 from __future__ import annotations
 
 import re
+import subprocess
 import threading
 from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from backfill_traffic import TABLES, fill, traffic
 from fix_connector import Installation, Maker, wait_until
 from fix_spark import Lake
+from streaming_source import streamed
 from twofold.config import load
 from twofold.runner.report import look
 from twofold.runner.setup import initialise
@@ -38,7 +45,8 @@ def here(connector: Maker) -> Installation:
         backfill={"chunk_rows": 200},
         prepared={"hold": 2, "pool": 2},
     )
-    made.sql(TABLES)
+    made.configure({"source": {"dsn": make_conninfo(made.conninfo, options="-c logical_decoding_work_mem=64kB")}})
+    made.sql(TABLES, "ALTER TABLE line REPLICA IDENTITY FULL")
     return made
 
 
@@ -58,12 +66,16 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
         here.sql(
             "ALTER TABLE item ADD COLUMN extra text",
             "ALTER TABLE item ALTER COLUMN version TYPE bigint",
-            "TRUNCATE line",
+            "TRUNCATE account, line",
             "INSERT INTO line SELECT 'large ' || n % 5000 FROM generate_series(1, 10000) n",
             "UPDATE item SET extra = 'e' || id, version = version + 5000000000 WHERE id % 3 = 0",
         )
+        _prepare(here)
         with traffic(here, per_second=150, items=1500):
+            subprocess.run(here.command("backfill", "start", "public.item"), check=True, capture_output=True)
+            wait_until(lambda: "reload" in {c["kind"] for c in here.records("commits")}, 60, "it begins anew")
             _mirror(lake, choices[:1])
+        wait_until(lambda: not look(load(here.file)).backfilling, 120, "the reload is over")
         here.caught_up(120)
         _mirror(lake, choices)
         for choice in choices:
@@ -71,6 +83,7 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
             compared = _verified(lake, here)
             assert [(c.table, c.buckets, c.settled) for c in compared] == [(name, 0, True) for name in NAMES]
 
+        here.sql("COMMIT PREPARED 'in doubt'")
         key = here.ask("SELECT min(id) FROM item")
         for choice in choices:
             lake.choice = choice
@@ -82,6 +95,26 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
             ((name, (altered,)),) = [(c.table, c.different) for c in _verified(lake, here) if c.buckets]
             assert (name, altered.key) == ("public.item", str(key)), choice
             assert re.fullmatch(_LAST_COMMIT, altered.last_commit or ""), altered.last_commit
+            assert lake.cut()["public.account"].where("id = -1").count() == 1
+    assert streamed(here) >= 4  # the walsender tells it when it ends
+
+
+def _prepare(here: Installation) -> None:
+    """One of each outcome; those that have one are large, and PostgreSQL streams them."""
+    here.prepare(
+        "to commit",
+        "INSERT INTO account SELECT n, 0, repeat('n', 100) FROM generate_series(1, 3000) n",
+        "UPDATE account SET id = -1000 - id WHERE id % 10 = 0",
+        "INSERT INTO line SELECT 'prepared ' || n % 3 FROM generate_series(1, 1000) n",
+        "DELETE FROM line WHERE said = 'large 7'",
+    )
+    here.prepare(
+        "to roll back",
+        "INSERT INTO account SELECT n, 0, repeat('n', 100) FROM generate_series(5001, 8000) n",
+        "DELETE FROM line WHERE said = 'large 8'",
+    )
+    here.prepare("in doubt", "INSERT INTO account VALUES (-1, 1, 'n')", "DELETE FROM line WHERE said = 'large 9'")
+    here.sql("COMMIT PREPARED 'to commit'", "ROLLBACK PREPARED 'to roll back'")
 
 
 def _mirror(lake: Lake, choices: list[SinkChoice]) -> None:

@@ -84,7 +84,14 @@ def test_an_empty_socket_ends_a_group_unless_the_server_works_through_a_backlog(
     parts: Any = {name: MagicMock() for name in names.split()}
     parts["carrier"].group_records = parts["carrier"].group_bytes = 1
     parts["timers"].wait_s.return_value = 0.1
-    run = Run(**parts, state=state, session=session, worker=worker, limits=TurnConfig.model_validate({}), stop=threading.Event())
+    run = Run(
+        **parts,
+        state=state,
+        session=session,
+        worker=worker,
+        limits=TurnConfig.model_validate({}),
+        stop=threading.Event(),
+    )
     taken: list[Event] = []
     monkeypatch.setattr(run, "_take", lambda event, at_us=0: taken.append(event))
     run._take_collected(Collected(events.PlainRead(1, 1, Lsn(7)), at_us=2_000_000))

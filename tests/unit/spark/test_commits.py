@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twofold_spark.commits import Commit, Pace, Range, bites, by_topic, from_last_reload, joined, missing, runs
+from twofold_spark.commits import Commit, Pace, Range, bites, by_topic, from_last_reload, joined, missing
 from twofold_spark.errors import Refused
 
 
 def _commit(sequence: int, rows: int = 1, *ranges: Range) -> Commit:
     return Commit(sequence + 2, sequence, sequence * 10, 0, 1, rows, ranges, ())
-
-
-@pytest.mark.parametrize(
-    ("there", "expected"),
-    [([5, 3, 4, 2], [[4, 5]]), ([3, 2], []), ([8, 5, 4, 7, 10], [[4, 5], [7, 8], [10]])],
-)
-def test_what_was_applied_is_passed_over_and_the_rest_is_put_in_order(
-    there: list[int], expected: list[list[int]]
-) -> None:
-    found = runs([_commit(n) for n in there], after=3)
-    assert [[c.sequence for c in run] for run in found] == expected
 
 
 def test_a_gap_is_told_with_its_bounds() -> None:
@@ -43,12 +33,35 @@ def test_what_was_before_the_last_reload_counts_no_more() -> None:
     assert from_last_reload(commits, "other") == ([other] * 3, False)
 
 
-@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 60))
-def test_bites_are_all_commits_in_order_and_bounded(sizes: list[int], rows: int) -> None:
-    commits = [_commit(n, size) for n, size in enumerate(sizes, 1)]
-    taken = list(bites(commits, rows=lambda: rows))
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), max_size=30), st.integers(1, 60), st.integers(1, 20))
+def test_bites_are_all_commits_in_order_and_bounded(sizes: list[tuple[int, int]], rows: int, ranges: int) -> None:
+    stretch = Range("t", 0, 0, 0, 1)
+    commits = [_commit(n, many, *[stretch] * parts) for n, (many, parts) in enumerate(sizes, 1)]
+    taken = list(bites(commits, rows=lambda: rows, ranges=ranges))
     assert [c for bite in taken for c in bite] == commits
-    assert all(bite and (len(bite) == 1 or sum(c.rows for c in bite) <= rows) for bite in taken)
+    for bite in taken:
+        assert len(bite) == 1 or sum(c.rows for c in bite) <= rows
+        assert len(bite) == 1 or sum(len(c.ranges) for c in bite) <= ranges
+
+
+def test_a_bite_ends_before_a_gap() -> None:
+    found = bites([_commit(n) for n in (4, 5, 7, 8, 10)], rows=lambda: 100, ranges=100)
+    assert [[c.sequence for c in bite] for bite in found] == [[4, 5], [7, 8], [10]]
+
+
+def test_commits_are_taken_as_bites_are_asked_for() -> None:
+    taken = []
+
+    def commits() -> Iterator[Commit]:
+        for n in range(1, 10):
+            taken.append(n)
+            yield _commit(n)
+
+    there = bites(commits(), rows=lambda: 3, ranges=100)
+    assert not taken
+    for bites_taken in range(1, 3):
+        next(there)
+        assert len(taken) == 3 * bites_taken + 1
 
 
 def test_heavy_rows_make_smaller_bites() -> None:
@@ -64,23 +77,25 @@ def test_heavy_rows_make_smaller_bites() -> None:
 
 def test_ranges_that_only_a_marker_parts_are_one_and_others_stay_apart() -> None:
     ranges = [Range("t", 0, 0, 4, 5), Range("t", 0, 6, 9, 4), Range("t", 0, 12, 12, 1), Range("t", 1, 14, 14, 1)]
-    assert joined(reversed(ranges)) == [
+    assert joined(reversed(ranges), over_markers=True) == [
         Range("t", 0, 0, 9, 9),
         Range("t", 0, 12, 12, 1),
         Range("t", 1, 14, 14, 1),
     ]
+    assert joined(ranges, over_markers=False) == ranges
 
 
 def test_what_follows_a_prepared_transactions_range_may_be_anything() -> None:
     prepared = Range("t", 0, 0, 4, 5, prepared=True)
     apart = [prepared, Range("t", 0, 6, 9, 4)]
-    assert joined(apart) == apart
-    assert joined([prepared, Range("t", 0, 5, 9, 5), Range("t", 0, 11, 11, 1)]) == [Range("t", 0, 0, 11, 11)]
+    assert joined(apart, over_markers=True) == apart
+    following = [prepared, Range("t", 0, 5, 9, 5), Range("t", 0, 11, 11, 1)]
+    assert joined(following, over_markers=True) == [Range("t", 0, 0, 11, 11)]
 
 
 def test_two_claims_on_one_offset_are_refused() -> None:
     with pytest.raises(Refused, match="two commit records claim"):
-        joined([Range("t", 0, 0, 4, 5), Range("t", 0, 4, 9, 6)])
+        joined([Range("t", 0, 0, 4, 5), Range("t", 0, 4, 9, 6)], over_markers=True)
 
 
 def test_the_ranges_of_a_topic_come_from_all_commits() -> None:

@@ -90,6 +90,6 @@ def test_a_column_that_was_narrowed_is_read_as_wide_as_it_was(older: Any, latest
 
 
 def test_triggers_are_read_as_they_are_written() -> None:
-    assert Trigger.parse("interval=500ms") == Trigger("interval", 0.5)
+    assert Trigger.parse("interval=500ms") == Trigger("interval", "500 milliseconds")
     with pytest.raises(ValueError, match="is none of"):
         Trigger.parse("1s")
