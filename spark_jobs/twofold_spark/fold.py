@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from twofold_spark import carry, decode
-from twofold_spark.carry import COPIES, KEY, KEY_TEXT, OP, UNCHANGED
+from twofold_spark.carry import COPIES, KEY, KEY_TEXT, OP, UNCHANGED, persisted
 from twofold_spark.errors import TableRefused
 from twofold_spark.registry import Subject
 from twofold_spark.sinks import Table
@@ -75,7 +75,7 @@ def fold_multiset(raw: DataFrame, subject: Subject) -> Folded:
     Its updates and deletes have the whole old row (REPLICA IDENTITY FULL; without it PostgreSQL refuses them), so a value
     that was not sent again is in `before`.
     """
-    records = changes(raw, subject, decode.CHANGE).persist()
+    records = persisted(changes(raw, subject, decode.CHANGE))
     found = (
         records.groupBy("partition")
         .agg(
@@ -146,7 +146,7 @@ def fold(
     are null in the row) `_key_<column>`, the text that the message key has of it. `current` gives the table as it is
     before this batch, with these columns.
     """
-    cached = _last(raw, subject, every=every).persist()
+    cached = persisted(_last(raw, subject, every=every))
     found = (
         cached.groupBy("partition")
         .agg(

@@ -30,7 +30,7 @@ _HELP = {
     "twofold_job_tables_stopped": ("gauge", "tables that a refusal of their own has stopped"),
     "twofold_job_stage_seconds_total": ("counter", "seconds in each stage of a bite; of tables at once, their sum"),
     "twofold_job_trigger_seconds_total": ("counter", "seconds in each stage of Spark's triggers"),
-    "twofold_job_triggers_total": ("counter", "Spark's triggers that had data"),
+    "twofold_job_triggers_total": ("counter", "Spark's triggers that had a batch"),
     "twofold_job_offsets_behind": ("gauge", "offsets that the stream has not read yet, at the last trigger"),
 }
 
@@ -78,7 +78,7 @@ class Metrics(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  (Spark's name)
         progress = event.progress
-        if progress.numInputRows:
+        if "addBatch" in progress.durationMs:
             self.add("twofold_job_triggers_total", 1)
             for stage, ms in progress.durationMs.items():
                 self.add("twofold_job_trigger_seconds_total", ms / 1000, stage)

@@ -112,7 +112,7 @@ def test_of_a_changelog_that_reads_in_small_steps_what_it_has_not_read_yet_is_to
         early = page.when(lambda v: v["offsets_behind"] > 0)
         assert early["offsets_behind"] <= 50 - 10 + 1  # the commit's marker has an offset too
         assert 10 <= early["rows_total"] < 50
-        last = page.when(lambda v: v["offsets_behind"] == 0 and v["rows_total"] == 50)
+        last = page.when(lambda v: v["offsets_behind"] == 0 and v["rows_total"] == 50 and v["triggers_total"] >= 1)
         assert last["batches_total"] >= 5
         _assert_triggers_add_up(last)
 

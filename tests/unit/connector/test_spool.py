@@ -71,10 +71,11 @@ def fill(spool: Spool, transactions: int) -> None:
 def test_the_limit_of_open_files_is_named_with_its_remedy(make_spool: MakeSpool) -> None:
     spool = make_spool(memory_max=0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 5, hard))
+    there = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (there + 5, hard))
     try:
         with pytest.raises(RunEnded, match=r"may not open more of them .*raise its limit"):
-            fill(spool, 10)
+            fill(spool, there + 10)  # what other tests have left open may be closed meanwhile
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
