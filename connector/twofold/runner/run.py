@@ -38,8 +38,6 @@ STOP_LOOK_S = 0.5
 """How soon an idle run notices that it shall stop."""
 ROWS_FACTOR = 4
 """While Kafka commits a turn, the next may have so many times as many rows as `turn.rows` says."""
-BEHIND_US = 1_000_000
-"""So long after its commit a transaction is sent by a server that works through a backlog: its socket is empty now and then, and there is more."""
 LOAD_LOOK_S = 0.005
 """How soon an idle run takes what the readers of a backfill have to offer."""
 STOP_WAIT_S = 10.0
@@ -76,8 +74,6 @@ class Run:
         self._observer: Observer = Silent()
         self._shown: tuple[Backfill, ...] = ()
         self._group_since: float | None = None
-        self._read_at_us = 0
-        """The source's time of the last outcome that was read."""
         self._reported: Positions | None = None
 
     def go(self, observer: Observer) -> None:
@@ -121,11 +117,6 @@ class Run:
         wait_s = min(longest_s, self._timers.wait_s(now)) if drained and not self._worker.busy else 0
         received = self._session.read(rows_max=READ_ROWS_MAX, bytes_max=READ_BYTES_MAX, wait_s=wait_s)
         if not received:
-            if not drained and self._is_behind:
-                # A commit for what happens to be there would keep Kafka from the many that follow.
-                self._end_turn_if_full()
-                self._take_all(self._worker.answers(ANSWER_WAIT_S))
-                return False
             if not drained:
                 self._take(events.Drained(self._timers.young(time.monotonic())))
             return True
@@ -136,13 +127,7 @@ class Run:
         self._end_turn_if_full()
         return False
 
-    @property
-    def _is_behind(self) -> bool:
-        """Whether a group is open and the server, by its own clock, has more for it."""
-        return self.state.group is not None and self._session.sent_us - self._read_at_us > BEHIND_US
-
     def _take_collected(self, collected: Collected) -> None:
-        self._read_at_us = collected.at_us or self._read_at_us
         if collected.batch is not None:
             self._carrier.produce(collected.batch)
         if collected.waited is not None:

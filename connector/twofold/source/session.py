@@ -43,7 +43,6 @@ _KEEPALIVE_FORM = Struct(">cQqB")
 _STATUS_FORM = Struct(">cQQQqB")
 _U64 = Struct(">Q")
 _XLOG_DATA_HEADER = 25
-_SENT_AT = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +91,6 @@ class ReplicationSession:
         self._heard = 0.0
         self._asked: float | None = None
         self._failure: TwofoldError | None = None
-        self.sent_us = 0
-        """When the server sent the last message that `read` gave, by its own clock; 0 if that was a keepalive: it had nothing more to send."""
 
     def open(self, start: Lsn = NO_LSN) -> None:
         """Take the slot and start its stream at the later of `start` and what the slot has confirmed.
@@ -201,7 +198,7 @@ class ReplicationSession:
         pgconn = self._open_connection().pgconn
         taken: Received = []
         add, get, unpack = taken.append, pgconn.get_copy_data, _U64.unpack_from
-        room, fresh, last = bytes_max, False, None
+        room, fresh = bytes_max, False
         try:
             while len(taken) < rows_max and room > 0:
                 size, view = get(1)
@@ -209,10 +206,8 @@ class ReplicationSession:
                     if size > _XLOG_DATA_HEADER and view[0] == _XLOG_DATA:
                         add((unpack(view, 1)[0], view[_XLOG_DATA_HEADER:].tobytes()))
                         room -= size
-                        last = view
                     else:
                         add(self._keepalive(view.tobytes()))
-                        last = None
                     fresh = False
                 elif size < 0:
                     self._raise_end(pgconn)
@@ -225,8 +220,6 @@ class ReplicationSession:
             raise stream_error(self._conninfo, self._slot, error) from error
         if self._failure is not None:
             raise self._failure
-        if taken:
-            self.sent_us = unpack(last, _SENT_AT)[0] + POSTGRES_EPOCH_US if last is not None else 0
         return taken
 
     def _keepalive(self, data: bytes) -> Keepalive:

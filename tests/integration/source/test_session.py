@@ -18,7 +18,7 @@ from twofold.errors import MissingGround, Refused, RunEnded, Unreachable
 from twofold.positions import Lsn
 from twofold.source import ground, identity, setup
 from twofold.source.connection import connect
-from twofold.source.session import Keepalive, ReplicationSession
+from twofold.source.session import ReplicationSession
 from twofold.source.trouble import SlotBusy
 from twofold.stack import PostgresServer
 
@@ -57,29 +57,6 @@ def test_write_and_flush_are_reported_apart(database: str, prefix: str, writer: 
         while walsender(writer, prefix) != ("0/200", "0/100") and time.monotonic() < deadline:
             stream.read(0.05)
         assert walsender(writer, prefix) == ("0/200", "0/100")
-
-
-def test_a_message_says_when_it_was_sent_and_a_keepalive_that_there_is_no_more(
-    database: str, prefix: str, writer: Writer
-) -> None:
-    """By the server's clock: only against a commit's own time does it tell how far behind the stream is."""
-
-    def now_us() -> int:
-        row = writer.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8").fetchone()
-        assert row is not None
-        return int(row[0])
-
-    with streaming(database, prefix) as stream:
-        began = now_us()
-        writer.execute("SELECT pg_logical_emit_message(false, 'mark', ''), pg_current_xact_id()")
-        told: set[type] = set()
-        deadline = time.monotonic() + 30
-        while len(told) < 2 and time.monotonic() < deadline:
-            for received in stream.session.read(rows_max=1, bytes_max=1 << 20, wait_s=0.2):
-                sent_us = stream.session.sent_us
-                told.add(type(received))
-                assert sent_us == 0 if isinstance(received, Keepalive) else began <= sent_us <= now_us()
-        assert told == {tuple, Keepalive}
 
 
 @pytest.mark.parametrize("postgres", ["15", "18"], indirect=True)

@@ -11,10 +11,8 @@ import pytest
 from twofold.bridge import Event, events
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
-from twofold.positions import Lsn
 from twofold.runner.observer import Silent
 from twofold.runner.run import Run
-from twofold.runner.waiting import Collected
 from twofold_avro.errors import MalformedRow
 
 
@@ -60,41 +58,3 @@ def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
     monkeypatch.setattr(run, "_take", taken.append)
     run._end_turn_if_full()
     assert taken == ([events.TurnFull()] if full else [])
-
-
-@pytest.mark.parametrize(
-    ("sent_us", "gathered", "drained"),
-    [
-        (3_100_000, True, False),
-        (3_100_000, False, True),
-        (2_100_000, True, True),
-        (0, True, True),
-    ],
-    ids=["behind", "nothing to commit", "up to date", "a keepalive"],
-)
-def test_an_empty_socket_ends_a_group_unless_the_server_works_through_a_backlog(
-    monkeypatch: pytest.MonkeyPatch, sent_us: int, gathered: bool, drained: bool
-) -> None:
-    """What was read last was committed at 2 s, by the server's clock."""
-    names = "collector carrier loading timers doubts"
-    session, worker = MagicMock(sent_us=sent_us), MagicMock(busy=False)
-    session.read.return_value = []
-    worker.answers.return_value = []
-    state = MagicMock(group="one" if gathered else None, in_flight=())
-    parts: Any = {name: MagicMock() for name in names.split()}
-    parts["carrier"].group_records = parts["carrier"].group_bytes = 1
-    parts["timers"].wait_s.return_value = 0.1
-    run = Run(
-        **parts,
-        state=state,
-        session=session,
-        worker=worker,
-        limits=TurnConfig.model_validate({}),
-        stop=threading.Event(),
-    )
-    taken: list[Event] = []
-    monkeypatch.setattr(run, "_take", lambda event, at_us=0: taken.append(event))
-    run._take_collected(Collected(events.PlainRead(1, 1, Lsn(7)), at_us=2_000_000))
-    taken.clear()
-    assert run._read(0.0, drained=False) is drained
-    assert [type(event) for event in taken] == [events.Drained] * drained
