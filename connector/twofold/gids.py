@@ -14,6 +14,7 @@ import base64
 import binascii
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,9 @@ _HEX = "\\x"
 _SUBSCRIBER = re.compile(r"pg_gid_(\d+)_(\d+)", re.ASCII)
 
 
+@lru_cache(maxsize=64)
 def parse(gid: str) -> ParsedGid:
-    """Never fails: an unknown form is opaque."""
+    """Never fails: an unknown form is opaque. A transaction's is asked for by its rows and by its prepare, one soon after the other."""
     if found := _XA.fullmatch(gid):
         global_part, branch = _base64(found[2]), _base64(found[3])
         if global_part is not None and branch is not None:

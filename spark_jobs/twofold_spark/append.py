@@ -14,13 +14,11 @@ import json
 import re
 from dataclasses import dataclass, replace
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from twofold_spark import decode, kafka, quarantine
-from twofold_spark.errors import MissingGround, Refused, TableRefused
+from twofold_spark.errors import SPARKS, MissingGround, Refused, TableRefused
 from twofold_spark.kafka import Kafka
 from twofold_spark.position import OFFSETS, Position, beginning, note, position_of, properties
 from twofold_spark.registry import Registry, Subject
@@ -35,7 +33,6 @@ _CHANGE: decode.Parts = {
     "source": frozenset({"lsn", "gid", "ts_us", *_OF_GID}),
     "transaction": frozenset({"id", "total_order"}),
 }
-_SPARKS = (PySparkException, Py4JJavaError)
 _UNREADABLE = "twofold: unreadable"
 _LOST = ("failOnDataLoss", "UnknownTopicOrPartition")
 _CONFLICT = "org.apache.iceberg.exceptions.ValidationException"
@@ -99,7 +96,7 @@ class Appender:
                 self._write(records, self._subject(topic.name, ids), topic.name, target, here, after)
             elif self._spark.catalog.tableExists(target.table):
                 note(self._spark, target.table, after)
-        except _SPARKS as error:
+        except SPARKS as error:
             if not any(word in str(error) for word in _LOST):
                 raise
             what = f"Kafka lost records of {topic.name} between {first} and {end} while they were read"

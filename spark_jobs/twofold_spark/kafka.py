@@ -83,15 +83,8 @@ def rest(spark: SparkSession, kafka: Kafka, topic: str, first: int, **options: s
 
 def whole(spark: SparkSession, kafka: Kafka, topic: str) -> DataFrame:
     """What is committed now in a topic, as far as it is kept: up to the first open transaction of each partition."""
-    return (
-        spark.read.format("kafka")
-        .options(**{**_AT_ONCE, **kafka.options("read_committed")})
-        .option("subscribe", topic)
-        .option("failOnDataLoss", "false")
-        .option("maxRecordsPerPartition", _RECORDS_OF_A_TASK)
-        .load()
-        .select("partition", "offset", "key", "value")
-    )
+    options = {"subscribe": topic, "failOnDataLoss": "false"}
+    return _records(spark, kafka.options("read_committed"), options)
 
 
 def committed(
@@ -110,18 +103,20 @@ def _read(
     *,
     fail_on_data_loss: bool,
 ) -> DataFrame:
-    return (
-        spark.read.format("kafka")
-        .options(**{**_AT_ONCE, **client})
-        .option("assign", json.dumps({topic: sorted(first)}))
-        .option("startingOffsets", json.dumps({topic: {str(p): offset for p, offset in first.items()}}))
-        .option("endingOffsets", json.dumps({topic: {str(p): offset for p, offset in end.items()}}))
-        .option("failOnDataLoss", str(fail_on_data_loss).lower())
-        # As many tasks as keep the cores evenly busy, however many partitions the topic has.
-        .option("maxRecordsPerPartition", _RECORDS_OF_A_TASK)
-        .load()
-        .select("partition", "offset", "key", "value")
-    )
+    options = {
+        "assign": json.dumps({topic: sorted(first)}),
+        "startingOffsets": json.dumps({topic: {str(p): offset for p, offset in first.items()}}),
+        "endingOffsets": json.dumps({topic: {str(p): offset for p, offset in end.items()}}),
+        "failOnDataLoss": str(fail_on_data_loss).lower(),
+    }
+    return _records(spark, client, options)
+
+
+def _records(spark: SparkSession, client: Mapping[str, str], options: Mapping[str, str]) -> DataFrame:
+    # As many tasks as keep the cores evenly busy, however many partitions the topic has.
+    tasks = {"maxRecordsPerPartition": str(_RECORDS_OF_A_TASK)}
+    reader = spark.read.format("kafka").options(**{**_AT_ONCE, **client, **options, **tasks})
+    return reader.load().select("partition", "offset", "key", "value")
 
 
 def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range], *, over_markers: bool = False) -> DataFrame:

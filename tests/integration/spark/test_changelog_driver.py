@@ -8,18 +8,15 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from fix_spark import QUICK_JAVA, Lake
+from fix_spark import Lake
+from spark_process import running
 from spark_writer import Open, Writer, table
-from twofold.stack import java
 
 TABLES = ("accounts", "vault")
 Change = tuple[str, int]
@@ -90,26 +87,6 @@ class _Traffic(threading.Thread):
         assert self._failure is None, self._failure
 
 
-@contextmanager
-def _job(lake: Lake, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [
-        sys.executable, "-m", "twofold_spark", "changelog",
-        "--bootstrap", lake.writer.bootstrap, "--registry", lake.writer.registry, "--prefix", lake.writer.prefix,
-        "--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--java-home", str(java.spark_java_home()), *arguments,
-    ]  # fmt: skip
-    environment = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {
-        "JAVA_TOOL_OPTIONS": QUICK_JAVA
-    }
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
 def _turns(process: subprocess.Popen[str], many: int) -> None:
     """Returns when the job has said that it appended so many times."""
     assert process.stderr is not None
@@ -127,7 +104,7 @@ def test_kill_9_loses_and_repeats_nothing_and_sigterm_ends_it_well(lake: Lake, k
     traffic, rng = _Traffic(lake.writer), random.Random(3)
     try:
         for number in range(1, kills + 1):
-            with _job(lake, "--batch-rows", "40") as process:
+            with running(lake, "--batch-rows", "40", command="changelog") as process:
                 _turns(process, rng.randrange(1, 4))
                 time.sleep(rng.random())  # any instant of a turn will do
                 os.killpg(process.pid, signal.SIGKILL)
@@ -135,7 +112,7 @@ def test_kill_9_loses_and_repeats_nothing_and_sigterm_ends_it_well(lake: Lake, k
                 shutil.rmtree(lake.warehouse / "checkpoints", ignore_errors=True)
             if number % 5 == 0:
                 _forget(lake)
-        with _job(lake, "--trigger", "interval=100ms") as process:
+        with running(lake, "--trigger", "interval=100ms", command="changelog") as process:
             _turns(process, 1)
             process.terminate()
             _, said = process.communicate(timeout=60)
@@ -143,7 +120,7 @@ def test_kill_9_loses_and_repeats_nothing_and_sigterm_ends_it_well(lake: Lake, k
         traffic.stop()
     assert process.returncode == 0, said
     assert "Traceback" not in said
-    with _job(lake, "--trigger", "available-now") as process:
+    with running(lake, "--trigger", "available-now", command="changelog") as process:
         _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert _appended(lake) == traffic.committed
