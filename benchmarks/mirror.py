@@ -20,9 +20,9 @@ import random
 import shutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,7 @@ SPARKS_OWN = {"spark.sql.shuffle.partitions": "200"}
 OURS: dict[str, str] = {}
 TRANSACTION = 5_000
 SMALL_TABLES = 6
-SMALL_ROUNDS = 30
+SMALL_ROUNDS = 45
 LATENCY_SECONDS = 30
 
 
@@ -130,14 +130,18 @@ class Bench:
         }
 
     def small(self) -> dict[str, float]:
-        """A thousand changes over six tables, one batch each time."""
+        """A thousand changes over six tables, one batch each time, of a job that runs."""
         names = self.small_tables("small", SMALL_TABLES)
-        for number in range(SMALL_ROUNDS):
-            with self.writer.commit() as tx:
-                for n in range(1000):
-                    tx.upsert(names[n % len(names)], {"id": n, "v": f"{number}"})
-            self.mirror()
-        seconds = [applied.seconds for applied, _ in self.applied[-SMALL_ROUNDS:]]
+
+        def write_on() -> None:
+            for number in range(SMALL_ROUNDS):
+                with self.writer.commit() as tx:
+                    for n in range(1000):
+                        tx.upsert(names[n % len(names)], {"id": n, "v": f"{number}"})
+                self.wait_applied()
+
+        self.beside("interval=100ms", write_on)
+        seconds = [applied.seconds for applied, _ in self.applied]
         print("small batches, s, one after the other:", " ".join(f"{s:.2f}" for s in seconds))
         third = SMALL_ROUNDS // 3
         return {
@@ -195,29 +199,36 @@ class Bench:
     def latency(self) -> dict[str, float]:
         """From the return of a Kafka transaction's commit to its cut, with a trigger of a second."""
         committed: dict[int, float] = {}
-        self.applied.clear()
         names = self.small_tables("late", 2)
 
         def write_on() -> None:
             began = time.monotonic()
-            try:
-                while time.monotonic() - began < LATENCY_SECONDS:
-                    time.sleep(0.05)
-                    with self.writer.commit() as tx:
-                        for name in names:
-                            tx.upsert(name, {"id": self.writer.sequence % 500, "v": "x"})
-                    committed[self.writer.sequence] = time.time()
-                while not self.applied or self.applied[-1][0].cut.sequence < self.writer.sequence:
-                    time.sleep(0.1)
-            finally:
-                os.kill(os.getpid(), signal.SIGTERM)  # the job's end, also where the writer failed
+            while time.monotonic() - began < LATENCY_SECONDS:
+                time.sleep(0.05)
+                with self.writer.commit() as tx:
+                    for name in names:
+                        tx.upsert(name, {"id": self.writer.sequence % 500, "v": "x"})
+                committed[self.writer.sequence] = time.time()
+            self.wait_applied()
 
-        writing = threading.Thread(target=write_on)
-        writing.start()
-        self.job("interval=1s").run()
-        writing.join()
+        self.beside("interval=1s", write_on)
         seen = sorted(next(at for a, at in self.applied if a.cut.sequence >= s) - when for s, when in committed.items())
         return {"latency_p50_s": round(seen[len(seen) // 2], 2), "latency_p99_s": round(seen[len(seen) * 99 // 100], 2)}
+
+    def beside(self, trigger: str, write_on: Callable[[], None]) -> None:
+        """A job that runs for as long as something is written."""
+        self.applied.clear()
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(write_on)
+            # The job's end, also where the writer failed.
+            writing.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGTERM))
+            self.job(trigger).run()
+            writing.result()
+
+    def wait_applied(self) -> None:
+        """Until what was written is in a cut."""
+        while not self.applied or self.applied[-1][0].cut.sequence < self.writer.sequence:
+            time.sleep(0.05)
 
     def mirror(self) -> tuple[float, float]:
         """Seconds, and CPU seconds of the JVM."""

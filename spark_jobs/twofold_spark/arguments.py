@@ -51,9 +51,9 @@ def parser() -> argparse.ArgumentParser:
         default=512 << 20,
         help="bytes that are applied at once, about; the lesser of both counts",
     )
-    mirror.add_argument("--maintain-every", type=int, default=1000, help="cuts from one compaction to the next")
+    mirror.add_argument("--maintain-every", type=int, default=100, help="cuts from one compaction to the next")
     mirror.add_argument("--group", help="the consumer group that says how far it is (default: PREFIX.mirror)")
-    mirror.add_argument("--keep-cuts", type=float, default=24, metavar="HOURS", help="how far back readers may ask")
+    mirror.add_argument("--keep-cuts", type=float, default=1, metavar="HOURS", help="how far back readers may ask")
     commands.add_parser(
         "changelog",
         parents=[machine, _kafka_parser(required=True), job],

@@ -22,13 +22,12 @@ from twofold_spark.commits import Range, joined
 
 _BLOCK_BITS = 10
 _RECORDS_OF_A_TASK = 100_000
-_AT_ONCE = {
-    "kafka.max.poll.records": "10000",
-    "kafka.max.partition.fetch.bytes": str(2 << 20),
-    "kafka.fetch.max.wait.ms": "10",
-}
-"""A range is there and is read from its begin to its end: the client's 500 records a poll, and the half second in which the broker waits for more than there is, are for those who wait.
-The client asks for what follows before Spark asks for the partition's end, on the same connection: each task took that half second."""
+_FEW_OFFSETS, _FEW_PARTITIONS = 10_000, 8
+_AT_ONCE = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(2 << 20)}
+"""A range is there and is read from its begin to its end: the client's 500 records a poll are for those who wait."""
+_NO_WAIT = {"kafka.fetch.max.wait.ms": "10"}
+"""So is the half second in which the broker waits for more than there is. The client asks for what follows before Spark asks for the
+partition's end, on the same connection: each task took that half second, and so did each batch of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Kafka:
 
     def options(self, isolation: str) -> dict[str, str]:
         given = {f"kafka.{key}": value for key, value in self.client.items()}
-        return {**given, "kafka.bootstrap.servers": self.bootstrap, "kafka.isolation.level": isolation}
+        return {**_NO_WAIT, **given, "kafka.bootstrap.servers": self.bootstrap, "kafka.isolation.level": isolation}
 
 
 def admin(spark: SparkSession, kafka: Kafka) -> Any:
@@ -120,7 +119,11 @@ def _records(spark: SparkSession, client: Mapping[str, str], options: Mapping[st
 
 
 def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range], *, over_markers: bool = False) -> DataFrame:
-    """Exactly the records of the ranges of one topic: partition, offset, key, value. Quicker `over_markers`, and then as `joined` says."""
+    """Exactly the records of the ranges of one topic: partition, offset, key, value. Quicker `over_markers`, and then as `joined` says.
+
+    Few records of few partitions come in one piece: nothing that is done with them then needs a shuffle, and a small
+    batch is one task in place of a dozen.
+    """
     stretches = joined(declared, over_markers=over_markers)
     topic = stretches[0].topic
     partitions = sorted({r.partition for r in stretches})
@@ -128,6 +131,8 @@ def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range], *, over
     end = {p: max(r.last for r in stretches if r.partition == p) + 1 for p in partitions}
     # What is not there any more is missing in the counts, which say of which partition, and how many.
     rows = _read(spark, kafka.options("read_uncommitted"), topic, first, end, fail_on_data_loss=False)
+    if sum(end.values()) - sum(first.values()) <= _FEW_OFFSETS and len(partitions) <= _FEW_PARTITIONS:
+        rows = rows.coalesce(1)
     if len(stretches) == len(partitions):
         return rows
     # By blocks of offsets: however many ranges there are, a record is compared with those of its block.

@@ -69,8 +69,8 @@ class Mirror:
         bite_bytes: int = 512 << 20,
         unreadable: quarantine.Choice = "stop",
         on_table_error: Literal["stop", "go-on"] = "stop",
-        maintain_every: int = 1000,
-        keep_cuts: dt.timedelta = dt.timedelta(days=1),
+        maintain_every: int = 100,
+        keep_cuts: dt.timedelta = dt.timedelta(hours=1),
         report: Callable[[Applied], None] = lambda _: None,
         warn: Callable[[str], None] = say,
     ) -> None:
@@ -86,6 +86,8 @@ class Mirror:
         self._report = report
         self._warn = warn
         self._published = 0
+        self._merged: set[str] = set()
+        """Tables that have more files since they were looked after."""
         self._sink: Sink | None = None
         self._cut = Cut(0, 0, 0, whole=True, versions={}, backfilling=(), stopped=())
         self._ahead: dict[str, int] = {}
@@ -97,6 +99,8 @@ class Mirror:
         if self._sink is None:
             self._sink = self._make_sink(spark)
             self._cut = self._sink.last_cut() or self._cut
+            # A job that is started for a few cuts at a time has its turn of this as well.
+            self._published = self._cut.sequence
             self._ahead = self._found_ahead(self._sink)
         for bite in bites(self._due(batch), rows=self._pace.rows, ranges=_RANGES_AT_ONCE):
             self._note_gap(bite[0])
@@ -105,7 +109,8 @@ class Mirror:
             self._published += 1
             if self._published % self._maintain_every == 0:
                 # Between two batches: beside a merge it would conflict with it.
-                self._sink.maintain(self._cut.versions, self._keep_cuts)
+                self._sink.maintain(self._merged & self._cut.versions.keys(), self._keep_cuts)
+                self._merged.clear()
 
     def close(self) -> None:
         """After the last batch."""
@@ -165,6 +170,7 @@ class Mirror:
         wait(work.values())
         merged = {table: self._outcome(spark, table, job, last) for table, job in work.items()}
         for table, outcome in merged.items():
+            self._merged.add(str(table))
             (stopped.discard if outcome.done else stopped.add)(str(table))
         published_from = time.monotonic()
         self._publish(sink, last, {t: n for t, n in since.items() if str(t) not in stopped}, stopped)

@@ -21,6 +21,8 @@ V3 = {
     "format-version": "3",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
+    # A batch adds a file or two. With Iceberg's 4 MB for opening one, every fourth file is a task of the next merge.
+    "read.split.open-file-cost": "262144",
 }
 _MAKING = threading.Lock()
 _QUARANTINING = threading.Lock()

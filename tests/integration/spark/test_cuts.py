@@ -88,7 +88,7 @@ def test_a_cut_that_maintenance_has_forgotten_is_refused_and_what_is_kept_is_nam
         with w.commit() as tx:
             tx.upsert(t, {"id": 0, "v": number})
             tx.upsert(t, {"id": number, "v": number})
-    kept.mirror(bite_rows=1, maintain_every=2, keep_cuts=dt.timedelta(0))
+    kept.mirror(bite_rows=1, maintain_every=3, keep_cuts=dt.timedelta(0))
     first = kept.applied[2].cut
     kept_now = rf"kept are those from {re.escape(str(first))} to 4 \(.*--keep-cuts"
     for asked in ({"sequence": 1}, {"lsn": old.cut.applied_lsn}, {"at": _instant(old.cut.committed_us)}):
@@ -101,6 +101,19 @@ def test_a_cut_that_maintenance_has_forgotten_is_refused_and_what_is_kept_is_nam
     with pytest.raises(MissingGround, match=rf"public\.t cannot be read as of cut 1 \(.*; {kept_now}"):
         old["public.t"]
     assert _seen(kept, sequence=4) == 4
+
+
+def test_jobs_that_are_started_for_one_cut_each_forget_old_ones_as_well(lake: Lake) -> None:
+    w = lake.writer
+    t = w.table(table("t", {"id": "int8", "v": "int8"}), partitions=1)
+    for number in range(1, 5):
+        with w.commit() as tx:
+            tx.upsert(t, {"id": 0, "v": number})
+            tx.upsert(t, {"id": number, "v": number})
+        lake.mirror(maintain_every=3, keep_cuts=dt.timedelta(0))
+    assert _seen(lake, sequence=3) == 3
+    with pytest.raises(MissingGround, match="no cut is published at or before"):
+        lake.cut(sequence=2)
 
 
 def _forget_log(kept: Lake, version: str) -> None:
