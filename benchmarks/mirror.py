@@ -8,7 +8,7 @@ A broker and a registry of its own, one Spark session as the job makes it (`loca
 and then CHANGES changes (a million) of them: 90 % updates, 5 % deletes, 5 % inserts, in Kafka transactions of 5,000. Both jobs start from the
 table with the inserts, and both tables are compared with what was written. Beside the time stands the JVM's CPU time, which a machine that
 others use as well lengthens less. The changelog reads the same topic. Small batches are told of a process that has seen few of them, and of the
-same one after twenty. Growth is a batch of a thousand random keys into tables of ten thousand to ten million rows, which Spark fills. The last
+same one after thirty. Growth is a batch of a thousand random keys into tables of ten thousand to ten million rows, which Spark fills. The last
 line is one JSON object.
 """
 
