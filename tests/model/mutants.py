@@ -13,7 +13,7 @@ from model.logs import LENGTH, RECOVERY, Scenario
 from model.scenarios import BY_NAME
 from twofold.bridge import State, feedback, group, prepared
 from twofold.bridge.actions import Forget
-from twofold.bridge.events import MessageRead
+from twofold.bridge.events import MessageRead, PlainRead
 from twofold.bridge.state import NO_FLOOR
 from twofold.positions import Lsn
 
@@ -75,6 +75,10 @@ def _end_taken_for_start(state: State, event: Any) -> State:
     if isinstance(event, MessageRead):
         return group.join(state, Lsn(event.end_lsn + 1), rows=1)
     return _take_plain(state, event)
+
+
+def _take_only_what_is_whole(state: State, event: Any) -> State:
+    return _take_plain(state, replace(event, unfinished=False) if isinstance(event, PlainRead) else event)
 
 
 def _written_is_read(state: State) -> Any:
@@ -141,6 +145,13 @@ MUTANTS = (
     ),
     Mutant(
         "close in the middle of a transaction", BY_NAME["large"], group, "may_close", lambda state: not state.in_flight
+    ),
+    Mutant(
+        "close between a transaction's end and the half of the next that came with it",
+        BY_NAME["large ones, one after the other"],
+        stepping,
+        "_take_plain",
+        _take_only_what_is_whole,
     ),
     Mutant("park without aborting", BY_NAME["one"], prepared, "park", _park_without_abort),
     Mutant("say nothing to the ledger in the end", BY_NAME["one"], prepared, "_resolved", _forget_the_ledger),

@@ -11,6 +11,7 @@ SYNCHRONOUS = Policy(synchronous=True)
 
 FULL = (
     scenario("large", "P1a L2bc P3d T4b K1 L5ab K3", turns=True, chunks=1),
+    scenario("large ones, one after the other", "P1a T2b L3bc L4bc K1", turns=True),
     scenario("one", "T1a P2b T3a K2 T4b", turns=True, timeouts=1, parks=9),
     scenario("crossed", "P1a P2b T3c K2 T4b R1 T5a", timeouts=1),
     scenario("three", "P1a P2b P3c R2 T4b K3 K1 T5a"),
@@ -34,5 +35,6 @@ SHORT = (
     replace(BY_NAME["prepared before two_phase_at"], crashes=1, parks=0, timeouts=0),
     replace(BY_NAME["quiet"], crashes=1, turns=False, chunks=0),
     replace(BY_NAME["large"], crashes=0, parks=0),
+    replace(BY_NAME["large ones, one after the other"], crashes=1, parks=0),
     replace(BY_NAME["synchronous"], crashes=1, timeouts=0),
 )

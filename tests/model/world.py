@@ -126,6 +126,7 @@ class Model:
     def _live(self, world: World, bridge: State) -> Iterator[World]:
         if world.place < len(self.log) and not bridge.must_wait:
             yield self._read(world, bridge)
+            yield from self._read_with_half_of_the_next(world, bridge)
         for event in self._due(bridge):
             yield self._step(world, event)
         if world.chunks and bridge.caught_up and not bridge.unfinished:
@@ -195,6 +196,15 @@ class Model:
                 return self._step(read, events.CommitPreparedRead(record.identity, record.start, record.end))
             case _:
                 return self._step(read, events.RollbackPreparedRead(record.identity, record.end))
+
+    def _read_with_half_of_the_next(self, world: World, bridge: State) -> Iterator[World]:
+        """A plain transaction's end and a large one's beginning go to the main producer together."""
+        record, *behind = self.log[world.place : world.place + 2]
+        if record.kind not in "TL" or not behind or behind[0].kind != "L" or bridge.skips(record.start):
+            return
+        rows = (*record.rows[1 if world.half else 0 :], *behind[0].rows[:1])
+        read = self._queued(world._replace(place=world.place + 1, half=True), rows)
+        yield self._step(read, events.PlainRead(1, len(record.rows), record.end, unfinished=True))
 
     def _prepare(self, world: World, record: Record) -> World:
         rule = "rule" if record.kind == "Q" else None

@@ -25,11 +25,15 @@ class PlainUnfinished:
 
 @dataclass(frozen=True, slots=True)
 class PlainRead:
-    """A run of neighbouring plain transactions, none of them skipped; their rows are on their way to the main producer."""
+    """A run of neighbouring plain transactions, none of them skipped; their rows are on their way to the main producer.
+
+    `unfinished`: with them go rows of the one behind, whose commit has not been read.
+    """
 
     transactions: int
     rows: int
     end_lsn: Lsn
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)

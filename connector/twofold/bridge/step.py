@@ -43,8 +43,8 @@ def _take_plain(
     state: State, event: events.PlainRead | events.MessageRead | events.Passed | events.PlainUnfinished
 ) -> State:
     match event:
-        case events.PlainRead(transactions, rows, end_lsn):
-            return group.join(state, end_lsn, transactions=transactions, rows=rows)._replace(unfinished=False)
+        case events.PlainRead(transactions, rows, end_lsn, unfinished):
+            return group.join(state, end_lsn, transactions=transactions, rows=rows)._replace(unfinished=unfinished)
         case events.MessageRead(end_lsn):
             return group.join(state, end_lsn, rows=1)
         case events.Passed(lsn):

@@ -36,6 +36,8 @@ from twofold.spool import Spool
 from twofold_avro.transcode import TransactionHeader
 
 _ROWS = frozenset(b"IUD")
+_TRUNCATE_BYTES = 512
+"""Roughly, of each record."""
 
 
 @dataclass(slots=True)
@@ -50,6 +52,8 @@ class _Current:
     tables: dict[Table, None] = field(default_factory=dict)
     has_messages: bool = False
     rows: int = 0
+    handed_over: bool = False
+    """Some of its rows have gone to the group."""
 
 
 class Collector:
@@ -93,6 +97,8 @@ class Collector:
                 yield from self._other(decode(payload, in_stream=block is not None), wal_start, ts_ms)
                 current, block = self._current, self._streams.block
                 at += 1
+                if current is not None and current.batch.bytes > CHUNK_BYTES:
+                    yield from self._chunk(current)
             elif block is not None:
                 at = block.rows(received, at, ts_ms)
             elif current is None:
@@ -108,6 +114,11 @@ class Collector:
             if self._passed:
                 yield Collected(Passed(self._passed))
                 self._passed = NO_LSN
+
+    @property
+    def half_prepared(self) -> bool:
+        """A prepared transaction has begun and its PREPARE is not read. Which schema ids stand in its rows is known only if no table is registered meanwhile."""
+        return self._current is not None and self._current.waiting is not None
 
     def _rows(self, current: _Current, received: Received, at: int, ts_ms: int) -> int:
         """The row there and those of the same table behind it. Gives the place of what comes next."""
@@ -133,21 +144,24 @@ class Collector:
             current.batch = RowBatch()
 
     def _hand_over(self) -> Iterator[Collected]:
-        """The rows gathered for the group, with the event that they belong to: the run of whole transactions, and the one behind it that is unfinished."""
+        """The rows gathered for the group, with the event that they belong to: the run of whole transactions, and the one behind it that is unfinished.
+
+        One event tells both, or the group could be closed between the two, with half of a transaction in it.
+        """
         current = self._current
         unfinished = current is not None and current.waiting is None and current.rows > 0
-        batch: RowBatch | None = self._batch
         if self._run_transactions:
-            event = PlainRead(self._run_transactions, self._run_rows, self._run_end)
-            yield Collected(event, batch, at_us=self._run_at_us)
+            read = PlainRead(self._run_transactions, self._run_rows, self._run_end, unfinished)
+            yield Collected(read, self._batch, at_us=self._run_at_us)
             self._run_transactions = self._run_rows = 0
-            batch = None
-        if unfinished:
-            yield Collected(PlainUnfinished(), batch)
-        if unfinished or batch is None:
-            self._batch = RowBatch()
-            if current is not None and current.waiting is None:
-                current.batch = self._batch
+        elif unfinished:
+            yield Collected(PlainUnfinished(), self._batch)
+        else:
+            return
+        self._batch = RowBatch()
+        if current is not None and current.waiting is None:
+            current.batch = self._batch
+            current.handed_over = unfinished
 
     def _other(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterable[Collected]:
         match message:
@@ -156,7 +170,7 @@ class Collector:
                 facts = Facts(message.xid, message.commit_ts_us, transaction_id, None)
                 self._current = _Current(facts, facts.header(), self._batch, skipped=self._skips(message.commit_lsn))
             case m.Commit():
-                self._commit(message)
+                return self._commit(message)
             case m.BeginPrepare():
                 self._begin_prepare(message)
             case m.Prepare() | m.CommitPrepared() | m.RollbackPrepared() | m.StreamCommit() | m.StreamPrepare():
@@ -203,7 +217,8 @@ class Collector:
             case _:
                 raise RunEnded(f"PostgreSQL sent {type(message).__name__} out of place")
 
-    def _commit(self, message: m.Commit) -> None:
+    def _commit(self, message: m.Commit) -> Iterator[Collected]:
+        """Of one that was handed over in part the rest goes now, by itself: behind it the group can be closed."""
         current = self._transaction(message)
         self._current = None
         if current.skipped:
@@ -213,6 +228,8 @@ class Collector:
         self._run_rows += current.rows
         self._run_end = message.end_lsn
         self._run_at_us = message.commit_ts_us
+        if current.handed_over:
+            yield from self._hand_over()
 
     def _begin_prepare(self, message: m.BeginPrepare) -> None:
         identity = message.identity
@@ -269,13 +286,13 @@ class Collector:
             streamed.drop()
             self._passed = max(self._passed, message.end_lsn)
             return
-        streamed.end(Facts(message.xid, message.commit_ts_us, transaction_id, None))
         rows = streamed.changes
-        yield Collected(
-            PlainRead(1 if rows else 0, rows, message.end_lsn),
-            waited=streamed if rows else None,
-            at_us=message.commit_ts_us,
-        )
+        if rows:
+            streamed.end(Facts(message.xid, message.commit_ts_us, transaction_id, None))
+            yield Collected(PlainRead(1, rows, message.end_lsn), waited=streamed, at_us=message.commit_ts_us)
+        else:
+            streamed.drop()
+            yield Collected(PlainRead(0, 0, message.end_lsn), at_us=message.commit_ts_us)
 
     def _stream_prepare(self, message: m.StreamPrepare) -> Collected:
         identity = message.identity
@@ -297,7 +314,8 @@ class Collector:
         for oid in message.relations:
             table = self._tables.of_relation(oid, provisional=current.waiting is not None)
             current.tables[table] = None
-            table.plan.truncate(wal_start, current.header, ts_ms, current.batch.lists(table.topic, table.partitions))
+            lists = current.batch.lists(table.topic, table.partitions)
+            current.batch.bytes += _TRUNCATE_BYTES * table.plan.truncate(wal_start, current.header, ts_ms, lists)
             current.rows += 1
 
     def _message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> Iterator[Collected]:

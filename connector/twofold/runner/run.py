@@ -98,7 +98,8 @@ class Run:
                 self._session.tend()
                 self._take_all(self._worker.answers(ANSWER_WAIT_S))
                 continue
-            self._load()
+            if not self._collector.half_prepared:
+                self._load()
             drained = self._read(now, drained=drained)
 
     def _load(self) -> None:

@@ -130,7 +130,8 @@ class Streamed:
 
     @property
     def provisional(self) -> tuple[Table, ...]:
-        return tuple({table: None for made in self._made.values() for table in made.provisional})
+        """Rows take their schemas' ids at the end: what was committed meanwhile is not provisional."""
+        return tuple(table for table in self.tables if not table.committed)
 
     def batches(self) -> Iterator[RowBatch]:
         assert self._facts is not None, "the transaction has ended"
@@ -189,20 +190,18 @@ class Streamed:
 
 
 class _Made:
-    """What one subtransaction has made."""
+    """What one subtransaction has made. There may be millions of them."""
 
-    __slots__ = ("changes", "provisional", "records", "tables")
+    __slots__ = ("changes", "records", "tables")
 
     def __init__(self) -> None:
         self.changes = 0
         self.records = 0
-        self.tables: dict[Table, None] = {}
-        self.provisional: dict[Table, None] = {}
+        self.tables: tuple[Table, ...] = ()
 
     def touch(self, table: Table) -> None:
-        self.tables[table] = None
-        if not table.committed:
-            self.provisional[table] = None
+        if table not in self.tables:
+            self.tables += (table,)
 
     def count(self, records: int, changes: int = 1) -> None:
         self.changes += changes

@@ -121,6 +121,20 @@ def test_a_prepared_transaction_in_doubt_holds_its_wal_and_no_more(connector: Ma
     here.check()
 
 
+def test_of_large_transactions_in_a_backlog_each_is_in_one_commit(connector: Maker) -> None:
+    """A read brings the end of one and the beginning of the next; Kafka commits while they come."""
+    here = connector(turn={"rows": 1000})
+    for n in range(8):
+        here.sql(
+            f"INSERT INTO transfer SELECT {n} || '-' || i || repeat(' wide', 100), i, 1 FROM generate_series(1, 5000) i"
+        )
+    run = here.start("after_commit:2")
+    assert run.ended() == -signal.SIGKILL
+    here.start()
+    topics = here.check()
+    assert sum(s.value["kind"] == "batch" for s in topics.commits) >= 3
+
+
 def test_a_large_transaction_is_visible_all_at_once(connector: Maker) -> None:
     """More than a turn's rows and bytes; killed in the middle of it, then carried."""
     here = connector(turn={"rows": 1000, "bytes": 1 << 20})

@@ -23,10 +23,25 @@ def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where:
     parts: Any = {name: MagicMock() for name in names.split()}
     parts["state"].must_wait = False
     parts["loading"].due.return_value = None
+    parts["collector"].half_prepared = False
     getattr(parts[where], call).side_effect = MalformedRow("no boolean", table="public.t", column="c", offset=17)
     with pytest.raises(MalformedMessage) as ended:
         Run(**parts, stop=threading.Event()).go(Silent())
     assert (str(ended.value), ended.value.exit_status) == ("column c of public.t: no boolean at byte 17", 7)
+
+
+@pytest.mark.parametrize("half_prepared", [True, False])
+def test_no_table_is_registered_by_a_load_while_a_prepared_transaction_is_half_read(half_prepared: bool) -> None:
+    """Some of its rows would have a provisional schema id and others not, and nothing would say so."""
+    names = "session carrier worker timers doubts limits"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    loading, state = MagicMock(), MagicMock(must_wait=False, group=None)
+    loading.due.return_value = None
+    collector = MagicMock(half_prepared=half_prepared)
+    stop = MagicMock()
+    stop.is_set.side_effect = [False, True]
+    Run(**parts, state=state, collector=collector, loading=loading, stop=stop)._turns()
+    assert loading.turn.called != half_prepared
 
 
 @pytest.mark.parametrize(
