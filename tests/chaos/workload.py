@@ -274,10 +274,11 @@ class Client(threading.Thread):
         connection.execute("INSERT INTO hidden.nothing VALUES ('x')")
 
     def _bulk(self, connection: psycopg.Connection[Any]) -> None:
-        """Large enough to be streamed before its end."""
+        """Large enough to be streamed before its end, or, where it is not streamed, to go to Kafka before it."""
         first = (self.number * 1_000_000 + self._given) * 10_000
         rows = self._rng.randint(300, LONG_ROWS)
-        insert = "INSERT INTO bulk SELECT n, repeat('x', 60) FROM generate_series(%s::bigint, %s::bigint) n RETURNING *"
+        width = self._rng.choice([60, 60, 2000])
+        insert = f"INSERT INTO bulk SELECT n, repeat('x', {width}) FROM generate_series(%s::bigint, %s::bigint) n RETURNING *"
         self._one(connection, "bulk", "c", insert, first, first + rows)
         before = len(self._ops)
         connection.execute("SAVEPOINT b")
