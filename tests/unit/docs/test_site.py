@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -20,6 +20,6 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         check=False,
         timeout=120,
     )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.returncode == 0, done.stderr  # told to be quiet it counts no warnings either
     built = (tmp_path / "site/index.html").read_text()
     assert "fonts.googleapis" not in built
