@@ -34,8 +34,8 @@ class Dialect:
 
 
 def text(value: str) -> str:
-    """A string literal's inside, for Spark."""
-    return value.replace("\\", "\\\\").replace("'", "\\'")
+    """A string literal's inside, for Spark: which puts a variable's value, or nothing, in the place of ${...} wherever it stands."""
+    return value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
 
 
 SPARK = Dialect(

@@ -16,6 +16,7 @@ from twofold_spark.sinks.choice import SinkChoice
 
 DOCS = table("docs", {"id": "int8", "title": "text", "body": "text"})
 LINES = table("lines", {"a": "int4", "b": "text"}, key=())
+PAGES = table("pages", {"path": "text", "version": "int4"}, key=("path",))
 PERIODS = table("periods", {"until": "date", "name": "text"}, key=("until",))
 
 
@@ -51,6 +52,27 @@ def test_the_tables_are_what_was_committed(kept: Lake) -> None:
     assert kept.rows(docs) == w.model[docs] == {7: {"id": 7, "title": "after", "body": "b", "more": 1}}
     assert [a.cut.sequence for a in kept.applied] == [1, 2, 3]
     assert kept.cut().cut.sequence == 3
+
+
+def test_a_key_is_found_in_a_large_table_whatever_its_text_means_to_spark(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys are written into the statement, where Spark looks for variables."""
+    monkeypatch.setattr("twofold_spark.sinks.iceberg._LARGE", 0)
+    w = lake.writer
+    pages = w.table(PAGES)
+    paths = ["/users/${id}/edit", "${env:HOME}", "a'b\\c", "\\u0024{id}", '"', "%s", "$", ""]
+    for version in range(2):
+        with w.commit() as tx:
+            for path in paths:
+                tx.upsert(pages, {"path": path, "version": version})
+        lake.mirror()
+    assert lake.rows(pages) == w.model[pages]
+    with w.commit() as tx:
+        for path in paths:
+            tx.delete(pages, path)
+    lake.mirror()
+    assert lake.table(pages).count() == 0
 
 
 @pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
