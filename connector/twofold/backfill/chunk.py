@@ -80,6 +80,11 @@ class Chunk:
     answer: Future[Verdict | None] = field(default_factory=Future)
     """None: it was not published, read it again."""
 
+    def drop(self) -> None:
+        """Its rows are wanted no more: published, or not to be. Called by who has it then: the reader's thread, then the one that runs the turn, then the worker's."""
+        if self.whole is not None:
+            self.whole.drop()
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:

@@ -116,6 +116,7 @@ class Gate:
             self._publish_rows(chunk, load)
         self._unwritten.add(chunk.topic)
         self.commit(commit, progress, pins=pins, answered=() if chunk.wish is None else (chunk.topic,))
+        chunk.drop()
         chunk.answer.set_result(Verdict(load.place, load.state))
 
     def _carry_out(self, chunk: Chunk, load: _Load) -> None:

@@ -124,6 +124,8 @@ class Loader:
                 verdict = self._settled(offered)
                 if verdict is None:
                     self._reader.describe_anew()
+                    if chunk is not None:
+                        chunk.drop()
                     chunk = None
                 elif verdict.state == "ready":
                     _log.info("backfill of %s: ready, %d rows", load.name, load.place.rows)
@@ -150,8 +152,6 @@ class Loader:
         """What became of a chunk."""
         load = self._load
         verdict = self._wait_for(offered.answer)
-        if offered.whole is not None:
-            offered.whole.drop()
         if verdict is None:
             return None
         load.place, load.estimate = verdict.place, self._reader.estimate or 0

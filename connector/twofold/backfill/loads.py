@@ -56,7 +56,9 @@ class Loads:
         """Read no further; a chunk that is on offer is not wanted any more."""
         if load := self._loads.pop(topic, None):
             load.stopped.set()
-        self._chunks = [chunk for chunk in self._chunks if chunk.topic != topic]
+        for chunk in [chunk for chunk in self._chunks if chunk.topic == topic]:
+            self._chunks.remove(chunk)
+            chunk.drop()
 
     @property
     def busy(self) -> bool:
@@ -78,9 +80,10 @@ class Loads:
                 load, offer = self._offers.get_nowait()
             except queue.Empty:
                 return
-            if self._loads.get(load.topic) is not load:
-                continue  # of one that was stopped
-            if isinstance(offer, Chunk):
+            if self._loads.get(load.topic) is not load:  # of one that was stopped
+                if isinstance(offer, Chunk):
+                    offer.drop()
+            elif isinstance(offer, Chunk):
                 self._chunks.append(offer)
             else:
                 if isinstance(offer, Done):

@@ -135,15 +135,19 @@ class Reader:
         header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
         whole, batch = self._spool.new(), RowBatch()
         rows = size = 0
-        for row in self._copier.rows(view.described, copying.shape):
-            copying.plan.append_copy(row, 0, view.lsn, header, ts_ms, batch.lists(self._topic, 1))
-            rows += 1
-            size += len(row)
-            batch.bytes += len(row)
-            if batch.bytes >= PIECE_BYTES:
-                whole.append(batch.to_bytes())
-                batch = RowBatch()
-        whole.append(batch.to_bytes())
+        try:
+            for row in self._copier.rows(view.described, copying.shape):
+                copying.plan.append_copy(row, 0, view.lsn, header, ts_ms, batch.lists(self._topic, 1))
+                rows += 1
+                size += len(row)
+                batch.bytes += len(row)
+                if batch.bytes >= PIECE_BYTES:
+                    whole.append(batch.to_bytes())
+                    batch = RowBatch()
+            whole.append(batch.to_bytes())
+        except BaseException:
+            whole.drop()
+            raise
         return Chunk(
             topic=self._topic,
             copying=copying,

@@ -144,6 +144,7 @@ class Loading:
         while chunk := self._loads.due(state.read_lsn):
             if chunk.copying is None or self._tables.is_current(chunk.copying):
                 return chunk
+            chunk.drop()
             chunk.answer.set_result(None)
         return None
 
