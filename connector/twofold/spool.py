@@ -66,6 +66,21 @@ class Spool:
             self.memory_bytes -= memory
             self.disk_bytes -= disk
 
+    def ended(self, error: OSError) -> RunEnded:
+        """What the disk's refusal means."""
+        if error.errno in {errno.EMFILE, errno.ENFILE}:
+            return RunEnded(
+                f"each transaction that waits on disk has a file, and this process may not open more of them ({error.strerror}): raise its limit (ulimit -n, LimitNOFILE) or spool.memory, or"
+                " end the transactions in doubt (twofold prepared list). Nothing is lost: their rows are in PostgreSQL's WAL"
+            )
+        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            what, remedy = "no room in", "make room or set spool.folder"
+        else:
+            what, remedy = "no use of", "look after its disk or set spool.folder; one that is gone is made again"
+        return RunEnded(
+            f"{what} the spool folder {self._folder} ({error.strerror}): {remedy}; the run takes up again by itself. Nothing is lost: the rows are in PostgreSQL's WAL"
+        )
+
     def write(self, file: BinaryIO | None, chunk: bytes) -> BinaryIO:
         """Append to the transaction's file; None makes it. All of the chunk is written, or the run ends."""
         if self.disk_bytes + len(chunk) > self._disk_max:
@@ -79,16 +94,7 @@ class Spool:
             while rest:  # a disk that fills up takes a part, and says so at the next
                 rest = rest[file.write(rest) :]
         except OSError as error:
-            if error.errno in {errno.EMFILE, errno.ENFILE}:
-                raise RunEnded(
-                    f"each transaction that waits on disk has a file, and this process may not open more of them ({error.strerror}): raise its limit (ulimit -n, LimitNOFILE) or spool.memory, or"
-                    " end the transactions in doubt (twofold prepared list). Nothing is lost: their rows are in PostgreSQL's WAL"
-                ) from None
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-                raise
-            raise RunEnded(
-                f"no room in the spool folder {self._folder} ({error.strerror}): make room or set spool.folder; the run takes up again by itself. Nothing is lost: the rows are in PostgreSQL's WAL"
-            ) from None
+            raise self.ended(error) from None
         with self._lock:
             self.disk_bytes += len(chunk)
         return file
@@ -123,8 +129,8 @@ class Waiting:
             self._file.seek(0)
             read = 0
             while read < self._file_bytes:
-                size = int.from_bytes(self._file.read(4), "big")
-                yield self._file.read(size)
+                size = int.from_bytes(self._read(self._file, 4), "big")
+                yield self._read(self._file, size)
                 read += 4 + size
 
     def drop(self) -> None:
@@ -141,6 +147,12 @@ class Waiting:
         self._chunks.clear()
         self._spool.release(memory=self._held)
         self._held = 0
+
+    def _read(self, file: BinaryIO, size: int) -> bytes:
+        try:
+            return file.read(size)
+        except OSError as error:
+            raise self._spool.ended(error) from None
 
     def _spill(self, chunk: bytes) -> None:
         self._file = self._spool.write(self._file, len(chunk).to_bytes(4, "big") + chunk)

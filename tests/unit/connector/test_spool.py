@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol
+from unittest.mock import Mock
 
 import pytest
 
@@ -78,6 +80,26 @@ def test_the_limit_of_open_files_is_named_with_its_remedy(make_spool: MakeSpool)
             fill(spool, there + 10)  # what other tests have left open may be closed meanwhile
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_folder_that_vanished_is_named_and_made_again(make_spool: MakeSpool, tmp_path: Path) -> None:
+    """It holds no names, so who cleans /var/tmp finds it empty and old."""
+    first = make_spool(memory_max=0)
+    (tmp_path / "s").rmdir()
+    with pytest.raises(RunEnded, match=r"no use of the spool folder .*No such file or directory.*is made again"):
+        first.new().append(chunk(0))
+    second = make_spool(memory_max=0)
+    second.new().append(chunk(0))
+    assert second.disk_bytes > 0
+
+
+def test_a_disk_that_cannot_be_read_is_named(make_spool: MakeSpool, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = make_spool(memory_max=0).new()
+    waiting.append(chunk(0))
+    broken = Mock(read=Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    monkeypatch.setattr(waiting, "_file", broken)
+    with pytest.raises(RunEnded, match=r"no use of the spool folder .*Input/output error"):
+        list(waiting.chunks())
 
 
 def test_files_have_no_names_and_two_instances_may_share_the_folder(tmp_path: Path) -> None:
