@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Iterator
-from struct import Struct
 from typing import Any
 
 from twofold.errors import RunEnded
@@ -21,6 +20,7 @@ from twofold.runner.table import Described, Facts, Table
 from twofold.runner.tables import Tables
 from twofold.sink.batch import Record, RowBatch
 from twofold.source import messages as m
+from twofold.source.decoder import row_place
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool, Waiting
 from twofold_avro.transcode import Packer, TransactionHeader
@@ -30,8 +30,6 @@ REST_BYTES = 1 << 16
 """What a transaction that does not have its turn may keep outside of the spool."""
 
 _MESSAGE = -1
-_PLACE = Struct(">II")
-"""Subtransaction and relation of a row's message."""
 
 
 class Streamed:
@@ -62,7 +60,7 @@ class Streamed:
         """The row there, of a block, and those of the same table and subtransaction behind it. Gives the place of what comes next."""
         item = received[at]
         assert not isinstance(item, Keepalive), "a row"
-        subxid, oid = _PLACE.unpack_from(item[1], 1)
+        subxid, oid = row_place(item[1])
         if self._run != (subxid, oid):
             self._begin_run(subxid, oid)
         before, room = len(self._chunk), CHUNK_BYTES - self._chunk_bytes

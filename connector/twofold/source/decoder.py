@@ -10,6 +10,7 @@ carry an xid more; so `in_stream` is an argument. Bytes decoded with the wrong o
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from struct import Struct
 from typing import Any
@@ -51,6 +52,7 @@ _BEGIN = Struct(">xQqI")
 _COMMIT = Struct(">xBQQq")
 _TWO_PHASE = Struct(">QQqI")
 _U32 = Struct(">I")
+_ROW_PLACE = Struct(">II")
 
 _REPLICA_IDENTITIES: dict[int, ReplicaIdentity] = {
     ord("d"): "default",
@@ -80,8 +82,24 @@ def decode(payload: bytes, *, in_stream: bool) -> Message:
 
 def row_relation(payload: bytes, in_stream: bool) -> int:
     """The oid of the relation of an Insert, Update or Delete, read at its fixed place and nothing more."""
-    oid: int = _U32.unpack_from(payload, 5 if in_stream else 1)[0]
+    try:
+        oid: int = _U32.unpack_from(payload, 5 if in_stream else 1)[0]
+    except struct.error:
+        raise _no_relation(payload) from None
     return oid
+
+
+def row_place(payload: bytes) -> tuple[int, int]:
+    """Of a row in a stream block: its subtransaction, and the same."""
+    try:
+        subxid, oid = _ROW_PLACE.unpack_from(payload, 1)
+    except struct.error:
+        raise _no_relation(payload) from None
+    return subxid, oid
+
+
+def _no_relation(payload: bytes) -> MalformedMessage:
+    return MalformedMessage("the message ends before its relation", offset=len(payload))
 
 
 def _whole(payload: bytes, form: Struct, whats: tuple[str, ...]) -> tuple[Any, ...]:

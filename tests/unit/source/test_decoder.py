@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from twofold.errors import MalformedMessage
 from twofold.positions import Lsn, PreparedIdentity
-from twofold.source.decoder import decode, row_relation
+from twofold.source.decoder import decode, row_place, row_relation
 from twofold.source.messages import (
     Begin,
     BeginPrepare,
@@ -149,7 +149,19 @@ def test_the_relation_of_a_row_is_read_without_decoding_it(in_stream: bool, data
         streamable(u32 if in_stream else st.none()).filter(lambda m: isinstance(m, Insert | Update | Delete))
     )
     assert isinstance(message, Insert | Update | Delete)
-    assert row_relation(encode(message), in_stream) == message.relation
+    payload = encode(message)
+    assert row_relation(payload, in_stream) == message.relation
+    if in_stream:
+        assert row_place(payload) == (message.xid, message.relation)
+
+
+@pytest.mark.parametrize("payload", [b"I", b"I\0\0\0", b"U\0\0\0\1\0\0\0"])
+def test_a_row_that_ends_before_its_relation_is_malformed(payload: bytes) -> None:
+    with pytest.raises(MalformedMessage, match=f"ends before its relation at byte {len(payload)}"):
+        row_place(payload)
+    if len(payload) < 5:
+        with pytest.raises(MalformedMessage, match="ends before its relation"):
+            row_relation(payload, in_stream=False)
 
 
 def test_the_empty_schema_is_pg_catalog() -> None:
