@@ -199,7 +199,7 @@ class PreparedConfig(_Part):
     hold: float = Field(
         30,
         gt=0,
-        description="How long a prepared transaction's Kafka transaction stays open before it is parked, so that readers go on. Must stay below the broker's transaction.max.timeout.ms.",
+        description="How long a prepared transaction's Kafka transaction stays open before it is parked, so that readers go on. Must stay below kafka.transaction_timeout.",
     )
     open_within: float = Field(
         0.2,

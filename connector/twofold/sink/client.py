@@ -27,9 +27,9 @@ _REFUSED = {
     "enable.idempotence": "without it a retry writes rows twice",
     "transactional.id": "the ids are made from the prefix: recovery must know all of them",
     "isolation.level": "recovery must not read what is not committed",
-    "transaction.timeout.ms": "it follows from prepared.hold",
-    "message.timeout.ms": "it follows from the transaction's timeout",
-    "delivery.timeout.ms": "it follows from the transaction's timeout",
+    "transaction.timeout.ms": "it follows from kafka.transaction_timeout",
+    "message.timeout.ms": "it follows from kafka.transaction_timeout",
+    "delivery.timeout.ms": "it follows from kafka.transaction_timeout",
     "delivery.report.only.error": "the commit records' offset ranges come from the delivery reports",
     "queuing.strategy": "rows of one key must stay in order",
     "message.send.max.retries": "a message that is given up ends the run",
@@ -172,7 +172,7 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     ),
     KafkaError.INVALID_TRANSACTION_TIMEOUT: (
         MissingGround,
-        "prepared.hold is above the broker's transaction.max.timeout.ms; lower the one or raise the other",
+        "kafka.transaction_timeout is above the broker's transaction.max.timeout.ms; lower the one or raise the other",
     ),
     KafkaError._INVALID_ARG: (UsageError, "see kafka.options in the configuration"),
 }

@@ -129,7 +129,7 @@ class Topics:
         return wanted - self._describe(wanted).keys() if wanted else wanted
 
     def transaction_max_timeout_ms(self) -> int:
-        """The broker's bound on a transaction's timeout: `prepared.hold` must stay below it."""
+        """The broker's bound on a transaction's timeout: `kafka.transaction_timeout` must not be above it."""
         with sorted_errors("reading the broker's configuration"):
             broker = min(self._admin.list_topics(timeout=self._timeout_s).brokers)
             resource = ConfigResource(ResourceType.BROKER, str(broker))
