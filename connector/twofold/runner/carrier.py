@@ -6,8 +6,10 @@ on kill -9 and comes again from PostgreSQL.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from twofold.backfill.chunk import Chunk
@@ -59,6 +61,7 @@ class Carrier:
         self._tend = tend
         self._chunk: Chunk | None = None
         self._prepared: dict[PreparedIdentity, PreparedRows] = {}
+        self._begun: dict[PreparedIdentity, float] = {}
         self._outcomes: list[PreparedOutcome] = []
         self._ledger: dict[str, Prepared] = {}
         self._committed_at_us = 0
@@ -91,6 +94,10 @@ class Carrier:
     def prepared_with(self, topic: str) -> list[PreparedIdentity]:
         """Prepared transactions without an outcome that touch the table."""
         return [identity for identity, prepared in self._prepared.items() if topic in prepared.topics]
+
+    def begun(self, identity: PreparedIdentity) -> float:
+        """When the Kafka transaction began of one that has been opened, by the monotonic clock: Kafka's timeout counts from there, however long opening took. Asked once."""
+        return self._begun.pop(identity)
 
     def delivered(self) -> set[tuple[int, str]]:
         """The prepared transactions without an outcome that the stream has brought. Any thread may ask."""
@@ -148,8 +155,8 @@ class Carrier:
             case actions.CommitChunk(sequence, applied_lsn):
                 self._commit_chunk(sequence, applied_lsn)
             case actions.OpenPrepared(identity, slot):
-                rows = self._prepared[identity].rows
-                self._submit(lambda: self._publisher.open(slot, rows.batches()), events.PreparedOpened(identity))
+                opening = partial(self._open_prepared, identity, slot, self._prepared[identity].rows)
+                self._submit(opening, events.PreparedOpened(identity))
             case actions.CommitPrepared():
                 self._commit_prepared(action, at_us)
             case actions.AbortPrepared(identity, slot):
@@ -185,6 +192,10 @@ class Carrier:
             return answer
 
         self._worker.submit(job, meanwhile=self._tend)
+
+    def _open_prepared(self, identity: PreparedIdentity, slot: int, rows: Rows) -> None:
+        self._begun[identity] = time.monotonic()
+        self._publisher.open(slot, rows.batches())
 
     def _append_staged(self, prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)

@@ -165,7 +165,7 @@ class Run:
             case events.PrepareRead(identity):
                 self._timers.staged(identity, time.monotonic())
             case events.PreparedOpened(identity):
-                self._timers.opened(identity, time.monotonic())
+                self._timers.opened(identity, self._carrier.begun(identity))
             case events.CommitPreparedRead(identity) | events.RollbackPreparedRead(identity):
                 self._timers.ended(identity)
             case events.PlainRead() | events.MessageRead():

@@ -39,8 +39,9 @@ class Timers:
         self._young.append((now + young_s, identity))
         self._staged.append((now + self._open_within_s, identity))
 
-    def opened(self, identity: PreparedIdentity, now: float) -> None:
-        self._opened.append((now + self._hold_s, identity))
+    def opened(self, identity: PreparedIdentity, begun: float) -> None:
+        """Its Kafka transaction began then."""
+        self._opened.append((begun + self._hold_s, identity))
 
     def ended(self, identity: PreparedIdentity) -> None:
         """Its outcome was read."""

@@ -103,14 +103,18 @@ class Publisher:
     ) -> Commit:
         """Make an open prepared transaction visible: commit record, progress, ledger, pins, commit."""
         self._assert_main_committed()
-        written = self._finish(self._pool[slot], commit, progress, ledger, pins or {})
+        producer = self._pool[slot]
+        with _may_outlast(producer):
+            written = self._finish(producer, commit, progress, ledger, pins or {})
         assert written is not None
         return written
 
     def abort(self, slot: int) -> None:
         """Leave nothing of an open prepared transaction."""
         failpoints.hit("before_abort")
-        self._pool[slot].abort()
+        producer = self._pool[slot]
+        with _may_outlast(producer):
+            producer.abort()
         failpoints.hit("after_abort")
 
     def close(self) -> None:

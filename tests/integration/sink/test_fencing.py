@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress
-from twofold.errors import Fenced, MissingGround, RunEnded, TwofoldError, Unreachable
+from twofold.errors import Fenced, MissingGround, Outlasted, RunEnded, TwofoldError, Unreachable
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.publisher import Publisher
 from twofold_avro.records import Prepared
@@ -146,6 +146,22 @@ def test_a_transaction_that_the_broker_timed_out_ends_the_run_and_is_gone(ground
     with pytest.raises((Fenced, RunEnded)):
         publisher.commit_main(commit(1), progress(1))
     assert ground.take_over().recovered.progress is None
+    assert ground.committed() == ["bystander"]
+
+
+def test_prepared_ones_that_the_broker_timed_out_ask_for_more_time(ground: Ground) -> None:
+    """The run would open them again in the same way, and again, until their outcomes come."""
+    ground.options["transaction_timeout_ms"] = 1000
+    publisher = ground.take_over().publisher
+    publisher.open(0, [ground.rows("aborted")])
+    publisher.open(1, [ground.rows("committed")])
+    ground.options["transaction_timeout_ms"] = 60_000
+    ground.bystander().commit()
+    eventually(lambda: ground.committed() == ["bystander"], within_s=60)
+    with pytest.raises(Outlasted, match="four times as long"):
+        publisher.abort(0)
+    with pytest.raises(Outlasted, match="four times as long"):
+        publisher.commit_prepared(1, commit(1, "prepared"), progress(1), ledger={})
     assert ground.committed() == ["bystander"]
 
 

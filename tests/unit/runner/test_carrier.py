@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -54,17 +55,24 @@ class Tables:
 
 
 class Publisher:
-    pool = 1
+    """Notes when a prepared transaction was opened."""
+
+    def __init__(self) -> None:
+        self.opened_at = 0.0
+
+    def open(self, slot: int, batches: object) -> None:
+        time.sleep(0.01)
+        self.opened_at = time.monotonic()
 
 
 class Stage:
     """A carrier that nothing is behind, and prepared transactions for it."""
 
     def __init__(self, spool: Spool) -> None:
-        self.spool, self.worker, self.gate = spool, Worker(), Gate()
+        self.spool, self.worker, self.gate, self.publisher = spool, Worker(), Gate(), Publisher()
         self.carrier = Carrier(
             worker=cast("Any", self.worker),
-            publisher=cast("Any", Publisher()),
+            publisher=cast("Any", self.publisher),
             gate=cast("Any", self.gate),
             tables=cast("Any", Tables()),
             origin=ORIGIN,
@@ -130,3 +138,9 @@ def test_what_has_become_large_does_not_wait(stage: Stage, monkeypatch: pytest.M
     assert stage.gate.done == []
     stage.commit(stage.prepare(2, b"b"))
     assert stage.gate.done == [(1, b"a"), (1, b"b")]
+
+
+def test_kafkas_timeout_counts_from_before_the_rows_were_opened(stage: Stage) -> None:
+    before, prepared = time.monotonic(), stage.prepare(1, b"a")
+    stage.carrier.carry(actions.OpenPrepared(prepared, 0), at_us=0)
+    assert before <= stage.carrier.begun(prepared) <= stage.publisher.opened_at - 0.01

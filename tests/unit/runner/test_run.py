@@ -11,8 +11,11 @@ import pytest
 from twofold.bridge import Event, events
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
+from twofold.positions import Lsn, PreparedIdentity
+from twofold.runner import run as module
 from twofold.runner.observer import Silent
 from twofold.runner.run import Run
+from twofold.runner.timers import Timers
 from twofold_avro.errors import MalformedRow
 
 
@@ -42,6 +45,20 @@ def test_no_table_is_registered_by_a_load_while_a_prepared_transaction_is_half_r
     stop.is_set.side_effect = [False, True]
     Run(**parts, state=state, collector=collector, loading=loading, stop=stop)._turns()
     assert loading.turn.called != half_prepared
+
+
+def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's own timeout has counted all the while."""
+    names = "state session collector worker loading doubts limits"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    timers = Timers(open_within_s=0, hold_s=30, idle_s=1000, pool=1, now=100)
+    carrier = MagicMock(begun=lambda _: 100.0)
+    run = Run(**parts, carrier=carrier, timers=timers, stop=threading.Event())
+    monkeypatch.setattr(module, "step", lambda state, _: (state, ()))
+    identity = PreparedIdentity(1, "a")
+    run._take(events.PrepareRead(identity, Lsn(1), Lsn(2), rows=1))
+    run._take(events.PreparedOpened(identity))
+    assert events.ParkDue(identity, "open for 30 s (prepared.hold)") in timers.due(130, drained=True)
 
 
 @pytest.mark.parametrize(
