@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twofold.errors import START_ANEW, MissingGround, Refused, UsageError
+from twofold.errors import START_ANEW, MissingGround, Refused
 from twofold.positions import Lsn, format_lsn
 from twofold.sink.progress import Recovered
 from twofold.source.identity import ServerIdentity, SlotState, TimelineSwitch
+from twofold.source.trouble import other_two_phase
 from twofold_avro.records import Progress
 
 
@@ -34,9 +35,7 @@ def check(
     if not progress.applied_lsn:
         raise MissingGround("twofold init was interrupted before it was through: run twofold init again")
     if slot.two_phase != two_phase:
-        raise UsageError(
-            f"source.two_phase is {str(two_phase).lower()}, but slot {slot.name} was made with {str(slot.two_phase).lower()}, and that cannot be changed: correct the setting, or start anew ({START_ANEW})"
-        )
+        raise other_two_phase(slot.name, wanted=two_phase)
     _check_source(progress, slot, server, prefix)
     _check_timeline(progress, server, history)
     if slot.confirmed_flush > progress.applied_lsn:

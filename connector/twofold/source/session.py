@@ -27,7 +27,7 @@ from twofold.errors import MalformedMessage, MissingGround, RunEnded, TwofoldErr
 from twofold.positions import NO_LSN, Lsn, format_lsn
 from twofold.source.connection import Plain, connect
 from twofold.source.cursor import POSTGRES_EPOCH_US
-from twofold.source.trouble import skipped_publication, start_error, stream_error
+from twofold.source.trouble import other_two_phase, skipped_publication, start_error, stream_error
 
 Streaming: TypeAlias = Literal["off", "on", "parallel"]
 
@@ -95,7 +95,7 @@ class ReplicationSession:
     def open(self, start: Lsn = NO_LSN) -> None:
         """Take the slot and start its stream at the later of `start` and what the slot has confirmed.
 
-        SlotBusy: another client holds it. MissingGround, Refused, Unreachable: each with its remedy.
+        SlotBusy: another client holds it. UsageError, MissingGround, Refused, Unreachable: each with its remedy.
         """
         connection = connect(self._conninfo, self._application_name, replication=True)
         self._connection = connection
@@ -103,6 +103,8 @@ class ReplicationSession:
             options = negotiate(self._options, connection.info.server_version, self._publications)
             self._status_interval_s = _status_interval_s(connection)
             connection.add_notice_handler(self._on_notice)
+            if self._options.two_phase and _decodes_at_commit(connection, self._slot):
+                raise other_two_phase(self._slot, wanted=True)
             self._start(connection, start, options)
         except BaseException:
             self._drop()
@@ -288,6 +290,15 @@ def negotiate(options: SessionOptions, server_version: int, publications: Sequen
     if options.origin is not None:
         said["origin"] = options.origin
     return said
+
+
+def _decodes_at_commit(connection: Plain, slot: str) -> bool:
+    """Is it a slot made without two_phase? START_REPLICATION with it would turn it on, silently and for good."""
+    row = connection.execute(
+        "SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s AND database = current_database() AND NOT two_phase",
+        (slot,),
+    ).fetchone()
+    return row is not None
 
 
 def _status_interval_s(connection: Plain) -> float:

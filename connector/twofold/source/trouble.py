@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from twofold.errors import START_ANEW, MissingGround, Refused, RunEnded, TwofoldError, Unreachable
+from twofold.errors import START_ANEW, MissingGround, Refused, RunEnded, TwofoldError, Unreachable, UsageError
 from twofold.source.connection import SHUTTING_DOWN, connect
 
 
@@ -87,6 +87,13 @@ def missing_publication(words: str) -> Refused:
         at_stake="changes made while there is no publication are not sent, and making it again does not bring them back: "
         "the server decodes each change with the catalog of its own time",
         repair=f"{START_ANEW}; or correct source.publication if it is another",
+    )
+
+
+def other_two_phase(slot: str, *, wanted: bool) -> UsageError:
+    """A slot's two_phase must never be toggled."""
+    return UsageError(
+        f"source.two_phase is {str(wanted).lower()}, but slot {slot} was made with {str(not wanted).lower()}, and that cannot be changed: correct the setting, or start anew ({START_ANEW})"
     )
 
 

@@ -230,6 +230,15 @@ def test_a_setting_that_cannot_hold_is_named(
     refuses(same, words, kind=UsageError)
 
 
+def test_a_slots_two_phase_is_not_turned_on(connector: Maker) -> None:
+    """PostgreSQL would, when the stream begins."""
+    here = connector(source={"two_phase": False})
+    here.configure({"source": {"two_phase": True}})
+    refuses(here, "source.two_phase is true", "was made with false", kind=UsageError)
+    assert here.slot("two_phase") is False
+    init_refuses(here, "made with two_phase off, the configuration says otherwise", kind=MissingGround)
+
+
 def test_rows_of_a_prepared_transaction_that_will_not_come_again(connector: Maker) -> None:
     """As a promoted 17 may do it: the server sends the outcome alone. A load anew mends it, as the message says."""
     here = connector()
