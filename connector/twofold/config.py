@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import ipaddress
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -394,16 +395,18 @@ def load(path: Path | None = None) -> Config:
             raise UsageError(f"configuration file {given} cannot be read: {error.strerror}") from None
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"configuration file {given} is not TOML: {error}") from None
+    lines = [f"  environment {name}: there is no such section" for name in sorted(os.environ) if _is_stray(name)]
     try:
-        return Config(**values)
+        config = Config(**values)
     except SettingsError as error:
         # Of a variable: it names the part and the source, never the value.
         raise UsageError(f"environment TWOFOLD_*: {error}: lists and tables are JSON") from None
     except ValidationError as error:
-        lines = [
+        lines += [
             f"  {'.'.join(str(p) for p in e['loc']) or given}: {e['msg']}"
             for e in error.errors(include_input=False, include_url=False)
         ]
+    if lines:
         raise UsageError(
             "\n".join(
                 [
@@ -411,4 +414,11 @@ def load(path: Path | None = None) -> Config:
                     *lines,
                 ]
             )
-        ) from None
+        )
+    return config
+
+
+def _is_stray(variable: str) -> bool:
+    """A setting of a section that does not exist: pydantic passes over it. A name without two underscores may be for something else (`TWOFOLD_CONFIG`)."""
+    section = re.match("TWOFOLD_(.*?)__", variable, re.IGNORECASE)
+    return section is not None and section[1].lower() not in Config.model_fields

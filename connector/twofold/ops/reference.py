@@ -23,7 +23,8 @@ One TOML file: `twofold -c bank.toml ...`, or `TWOFOLD_CONFIG`, or `twofold.toml
 the file: the setting's path in capitals, joined by two underscores, with `TWOFOLD_` before it (`TWOFOLD_SOURCE__DSN`, `TWOFOLD_PREPARED__HOLD`); lists and tables as JSON
 (`TWOFOLD_SOURCE__TABLES='["public.*"]'`). Without any file the environment alone will do. Times are seconds, sizes are bytes.
 
-`twofold config check` reads it, names mistakes and contacts no server; `twofold config show` prints what holds, with defaults and with secrets masked. A setting that does not exist is a mistake.
+`twofold config check` reads it, names mistakes and contacts no server; `twofold config show` prints what holds, with defaults and with secrets masked. A setting that does not exist is a mistake,
+in the file and as a variable with two underscores.
 
 **Secrets.** Settings marked *secret* are never printed, logged or part of an error. Better than in the file they are kept in a file of their own (`source.password_file`, `kafka.options_file`, `registry.password_file`, `status.token_file`) or in an
 environment variable. None is ever an argument of a command, so the process list shows none.

@@ -102,6 +102,8 @@ def test_a_connection_string_that_libpq_does_not_take_is_told_without_it(
         ("TWOFOLD_SOURCE__PASSWORD_FILE", "/nowhere", "/nowhere"),
         ("TWOFOLD_SOURCE__TABLES", '["accounts"]', "accounts"),
         ("TWOFOLD_KAFKA__REPLICATION", "1", "kafka.min_insync_replicas"),
+        ("TWOFOLD_PREPARD__HOLD", "5", "environment TWOFOLD_PREPARD__HOLD: there is no such section"),
+        ("twofold_prepared__hald", "5", "prepared.hald"),
     ],
 )
 def test_config_check_names_what_would_break_a_promise_and_what_cannot_be_read(
@@ -115,6 +117,12 @@ def test_config_check_names_what_would_break_a_promise_and_what_cannot_be_read(
     assert isinstance(shown.exception, UsageError)
     assert words in str(shown.exception)
     assert "hunter2" not in str(shown.exception)
+
+
+def test_variables_that_are_no_settings_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TWOFOLD_CACHE", "TWOFOLD_PORT_8787_TCP", "OTHER__HOLD"):
+        monkeypatch.setenv(name, "x")
+    assert load(DOCS / "twofold.toml").prepared.hold == 30
 
 
 def test_secrets_may_be_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
