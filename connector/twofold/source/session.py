@@ -1,6 +1,6 @@
 """The replication session: reads a slot's stream and reports positions back, over libpq's COPY BOTH.
 
-One thread opens, reads, reports, tends and closes; none of the calls may overlap, and only `read` waits (at most `wait_s`). Nothing is
+One thread reads, reports, tends and closes; another may have opened it. None of the calls may overlap, and but for `open` only `read` waits (at most `wait_s`). Nothing is
 buffered here but what libpq has received, and all of that comes again after a kill: the server moves the slot only to what was reported.
 
 `read` is hot: a row costs one call into libpq and one tuple. What PostgreSQL must be told in time (it ends a client that is silent for
