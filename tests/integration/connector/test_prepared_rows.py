@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 import urllib.request
 from collections.abc import Callable
@@ -52,6 +53,20 @@ def test_rows_are_in_kafka_at_prepare_and_visible_at_commit_prepared(connector: 
     topics = here.check()
     assert [s for s in topics.rows if gid_of(s) == "g2"] == []
     assert [c.value["kind"] for c in topics.commits] == ["prepared", "batch"]
+
+
+def test_one_that_took_long_to_open_is_parked_before_kafka_gives_it_up(connector: Maker) -> None:
+    """As a large one does. Kafka's timeout counts from its beginning: were it given up there, the run would end, and open it again."""
+    here = connector(kafka={"transaction_timeout": 4.0}, prepared={"hold": 3.0})
+    run = here.start("after_open=stop")
+    here.prepare("large", insert(1))
+    wait_until(lambda: run.asleep)
+    time.sleep(2.5)
+    run.signal(signal.SIGCONT)
+    wait_until(lambda: in_ledger(here, "large") == "parked")
+    assert "the run has ended" not in run.said()
+    here.sql("COMMIT PREPARED 'large'")
+    assert ids(list(here.check().rows)) == [0, 1]
 
 
 def test_one_that_is_held_too_long_is_parked_and_others_go_on(connector: Maker) -> None:
