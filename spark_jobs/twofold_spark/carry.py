@@ -19,7 +19,10 @@ from pyspark.sql import functions as f
 
 from twofold_spark.errors import TableRefused
 
-OP, UNCHANGED, COPIES, KEY = "_op", "_unchanged", "_copies", "_key"
+OP, UNCHANGED, KEY = "_twofold_op", "_twofold_unchanged", "_twofold_key"
+"""Beside a row's columns, which may have any name; never a table's."""
+COPIES = "_copies"
+"""A keyless table's column: how often the row is there."""
 KEY_TEXT = "_key_"
 """Before a key column's name: the text that the message key has of it."""
 _SENT, _MOVED, _TABLE, _LOST = "sent", "moved", "table", "lost"
@@ -39,7 +42,7 @@ def persisted(frame: DataFrame) -> DataFrame:
 def carried(
     records: DataFrame, key: tuple[str, ...], current: Callable[[], DataFrame | None]
 ) -> tuple[DataFrame, tuple[str, ...], DataFrame]:
-    """The last state of every key with its carried values, and in `_unchanged` the columns that the table keeps.
+    """The last state of every key with its carried values, and in `UNCHANGED` the columns that the table keeps.
 
     Also which columns those are; the frame behind is cached and is the caller's to release.
     """
@@ -67,14 +70,18 @@ def carried(
 
 def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> DataFrame:
     """Every record with, per column, what its value then was: sent, moved here from another key, or null: the table's."""
-    place = (f.col("transaction.id").alias("tx"), f.col("source.lsn").alias("lsn"))
+    place = f.struct(f.col("transaction.id").alias("tx"), f.col("source.lsn").alias("lsn")).alias("at")
+
+    def known_by(image: str, name: str) -> Column:
+        return f.struct(place, f.struct(*(f.col(image)[k].alias(k) for k in key)).alias("key")).alias(name)
+
     image = f.when(f.col("op") == "d", f.col("before")).otherwise(f.col("after"))
     events = records.withColumn("image", image).select(
         f.col("key").alias(KEY),
         f.col("offset").alias("_offset"),
         f.col("op").alias(OP),
-        f.struct(*place, *(f.col("image")[k].alias(k) for k in key)).alias("_this"),
-        f.struct(*place, *(f.col("before")[k].alias(k) for k in key)).alias("_past"),
+        known_by("image", "_this"),
+        known_by("before", "_past"),
         "image",
         "unchanged",
     )
@@ -158,14 +165,14 @@ def _looked_up(
     if table is not None and column in table.columns:
         speechless = f.lit(False)
         for k in key:
-            speechless |= f.col(f"{state}.past.{k}").isNull()
+            speechless |= f.col(f"{state}.past.key.{k}").isNull()
         if not rows.where(wanted & speechless).isEmpty():
             raise TableRefused(
                 f"a row whose key had a special value got another key, and {column} was not sent again",
                 at_stake="that column's value",
                 repair="reload the table: `twofold backfill start`",
             )
-        old = [f.col(f"{state}.past.{k}") == f.col(f"_old_{k}") for k in key]
+        old = [f.col(f"{state}.past.key.{k}") == f.col(f"_old_{k}") for k in key]
         values = table.select(*(f.col(k).alias(f"_old_{k}") for k in key), f.col(column).alias("_value"))
         rows = rows.join(values, [wanted, *old], "left")
         found = f.col("_value")

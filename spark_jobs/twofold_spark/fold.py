@@ -4,13 +4,14 @@ Of one key the order of offsets is the order of commits (the connector's promise
 so the last offset wins; one aggregation does it, and counts on the way what each partition held. MERGE is never given
 two rows of one key: it would refuse them on update and insert both in silence when they are new.
 
-A folded row: the key's columns and all others, `_op` (`d` or anything else), `_unchanged` (columns whose TOASTed value
+A folded row: the key's columns and all others, `OP` (`d` or anything else), `UNCHANGED` (columns whose TOASTed value
 PostgreSQL did not send: what the table has stays). A truncate empties its partition: what came before it is dropped
 here, and the sink replaces the table instead of merging.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -39,7 +40,7 @@ class Folded:
     """Records that cannot be decoded, or whose schema id is not known (yet)."""
     truncated: bool
     unchanged: tuple[str, ...]
-    """Columns that `_unchanged` has of any row."""
+    """Columns that `UNCHANGED` has of any row."""
     bytes: int
     cached: tuple[DataFrame, ...]
     nameless: bool = False
@@ -87,9 +88,10 @@ def fold_multiset(raw: DataFrame, subject: Subject) -> Folded:
         .collect()
     )
     truncates = {row["partition"]: row["truncate"] for row in found if row["truncate"] is not None}
-    columns = cast("StructType", records.schema["after"].dataType)
+    row = cast("StructType", records.schema["after"].dataType)
+    columns = _columns(subject, row, StructField(COPIES, LongType()))
     gone = f.when(f.col("op").isin("u", "d"), f.struct(f.lit(-1).alias("n"), f.col("before").alias("image")))
-    came = f.when(f.col("op") != "d", f.struct(f.lit(1).alias("n"), whole_after(columns).alias("image")))
+    came = f.when(f.col("op") != "d", f.struct(f.lit(1).alias("n"), whole_after(row).alias("image")))
     rows = (
         alive(records, truncates)
         .select(f.explode(f.array_compact(f.array(gone, came))).alias("x"))
@@ -100,7 +102,7 @@ def fold_multiset(raw: DataFrame, subject: Subject) -> Folded:
     )
     return Folded(
         rows=rows,
-        columns=StructType([*columns.fields, StructField(COPIES, LongType())]),
+        columns=columns,
         counts={row["partition"]: row["n"] for row in found},
         unreadable=sum(row["unreadable"] for row in found),
         truncated=bool(truncates),
@@ -157,8 +159,8 @@ def fold(
     )
     truncates = {row["partition"]: row["truncate"] for row in found if row["truncate"] is not None}
     row = cast("StructType", cached.schema["image"].dataType)
-    texts = [name for name in key if name not in row.names]
-    columns = StructType([*row.fields, *(StructField(name, StringType()) for name in texts)])
+    texts = [name for name, field in zip(key, keys.latest["fields"], strict=True) if name != field["name"]]
+    columns = _columns(subject, row, *(StructField(name, StringType()) for name in texts))
     more: tuple[DataFrame, ...] = ()
     unchanged: tuple[str, ...] = ()
     nameless = any(row["nameless"] for row in found)
@@ -182,6 +184,21 @@ def fold(
         cached=(cached, *more),
         nameless=nameless,
     )
+
+
+def _columns(subject: Subject, row: StructType, *own: StructField) -> StructType:
+    """The table's: the row's, and those that are the mirror's own."""
+    columns = StructType([*row.fields, *own])
+    counts = Counter(name.lower() for name in (*columns.names, OP, UNCHANGED, KEY))
+    if twice := sorted(name for name, count in counts.items() if count > 1):
+        raise TableRefused(
+            f"{subject.name} has columns that would be there twice in the mirror's table: {', '.join(twice)}. Case makes no "
+            f"difference there, and `{COPIES}` of a table without a key and `{KEY_TEXT}<column of the key>` are its own",
+            at_stake="the values of one of the two",
+            repair=f"give the table a primary key if it is `{COPIES}`, else rename the column and delete that subject, whose "
+            "versions have it, and start connector and mirror again; then `twofold backfill start`",
+        )
+    return columns
 
 
 def _last(raw: DataFrame, subject: Subject, *, every: bool) -> DataFrame:

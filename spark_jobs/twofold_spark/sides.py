@@ -109,7 +109,7 @@ class Sides:
 
     def _mirror(self) -> DataFrame:
         mirror = read_cut(self._spark, reader=self._reader)[self._table]
-        if COPIES not in mirror.columns:
+        if COPIES not in mirror.columns or self._reader.key_of(self._table):
             return mirror
         return mirror.withColumn(COPIES, f.explode(f.sequence(f.lit(1), f.col(COPIES)))).drop(COPIES)
 

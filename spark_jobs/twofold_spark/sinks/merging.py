@@ -1,6 +1,6 @@
 """MERGE of folded rows, in Spark's words and in PostgreSQL's. Pure.
 
-A folded row has the table's columns, `_op` (`d`, or anything else for a row that is there now) and `_unchanged`, the
+A folded row has the table's columns, `OP` (`d`, or anything else for a row that is there now) and `UNCHANGED`, the
 columns whose value the table keeps. Only columns of which some row of the batch says so are asked for of the table: what
 is not asked for is not read. A keyless table is a multiset: a row is itself its key, and `_copies` says by how
 many it grows or shrinks.
@@ -26,7 +26,7 @@ _LACKING = "twofold: more copies taken away than there are"
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an engine writes a name, asks whether `_unchanged` holds a column's, and refuses fewer copies than none."""
+    """How an engine writes a name, asks whether `UNCHANGED` holds a column's, and refuses fewer copies than none."""
 
     quote: Callable[[str], str]
     unchanged: Callable[[str], str]

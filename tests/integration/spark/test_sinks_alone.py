@@ -39,8 +39,10 @@ class _Job:
         return [self.sink.applied(table) for table in tables]
 
     def merge(self, table: Table, sequence: int, *, replace: bool = False) -> None:
-        rows = self.spark.sql("SELECT 1 AS a, 1L AS _copies, 'u' AS _op, CAST(array() AS array<string>) AS _unchanged")
-        self.sink.prepare(table, rows.drop("_op", "_unchanged").schema)
+        rows = self.spark.sql(
+            "SELECT 1 AS a, 1L AS _copies, 'u' AS _twofold_op, CAST(array() AS array<string>) AS _twofold_unchanged"
+        )
+        self.sink.prepare(table, rows.drop("_twofold_op", "_twofold_unchanged").schema)
         self.sink.merge(table, rows, replace=replace, unchanged=(), sequence=sequence)
 
     def publish(self, sequence: int, *tables: Table) -> None:

@@ -15,9 +15,9 @@ def test_names_and_unchanged_columns_are_written_as_each_engine_has_them() -> No
     spark = merge("c.`s`.`t`", "v", ["id"], ["id", "it's", "b"], unchanged=["it's"], among="t.`id` IN (1)")
     assert "ON t.`id` = s.`id` AND t.`id` IN (1) WHEN" in spark
     assert "`b` = s.`b`" in spark
-    assert "`it's` = CASE WHEN array_contains(s._unchanged, 'it\\'s') THEN t.`it's` ELSE s.`it's` END" in spark
+    assert "`it's` = CASE WHEN array_contains(s._twofold_unchanged, 'it\\'s') THEN t.`it's` ELSE s.`it's` END" in spark
     postgres = merge('"s"."t"', "v", ["id"], ["id", "it's"], unchanged=["it's"], dialect=POSTGRES)
-    assert """"it's" = CASE WHEN 'it''s' = ANY (s._unchanged) THEN t."it's" ELSE s."it's" END""" in postgres
+    assert """"it's" = CASE WHEN 'it''s' = ANY (s._twofold_unchanged) THEN t."it's" ELSE s."it's" END""" in postgres
 
 
 def test_a_keyless_row_is_its_own_key() -> None:

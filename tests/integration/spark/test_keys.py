@@ -1,0 +1,54 @@
+"""What a row is known by in the mirror, and the names of its columns: any, but those that are the mirror's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fix_spark import KEPT_SHORT, Lake
+from spark_writer import table
+from twofold_spark.errors import TableRefused
+
+
+@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
+def test_columns_of_a_table_with_a_key_may_have_any_name(kept: Lake) -> None:
+    w = kept.writer
+    columns = {"lsn": "int8", "_key": "text", "_op": "text", "_unchanged": "text", "_copies": "int8", "body": "text"}
+    t = w.table(table("t", columns, key=("lsn",)))
+
+    def row(i: int) -> dict[str, Any]:
+        return {"lsn": i, "_key": f"k{i}", "_op": "d", "_unchanged": "body", "_copies": 3, "body": f"b{i}"}
+
+    with w.commit() as tx:
+        for i in range(4):
+            tx.upsert(t, row(i))
+    kept.mirror()
+    kept.assert_equal()
+    with w.commit() as tx:
+        tx.upsert(t, {**row(0), "_key": "other"}, unchanged=("body",))
+        tx.rekey(t, 1, row(10), unchanged=("body",))
+        tx.delete(t, 2)
+    kept.mirror()
+    kept.assert_equal()
+
+
+def test_a_table_that_would_have_a_column_twice_is_refused_alone(lake: Lake) -> None:
+    """One is the source's and one the mirror's own, or they differ in case."""
+    w = lake.writer
+    keyless = w.table(table("keyless", {"a": "int4", "_copies": "int4"}, key=()), partitions=1)
+    dated = w.table(table("dated", {"day": "date", "_key_day": "text"}, key=("day",)), partitions=1)
+    cased = w.table(table("cased", {"id": "int8", "a": "int4", "A": "int4"}), partitions=1)
+    fine = w.table(table("fine", {"id": "int8", "v": "text"}), partitions=1)
+    with w.commit() as tx:
+        tx.keyless(keyless, "c", after={"a": 1, "_copies": 1})
+        tx._record(dated, "c", {"day": "infinity"}, None, {"day": None, "_key_day": "mine"}, w.lsn())
+        tx.upsert(cased, {"id": 1, "a": 1, "A": 2})
+        tx.upsert(fine, {"id": 1, "v": "v"})
+    with pytest.raises(TableRefused, match=r"twice in the mirror's table.*\n.*\n.*`twofold backfill start`"):
+        lake.mirror()
+    said: list[str] = []
+    lake.mirror(on_table_error="go-on", warn=said.append)
+    assert lake.cut().cut.stopped == ("public.cased", "public.dated", "public.keyless")
+    assert len([line for line in said if "twice in the mirror's table" in line]) == 3
+    assert lake.rows(fine) == w.model[fine]
