@@ -1,8 +1,8 @@
 """The schema registry, read only, with the standard library: which schemas a topic's records were written with.
 
 Who asks is said by the environment, by the connector's names for it: TWOFOLD_REGISTRY__USERNAME and __PASSWORD, or __TOKEN, and __CA_FILE.
-Asked once per version and then remembered for the life of the process: a registry that is away does not stop a mirror
-whose schemas are known. One that meets a new schema id waits for it, and then ends with a message that says so.
+Asked once and then remembered for the life of the process: a registry that is away does not stop a mirror whose schemas
+are known. One that meets a new schema id waits for it, and then ends with a message that says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAUSE_S, _PAUSE_S_MAX = 0.1, 3.0
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """All versions of one subject that are known, oldest first."""
+    """All versions of one subject that are known, oldest first: those that were deleted since, before those that are there."""
 
     name: str
     versions: tuple[tuple[int, Avro], ...]
@@ -66,15 +66,18 @@ class Registry:
         return known or self.refreshed(name)
 
     def refreshed(self, name: str) -> Subject | None:
-        """The subject with every version that the registry has now."""
+        """The subject with every version that the registry has now.
+
+        By their ids: a subject that was deleted and made anew counts its versions from one again, or on from the deleted ones.
+        """
         numbers = self._get(f"/subjects/{urllib.parse.quote(name, safe='')}/versions")
         if numbers is None:
             return None
         with self._lock:
             known = self._subjects.get(name)
-        had = known.versions if known else ()
-        new = [self._version(name, number) for number in sorted(cast("list[int]", numbers))[len(had) :]]
-        subject = Subject(name, (*had, *new))
+        there = dict(self._version(name, number) for number in sorted(cast("list[int]", numbers)))
+        gone = [version for version in (known.versions if known else ()) if version[0] not in there]
+        subject = Subject(name, (*gone, *there.items()))
         with self._lock:
             self._subjects[name] = subject
         return subject

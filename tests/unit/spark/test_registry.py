@@ -1,0 +1,47 @@
+"""What a job that runs knows of the registry's subjects, which may be deleted, made anew, or come later."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from twofold_spark.registry import Registry
+
+
+class _Registry(Registry):
+    """Answers from here."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:9")
+        self.there: dict[str, dict[int, tuple[int, Any]]] = {}
+        self.asked = 0
+
+    def _get(self, path: str) -> Any:
+        self.asked += 1
+        _, _, subject, _, *number = path.split("/")
+        versions = self.there.get(subject)
+        if versions is None or not number:
+            return versions and list(versions)
+        identifier, schema = versions[int(number[0])]
+        return {"id": identifier, "schema": json.dumps(schema)}
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_subject_that_was_deleted_and_made_anew_is_learned(number: int) -> None:
+    registry = _Registry()
+    int_, long, string = ({"type": name} for name in ("int", "long", "string"))
+    registry.there["s"] = {1: (1, int_), 2: (2, long)}
+    known = registry.subject("s")
+    assert known is not None
+    assert known.ids == {1, 2}
+    registry.there["s"] = {number: (7, string)}
+    found = registry.refreshed("s")
+    assert found is not None
+    assert found.versions == ((1, int_), (2, long), (7, string)), "older records may be there yet"
+    registry.there["s"] = {number: (7, string), number + 1: (1, int_)}
+    found = registry.refreshed("s")
+    assert found is not None
+    assert found.ids == {1, 2, 7}
+    assert found.latest == int_
