@@ -44,11 +44,16 @@ class Merger:
         self._prefix = prefix
         self._unreadable = unreadable
         self._quarantining = threading.Lock()
+        self._keys: dict[str, Subject | None] = {}
+        """Of each topic that was met, as it was then or at its last reload: a key does not change in between."""
 
-    def table(self, topic: str) -> Table:
+    def table(self, topic: str, *, reloaded: bool) -> Table:
         """The table that a topic is of."""
+        if reloaded or topic not in self._keys:
+            self._registry.refreshed(f"{topic}-value")
+            self._keys[topic] = self._registry.refreshed(f"{topic}-key")
         envelope = self._subject(topic, refresh=False).latest
-        keys = self._registry.subject(f"{topic}-key")
+        keys = self._keys[topic]
         return Table(
             topic, *names_of(topic, self._prefix, envelope), key=decode.merge_key(keys.latest, envelope) if keys else ()
         )
@@ -108,7 +113,7 @@ class Merger:
 
     def _fold(self, raw: DataFrame, sink: Sink, table: Table, *, refresh: bool, carries: bool) -> Folded:
         subject = self._subject(table.topic, refresh=refresh)
-        keys = self._registry.subject(f"{table.topic}-key")
+        keys = self._keys[table.topic]
         if keys is None:
             return fold_multiset(raw, subject)
 

@@ -156,7 +156,8 @@ class Mirror:
         last = bite[-1]
         topics = by_topic(bite)
         topics.pop(f"{self._prefix}.messages", None)
-        ranges = {self._merger.table(topic): stretches for topic, stretches in topics.items()}
+        reloaded = {stretch.topic for commit in bite if commit.reload for stretch in commit.ranges}
+        ranges = {self._merger.table(t, reloaded=t in reloaded): stretches for t, stretches in topics.items()}
         since = {table: sink.applied(table) for table in ranges}
         stopped = self._stopped(since)
         work = {}

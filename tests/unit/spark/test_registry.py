@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
+from spark_writer import table
+from twofold_avro import schemas
+from twofold_spark.kafka import Kafka
+from twofold_spark.merge import Merger
 from twofold_spark.registry import Registry
+
+TOPIC = "shop.public.t"
+SHAPE = table("t", {"id": "int8", "region": "text"})
 
 
 class _Registry(Registry):
@@ -28,9 +35,15 @@ class _Registry(Registry):
         return {"id": identifier, "schema": json.dumps(schema)}
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_subject_that_was_deleted_and_made_anew_is_learned(number: int) -> None:
+@pytest.fixture
+def registry() -> _Registry:
     registry = _Registry()
+    registry.there[f"{TOPIC}-value"] = {1: (11, schemas.envelope_schema(SHAPE, "shop"))}
+    return registry
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_subject_that_was_deleted_and_made_anew_is_learned(registry: _Registry, number: int) -> None:
     int_, long, string = ({"type": name} for name in ("int", "long", "string"))
     registry.there["s"] = {1: (1, int_), 2: (2, long)}
     known = registry.subject("s")
@@ -45,3 +58,25 @@ def test_a_subject_that_was_deleted_and_made_anew_is_learned(number: int) -> Non
     assert found is not None
     assert found.ids == {1, 2, 7}
     assert found.latest == int_
+
+
+def test_a_key_is_asked_for_once_and_at_a_reload(registry: _Registry) -> None:
+    merger = Merger(Kafka("nowhere:1"), registry, "shop", "stop")
+
+    def key(*, reloaded: bool = False) -> tuple[str, ...]:
+        return merger.table(TOPIC, reloaded=reloaded).key
+
+    assert key() == ()
+    asked = registry.asked
+    assert key() == ()
+    assert registry.asked == asked, "that there is none is known as well"
+
+    registry.there[f"{TOPIC}-key"] = {1: (12, schemas.key_schema(SHAPE, "shop"))}
+    assert key() == ()
+    assert key(reloaded=True) == key() == ("id",)
+    both = table("t", {"id": "int8", "region": "text"}, key=("id", "region"))
+    registry.there[f"{TOPIC}-key"][2] = (13, schemas.key_schema(both, "shop"))
+    assert key() == ("id",)
+    assert key(reloaded=True) == key() == ("id", "region")
+    del registry.there[f"{TOPIC}-key"]
+    assert key(reloaded=True) == key() == ()
