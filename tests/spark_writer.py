@@ -343,14 +343,26 @@ class Writer:
         for future in self._admin.create_topics([NewTopic(topic, partitions, self._replication)]).values():
             future.result(30)
 
+    def take_any(self, subject: str) -> None:
+        """The registry refuses no new version of the subject."""
+        self._ask("PUT", f"config/{subject}", {"compatibility": "NONE"})
+
+    def delete_subject(self, subject: str) -> None:
+        self._ask("DELETE", f"subjects/{subject}")
+
     def _register(self, subject: str, schema: Any) -> int:
+        answer = self._ask("POST", f"subjects/{subject}/versions", {"schema": schemas.canonical(schema)})
+        return int(answer["id"])
+
+    def _ask(self, method: str, path: str, body: Row | None = None) -> Any:
         request = urllib.request.Request(
-            f"{self.registry}/subjects/{subject}/versions",
-            data=json.dumps({"schema": schemas.canonical(schema)}).encode(),
+            f"{self.registry}/{path}",
+            data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
+            method=method,
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
-            return int(json.load(answer)["id"])
+            return json.load(answer)
 
 
 def _encoded(codec: Any, identifier: int, value: Any) -> bytes:

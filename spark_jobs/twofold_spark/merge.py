@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from twofold_spark import decode, kafka, quarantine
 from twofold_spark.commits import Range
-from twofold_spark.errors import MissingGround, TableRefused
+from twofold_spark.errors import TableRefused
 from twofold_spark.fold import Folded, fold, fold_multiset
 from twofold_spark.kafka import Kafka
 from twofold_spark.registry import Registry, Subject
@@ -52,11 +52,13 @@ class Merger:
         if reloaded or topic not in self._keys:
             self._registry.refreshed(f"{topic}-value")
             self._keys[topic] = self._registry.refreshed(f"{topic}-key")
-        envelope = self._subject(topic, refresh=False).latest
-        keys = self._keys[topic]
-        return Table(
-            topic, *names_of(topic, self._prefix, envelope), key=decode.merge_key(keys.latest, envelope) if keys else ()
-        )
+        subject, keys = self._registry.subject(f"{topic}-value"), self._keys[topic]
+        if subject is None:
+            # Refused when it is merged, and asked for again.
+            del self._keys[topic]
+            return Table(topic, *names_of(topic, self._prefix, None), key=())
+        key = decode.merge_key(keys.latest, subject.latest) if keys else ()
+        return Table(topic, *names_of(topic, self._prefix, subject.latest), key)
 
     def merge(
         self, spark: SparkSession, sink: Sink, table: Table, ranges: list[Range], sequence: int, *, from_truncate: bool
@@ -98,7 +100,7 @@ class Merger:
             folded.release()
             folded = self._fold(raw, sink, table, refresh=True, carries=carries)
         if folded.unreadable:
-            records = quarantine.unreadable(raw, self._subject(table.topic, refresh=False), table.topic)
+            records = quarantine.unreadable(raw, self._subject(table, refresh=False), table.topic)
             with self._quarantining:  # the first of them makes the table
                 sink.quarantine(records)
         if folded.unreadable and self._unreadable == "stop":
@@ -112,7 +114,7 @@ class Merger:
         return folded
 
     def _fold(self, raw: DataFrame, sink: Sink, table: Table, *, refresh: bool, carries: bool) -> Folded:
-        subject = self._subject(table.topic, refresh=refresh)
+        subject = self._subject(table, refresh=refresh)
         keys = self._keys[table.topic]
         if keys is None:
             return fold_multiset(raw, subject)
@@ -124,11 +126,15 @@ class Merger:
 
         return fold(raw, subject, keys, table.key, current if carries else lambda _: None, every=refresh)
 
-    def _subject(self, topic: str, *, refresh: bool) -> Subject:
-        name = f"{topic}-value"
+    def _subject(self, table: Table, *, refresh: bool) -> Subject:
+        name = f"{table.topic}-value"
         subject = self._registry.refreshed(name) if refresh else self._registry.subject(name)
-        if subject is None:
-            raise MissingGround(f"the registry has no subject {name}: is it the connector's registry?")
+        if subject is None or table.topic not in self._keys:
+            raise TableRefused(
+                f"the registry has no subject {name}: is it the connector's registry?",
+                at_stake="its changes, which cannot be read",
+                repair=f"if it was deleted, start the connector again, which registers it; then `twofold backfill start {table}`",
+            )
         return subject
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 
+from twofold_spark.errors import MissingGround
 from twofold_spark.registry import Avro
 
 _DIGEST = r"-[0-9a-f]{32}"
 _LONGEST = 249
 
 
-def names_of(topic: str, prefix: str, envelope: Avro) -> tuple[str, str]:
+def names_of(topic: str, prefix: str, envelope: Avro | None) -> tuple[str, str]:
     """Schema and table, escaped as the contract escapes them; `postgres_name` is the inverse."""
     if len(topic) == _LONGEST and re.search(f"{_DIGEST}$", topic):
+        if envelope is None:
+            raise MissingGround(f"the registry has no subject {topic}-value, which alone has the table's name")
         _, schema, name = envelope["namespace"].rsplit(".", 2)
     else:
         schema, _, name = topic.removeprefix(f"{prefix}.").partition(".")

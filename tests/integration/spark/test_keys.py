@@ -1,14 +1,24 @@
-"""What a row is known by in the mirror, and the names of its columns: any, but those that are the mirror's own."""
+"""What a row is known by in the mirror, and the names of its columns: keys that change with a reload, names that are the mirror's own."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from fix_spark import KEPT_SHORT, Lake
-from spark_writer import table
+from spark_writer import Row, table
 from twofold_spark.errors import TableRefused
+
+
+def _reload(kept: Lake, name: str, rows: Iterable[Row]) -> None:
+    """As the connector does it: a truncate, then what there is."""
+    with kept.writer.commit(kind="reload") as tx:
+        tx.truncate(name)
+    with kept.writer.commit(kind="backfill") as tx:
+        for row in rows:
+            tx.upsert(name, row, op="r")
 
 
 @pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
@@ -52,3 +62,30 @@ def test_a_table_that_would_have_a_column_twice_is_refused_alone(lake: Lake) -> 
     assert lake.cut().cut.stopped == ("public.cased", "public.dated", "public.keyless")
     assert len([line for line in said if "twice in the mirror's table" in line]) == 3
     assert lake.rows(fine) == w.model[fine]
+
+
+def test_a_table_whose_subject_is_not_in_the_registry_is_stopped_alone(lake: Lake) -> None:
+    w = lake.writer
+    shape = table("t", {"id": "int8", "v": "text"})
+    t, other = (w.table(s, partitions=1) for s in (shape, table("other", {"id": "int8", "v": "text"})))
+
+    def both(i: int) -> None:
+        with w.commit() as tx:
+            for name in (t, other):
+                tx.upsert(name, {"id": i, "v": "v"})
+
+    both(1)
+    w.delete_subject(f"{w.topics[t].name}-value")
+    with pytest.raises(TableRefused, match=r"-value.*\n.*\n.*`twofold backfill start public\.t`"):
+        lake.mirror()
+    said: list[str] = []
+    lake.mirror(on_table_error="go-on", warn=said.append)
+    both(2)
+    lake.mirror(on_table_error="go-on", warn=said.append)
+    assert lake.cut().cut.stopped == ("public.t",)
+    assert lake.rows(other) == w.model[other]
+    w.table(shape)
+    _reload(lake, t, list(w.model[t].values()))
+    lake.mirror(warn=said.append)
+    assert lake.cut().cut.stopped == ()
+    lake.assert_equal()
