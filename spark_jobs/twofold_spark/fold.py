@@ -52,8 +52,7 @@ class Folded:
             raise TableRefused(
                 f"{table.topic} has rows without a key, and the registry has a key for them, the subject {table.topic}-key",
                 at_stake="all of these rows but one",
-                repair=f"if {table} has no primary key any more, delete that subject and drop the mirror's table; then "
-                f"`twofold backfill start {table}`",
+                repair=f"if {table} has no primary key any more, delete that subject; then `twofold backfill start {table}`",
             )
 
     def release(self) -> None:

@@ -49,10 +49,7 @@ class Sides:
         by_name = {postgres_name(escaped): escaped for escaped in types}
         pairs = [Pair(c, by_name.get(c.name, c.name), types.get(by_name.get(c.name, c.name))) for c in columns]
         self._pairs = pairs
-        of_mirror = {pair.mirror: pair for pair in pairs}
-        # What a row is known by, and its text names it; a keyless table's row is its own key.
-        self.key = [of_mirror.get(k) or _text_of(of_mirror[k.removeprefix(KEY_TEXT)], k) for k in reader.key_of(table)]
-        self.key = self.key or pairs
+        self.key = _known_by(reader.key_of(table), pairs)
         self.buckets = buckets_for(int(source.value(f"SELECT count(*) FROM {self._from}")))
 
     def unsaid(self) -> dict[str, int]:
@@ -114,9 +111,14 @@ class Sides:
         return mirror.withColumn(COPIES, f.explode(f.sequence(f.lit(1), f.col(COPIES)))).drop(COPIES)
 
 
-def _text_of(pair: Pair, mirror: str) -> Pair:
-    """A key column by the text that the message key has of it."""
-    return Pair(pair.source, mirror, StringType())
+def _known_by(key: Sequence[str], pairs: Sequence[Pair]) -> Sequence[Pair]:
+    """What a row is known by, and its text names it: of a keyless table, and where the source has no longer the mirror's key, the whole row."""
+    of_mirror = {pair.mirror: pair for pair in pairs}
+    # A key's column itself, or the text that the message key has of it.
+    texts = {KEY_TEXT + pair.mirror: Pair(pair.source, KEY_TEXT + pair.mirror, StringType()) for pair in pairs}
+    found = [of_mirror.get(name) or texts.get(name) for name in key]
+    known = [pair for pair in found if pair is not None]
+    return known if key and len(known) == len(key) else pairs
 
 
 def _by_key(rows: Iterable[Sequence[str]]) -> dict[str, str]:

@@ -30,6 +30,7 @@ _TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databric
 _LEAST_HOURS = 168
 """Delta refuses to remove files that are younger."""
 _CUTS, _QUARANTINE = "twofold.cuts", "twofold.quarantine"
+_KEY = "twofold.key"
 _SPOILED = "twofold.spoiled"
 """The property of a table that two jobs have merged into at once."""
 _PROPERTIES = {
@@ -65,7 +66,7 @@ class DeltaSink:
     def prepare(self, table: Table, columns: StructType) -> None:
         name = self._reader.path(str(table))
         if not self._reader.exists(str(table)):
-            properties = {"twofold.topic": table.topic, "twofold.key": ",".join(table.key)}
+            properties = {"twofold.topic": table.topic, _KEY: ",".join(table.key)}
             self._create(str(table), evolution.columns_sql(columns), properties)
         for change in evolution.changes(self._spark.table(name).schema, columns, table=str(table)):
             self._spark.sql(f"ALTER TABLE {name} {change}")
@@ -75,6 +76,10 @@ class DeltaSink:
 
     def merge(self, table: Table, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int) -> None:
         name, spark = self._reader.path(str(table)), rows.sparkSession
+        had = self._reader.key_of(str(table))
+        merging.check_key(table, had, replace=replace)
+        if had != table.key:
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_KEY}' = '{text(','.join(table.key))}')")
         before, known = self._reader.at(str(table))
         if known != (expected := (self._seen[table] or (0, 0))[1]):
             raise Refused(
@@ -183,7 +188,7 @@ class DeltaReader:
         return self._spark.sql(f"SELECT * FROM {self.path(name)} VERSION AS OF {int(version)}")
 
     def key_of(self, name: str) -> tuple[str, ...]:
-        return tuple(key for key in self._property(name, "twofold.key").split(",") if key)
+        return tuple(key for key in self._property(name, _KEY).split(",") if key)
 
     def check_prefix(self, prefix: str) -> None:
         if not self.exists(_CUTS):

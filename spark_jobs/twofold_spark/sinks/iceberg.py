@@ -64,6 +64,7 @@ class IcebergSink:
         self._versions: dict[Table, int | None] = {}
         self._sizes: dict[Table, int] = {}
         self._columns: dict[Table, StructType] = {}
+        self._keys: dict[Table, tuple[str, ...]] = {}
         self._cut: Cut | None = None
 
     def last_cut(self) -> Cut | None:
@@ -88,6 +89,7 @@ class IcebergSink:
             self._sizes[table] = (
                 int(iceberg_tables.summary_value(loaded, "total-records") or 0) if loaded is not None else 0
             )
+            self._keys[table] = iceberg_tables.key_of(loaded) if loaded is not None else table.key
             if loaded is None:
                 self._columns.pop(table, None)
         return applied
@@ -95,7 +97,7 @@ class IcebergSink:
     def prepare(self, table: Table, columns: StructType) -> None:
         if self._columns.get(table) == columns:
             return
-        properties = {**_MERGE_ON_READ, "twofold.topic": table.topic, "twofold.key": ",".join(table.key)}
+        properties = {**_MERGE_ON_READ, "twofold.topic": table.topic, iceberg_tables.KEY: ",".join(table.key)}
         iceberg_tables.prepare(self._spark, self._name(table), columns, label=str(table), properties=properties)
         with self._lock:
             self._columns[table] = columns
@@ -106,6 +108,10 @@ class IcebergSink:
     def merge(self, table: Table, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int) -> None:
         name = self._name(table)
         spark = rows.sparkSession
+        merging.check_key(table, self._keys[table], replace=replace)
+        if self._keys[table] != table.key:
+            key = iceberg_tables.properties_sql({iceberg_tables.KEY: ",".join(table.key)})
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({key})")
         # What is set here is every table's of this batch alike, so merges of several tables may run at once.
         told = {iceberg_tables.SEQUENCE: str(sequence), _SINCE: self._since(), _WRITER: self._writer}
         for key, value in told.items():

@@ -17,6 +17,7 @@ from twofold_spark.sinks import ANY, Asked, Cut, cut_rows, evolution
 from twofold_spark.sinks.merging import text
 
 SEQUENCE = "twofold.sequence"
+KEY = "twofold.key"
 V3 = {
     "format-version": "3",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -58,8 +59,7 @@ class IcebergReader:
         return self._spark.sql(f"SELECT * FROM {self._name(name)} VERSION AS OF {int(version)}")
 
     def key_of(self, name: str) -> tuple[str, ...]:
-        key = load(self._spark, self._name(name)).properties().get("twofold.key") or ""
-        return tuple(column for column in key.split(",") if column)
+        return key_of(load(self._spark, self._name(name)))
 
     def check_prefix(self, prefix: str) -> None:
         if not self._spark.catalog.tableExists(cuts_table(self._catalog)):
@@ -120,6 +120,12 @@ def summary_value(loaded: Any, key: str, *, under: Any | None = None) -> str | N
 def load(spark: SparkSession, name: str) -> Any:
     """Iceberg's own Java table: its metadata, without a Spark job."""
     return spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)  # type: ignore[union-attr]
+
+
+def key_of(loaded: Any) -> tuple[str, ...]:
+    """The columns that a loaded table is merged by."""
+    key = loaded.properties().get(KEY) or ""
+    return tuple(column for column in key.split(",") if column)
 
 
 def current_snapshot(loaded: Any | None) -> int | None:

@@ -103,6 +103,8 @@ class JdbcSink:
                     at_stake="its rows: the batch has only those that changed",
                     repair=f"`twofold backfill start {table}`",
                 )
+            if there and (had := jdbc_tables.key_of(run, str(table))) is not None:
+                merging.check_key(table, had, replace=replace)
             jdbc_tables.alters(table, there, staged)
             if not table.key and run(merging.lacking(name, stage, () if replace else there, list(staged))) is not None:
                 raise merging.lacks(table)
@@ -151,6 +153,7 @@ class JdbcSink:
         if replace:
             # A TRUNCATE would be seen by readers whose snapshot is older: they would find the table empty.
             run(f"DELETE FROM {name}")
+            jdbc_tables.rekey(run, table)
             run(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {stage} WHERE {OP} <> 'd'")
         else:
             run(f"ANALYZE {stage}")

@@ -58,9 +58,7 @@ class JdbcReader:
 
     def key_of(self, name: str) -> tuple[str, ...]:
         with alone(self._spark, self._url) as run:
-            return tuple(
-                json.loads(run(f"SELECT to_json(key) FROM twofold.mirrored WHERE name = {literal(name)}") or "[]")
-            )
+            return key_of(run, name) or ()
 
     def check_prefix(self, prefix: str) -> None:
         with alone(self._spark, self._url) as run:
@@ -73,6 +71,29 @@ class JdbcReader:
                 at_stake="two sources' tables mixed",
                 repair="one database for each prefix",
             )
+
+
+def key_of(run: Run, name: str) -> tuple[str, ...] | None:
+    """The columns that a table (`schema.name`) is merged by; None of one that the mirror did not make."""
+    key = run(f"SELECT to_json(key) FROM twofold.mirrored WHERE name = {literal(name)}")
+    return None if key is None else tuple(json.loads(key))
+
+
+def rekey(run: Run, table: Table) -> None:
+    """Gives a table without rows the key that it has now."""
+    had = key_of(run, str(table)) or ()
+    if had == table.key:
+        return
+    name, quote = name_of(table), merging.POSTGRES.quote
+    constraint = run(f"SELECT conname FROM pg_constraint WHERE conrelid = {literal(name)}::regclass AND contype = 'p'")
+    if constraint is not None:
+        run(f"ALTER TABLE {name} DROP CONSTRAINT {quote(constraint)}")
+    for column in had:  # the constraint that made them so leaves them so
+        run(f"ALTER TABLE {name} ALTER COLUMN {quote(column)} DROP NOT NULL")
+    if table.key:
+        run(f"ALTER TABLE {name} ADD PRIMARY KEY ({', '.join(map(quote, table.key))})")
+    key = ", ".join(map(literal, table.key))
+    run(f"UPDATE twofold.mirrored SET key = ARRAY[{key}]::text[] WHERE name = {literal(str(table))}")
 
 
 def columns_of(run: Run, name: str) -> dict[str, str]:

@@ -120,6 +120,17 @@ def lacks(table: Table) -> TableRefused:
     )
 
 
+def check_key(table: Table, had: tuple[str, ...], *, replace: bool) -> None:
+    """Refuses rows that are known by another key than the table's: that changes when the table begins anew, and only then."""
+    if had != table.key and not replace:
+        was, now = (", ".join(key) or "none" for key in (had, table.key))
+        raise TableRefused(
+            f"{table} has another key in the registry ({now}) than in the mirror ({was}), and comes to it by a reload",
+            at_stake="rows that would stay beside those that replace them",
+            repair=f"`twofold backfill start {table}`",
+        )
+
+
 def _same_row(columns: Collection[str], there: Collection[str], dialect: Dialect) -> str:
     """A column that the table does not have yet is null in all its rows."""
     names = [(c, dialect.quote(c)) for c in columns if c != COPIES]

@@ -64,6 +64,57 @@ def test_a_table_that_would_have_a_column_twice_is_refused_alone(lake: Lake) -> 
     assert lake.rows(fine) == w.model[fine]
 
 
+def test_a_key_that_has_changed_is_the_mirrors_with_the_reload(kept: Lake) -> None:
+    w = kept.writer
+    columns = {"id": "int8", "region": "text", "v": "text"}
+    t, other = (w.table(table(n, columns), partitions=1) for n in ("t", "other"))
+    one, two = ({"id": i, "region": "a", "v": f"v{i}"} for i in (1, 2))
+    for name in (t, other):
+        with w.commit() as tx:
+            tx.upsert(name, one)
+            tx.upsert(name, two)
+    kept.mirror()
+
+    # The mirror is behind: the registry has the new key, and what it reads was written before.
+    with w.commit() as tx:
+        tx.upsert(t, {**one, "v": "before"})
+        tx.upsert(other, {**one, "v": "before"})
+    w.take_any(f"{w.topics[t].name}-value")  # a column of the key is never null
+    w.delete_subject(f"{w.topics[t].name}-key")
+    w.table(table("t", columns, key=("id", "region")))
+    w.model[t] = {}
+    with pytest.raises(TableRefused, match=r"public\.t .*key.*\n.*\n.*`twofold backfill start public\.t`"):
+        kept.mirror()
+    rows = [one, {**one, "region": "b"}, two]
+    _reload(kept, t, rows)
+    kept.mirror(warn=lambda _: None)
+    kept.assert_equal()
+    assert kept.cut().cut.stopped == ()
+    assert kept.reader.key_of("public.t") == ("id", "region")
+    with w.commit() as tx:
+        tx.delete(t, (1, "b"))
+        tx.upsert(t, {**one, "region": "c"})
+    kept.mirror()
+    kept.assert_equal()
+
+    w.table(table("t", {"region": "text", "v": "text"}, key=("region",)))
+    w.model[t] = {}
+    _reload(kept, t, [{"region": r, "v": r} for r in "ab"])
+    kept.mirror(warn=lambda _: None)
+    assert {r: row["v"] for r, row in kept.rows(t).items()} == {"a": "a", "b": "b"}
+
+    w.table(table("t", {"region": "text", "v": "text"}, key=()))
+    w.delete_subject(f"{w.topics[t].name}-key")
+    w.model[t] = {}
+    with w.commit(kind="reload") as tx:
+        tx.truncate(t)
+        for _ in range(2):
+            tx.keyless(t, "r", after={"region": "a", "v": "a"})
+    kept.mirror(warn=lambda _: None)
+    assert [(row["region"], row["_copies"]) for row in kept.table(t).collect()] == [("a", 2)]
+    assert kept.reader.key_of("public.t") == ()
+
+
 def test_a_table_whose_subject_is_not_in_the_registry_is_stopped_alone(lake: Lake) -> None:
     w = lake.writer
     shape = table("t", {"id": "int8", "v": "text"})

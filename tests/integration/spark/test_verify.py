@@ -164,6 +164,35 @@ def test_a_table_that_the_mirror_has_stopped_counts_as_missing(lake: Lake, datab
         )
 
 
+def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, database: str) -> None:
+    """Before the reload that gives the mirror the new key, and after it. A column may have the name that tells a keyless table's copies."""
+    w = lake.writer
+    w._lsn = 2**50
+    columns = {"id": "int8", "region": "text", "_copies": "int8"}
+    t = w.table(table("t", columns), partitions=1)
+    rows = [{"id": i, "region": f"r{i}", "_copies": i} for i in range(3)]
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int8 PRIMARY KEY, region text NOT NULL, _copies int8)")
+        connection.execute("INSERT INTO t SELECT i, 'r' || i, i FROM generate_series(0, 2) i")
+        with w.commit() as tx:
+            for row in rows:
+                tx.upsert(t, row)
+        lake.mirror()
+        assert [str(c) for c in _verify(lake, database)[0]] == ["public.t: 3 rows, equal"]
+        connection.execute("ALTER TABLE t DROP COLUMN id, ADD PRIMARY KEY (region)")
+    assert [str(c) for c in _verify(lake, database)[0]] == ["public.t: 3 rows, equal"]
+    w.take_any(f"{w.topics[t].name}-value")
+    w.delete_subject(f"{w.topics[t].name}-key")
+    w.table(table("t", {"region": "text", "_copies": "int8"}, key=("region",)))
+    with w.commit(kind="reload") as tx:
+        tx.truncate(t)
+        for row in rows:
+            tx.upsert(t, {"region": row["region"], "_copies": row["_copies"]}, op="r")
+    lake.mirror()
+    assert [str(c) for c in _verify(lake, database)[0]] == ["public.t: 3 rows, equal"]
+    assert lake.reader.key_of("public.t") == ("region",)
+
+
 def test_a_publication_that_is_not_there_is_refused(lake: Lake, database: str) -> None:
     source = Source(lake.spark, jdbc_url(database))
     try:
