@@ -12,6 +12,7 @@ offset, joins the insert to its past: the two keys may lie in different partitio
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
@@ -28,26 +29,27 @@ KEY_TEXT = "_key_"
 _SENT, _MOVED, _TABLE, _LOST = "sent", "moved", "table", "lost"
 
 
-def persisted(frame: DataFrame) -> DataFrame:
-    """The frame, cached. Its plan is brought into the form that Spark compares first, before any other thread can see it.
+def persisted(frame: DataFrame, held: ExitStack) -> DataFrame:
+    """The frame, cached until `held` is closed. Its plan is brought into the form that Spark compares first, before any other thread can see it.
 
     Spark compares a new plan with all cached ones, other tables' too, and computes that form at the first comparison. `from_avro`'s
     options are then evaluated by two threads at once, which they do not bear: `DUPLICATED_MAP_KEY`, seen once in some thousand batches.
     """
     query: Any = frame._jdf.queryExecution()
     query.normalized().canonicalized()
+    held.callback(frame.unpersist)
     return frame.persist()
 
 
 def carried(
-    records: DataFrame, key: tuple[str, ...], current: Callable[[], DataFrame | None]
-) -> tuple[DataFrame, tuple[str, ...], DataFrame]:
+    records: DataFrame, key: tuple[str, ...], current: Callable[[], DataFrame | None], held: ExitStack
+) -> tuple[DataFrame, tuple[str, ...]]:
     """The last state of every key with its carried values, and in `UNCHANGED` the columns that the table keeps.
 
-    Also which columns those are; the frame behind is cached and is the caller's to release.
+    Also which columns those are; the frame behind is cached until `held` is closed.
     """
     columns = sorted(row[0] for row in records.select(f.explode("unchanged")).distinct().collect())
-    history = persisted(_history(records, key, columns))
+    history = persisted(_history(records, key, columns), held)
     last = history.groupBy(KEY).agg(
         f.max(f.struct("_offset", *(c for c in history.columns if c != "_offset"))).alias("l")
     )
@@ -65,7 +67,7 @@ def carried(
         f.filter(kept, lambda name: name.isNotNull()).alias(UNCHANGED),
         KEY,
     )
-    return folded, tuple(columns), history
+    return folded, tuple(columns)
 
 
 def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> DataFrame:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import cast
 
@@ -29,7 +30,7 @@ from twofold_spark.sinks import Table
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A topic's batch, folded and cached; `release()` when it is merged."""
+    """A topic's batch, folded; what is cached of it is held until it is merged."""
 
     rows: DataFrame
     columns: StructType
@@ -42,7 +43,6 @@ class Folded:
     unchanged: tuple[str, ...]
     """Columns that `UNCHANGED` has of any row."""
     bytes: int
-    cached: tuple[DataFrame, ...]
     nameless: bool = False
     """Rows without a key where the registry has one: they are folded into one, and must not be merged."""
 
@@ -55,10 +55,6 @@ class Folded:
                 repair=f"if {table} has no primary key any more, delete that subject; then `twofold backfill start {table}`",
             )
 
-    def release(self) -> None:
-        for frame in self.cached:
-            frame.unpersist()
-
 
 def changes(raw: DataFrame, subject: Subject, parts: decode.Parts) -> DataFrame:
     """The records of a topic as columns: where they lie, and the envelope; `unreadable` marks what has none."""
@@ -69,13 +65,13 @@ def changes(raw: DataFrame, subject: Subject, parts: decode.Parts) -> DataFrame:
     )
 
 
-def fold_multiset(raw: DataFrame, subject: Subject) -> Folded:
+def fold_multiset(raw: DataFrame, subject: Subject, held: ExitStack) -> Folded:
     """A keyless table's batch: each distinct row with by how many copies it grows or shrinks, in `_copies`.
 
     Its updates and deletes have the whole old row (REPLICA IDENTITY FULL; without it PostgreSQL refuses them), so a value
     that was not sent again is in `before`.
     """
-    records = persisted(changes(raw, subject, decode.CHANGE))
+    records = persisted(changes(raw, subject, decode.CHANGE), held)
     found = (
         records.groupBy("partition")
         .agg(
@@ -107,7 +103,6 @@ def fold_multiset(raw: DataFrame, subject: Subject) -> Folded:
         truncated=bool(truncates),
         unchanged=(),
         bytes=sum(row["bytes"] or 0 for row in found),
-        cached=(records,),
     )
 
 
@@ -136,6 +131,7 @@ def fold(
     keys: Subject,
     key: tuple[str, ...],
     current: Callable[[StructType], DataFrame | None],
+    held: ExitStack,
     *,
     every: bool,
 ) -> Folded:
@@ -145,9 +141,9 @@ def fold(
     `every` it is, to find the ones that cannot be.
     `key` is what the merge goes by: the row's own columns, or for one that has values which its type cannot say (they
     are null in the row) `_key_<column>`, the text that the message key has of it. `current` gives the table as it is
-    before this batch, with these columns.
+    before this batch, with these columns. What is cached is released with `held`.
     """
-    cached = persisted(_last(raw, subject, every=every))
+    cached = persisted(_last(raw, subject, every=every), held)
     found = (
         cached.groupBy("partition")
         .agg(
@@ -160,14 +156,12 @@ def fold(
     row = cast("StructType", cached.schema["image"].dataType)
     texts = [name for name, field in zip(key, keys.latest["fields"], strict=True) if name != field["name"]]
     columns = _columns(subject, row, *(StructField(name, StringType()) for name in texts))
-    more: tuple[DataFrame, ...] = ()
     unchanged: tuple[str, ...] = ()
     nameless = any(row["nameless"] for row in found)
     if any(row["partial"] for row in found) and not nameless:
         records = alive(changes(raw, subject, decode.CHANGE), truncates)
         own = tuple(name.removeprefix(KEY_TEXT) if name in texts else name for name in key)
-        rows, unchanged, history = carry.carried(records, own, lambda: None if truncates else current(columns))
-        more = (history,)
+        rows, unchanged = carry.carried(records, own, lambda: None if truncates else current(columns), held)
     else:
         rows = alive(cached, truncates).select("image.*", f.col("op").alias(OP), _nothing(), f.col("key").alias(KEY))
     for name in texts:
@@ -180,7 +174,6 @@ def fold(
         truncated=bool(truncates),
         unchanged=unchanged,
         bytes=sum(row["bytes"] or 0 for row in found),
-        cached=(cached, *more),
         nameless=nameless,
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -65,9 +66,9 @@ class Merger:
     ) -> Merged:
         """Brings the table to `sequence`; `from_truncate` if it has missed changes and can only begin anew."""
         began = time.monotonic()
-        folded = self._folded(spark, sink, table, ranges, carries=not from_truncate)
-        read = time.monotonic()
-        try:
+        with ExitStack() as held:
+            folded = self._folded(spark, sink, table, ranges, held, carries=not from_truncate)
+            read = time.monotonic()
             _check_counts(table, ranges, folded.counts)
             if from_truncate and not folded.truncated:
                 return Merged(done=False)
@@ -75,18 +76,18 @@ class Merger:
             sink.prepare(table, folded.columns)
             sink.merge(table, folded.rows, replace=folded.truncated, unchanged=folded.unchanged, sequence=sequence)
             return Merged(done=True, bytes=folded.bytes, fold_s=read - began, merge_s=time.monotonic() - read)
-        finally:
-            folded.release()
 
-    def _folded(self, spark: SparkSession, sink: Sink, table: Table, ranges: list[Range], *, carries: bool) -> Folded:
+    def _folded(
+        self, spark: SparkSession, sink: Sink, table: Table, ranges: list[Range], held: ExitStack, *, carries: bool
+    ) -> Folded:
         raw = kafka.ranges(spark, self._where, ranges, over_markers=True)
         try:
-            folded = self._fold(raw, sink, table, refresh=False, carries=carries)
+            folded = self._fold(raw, sink, table, held, refresh=False, carries=carries)
             if _differing(ranges, folded.counts):
                 # What was taken for a marker may be a record of a transaction that is in doubt, or was rolled back.
-                folded.release()
+                held.close()
                 raw = kafka.ranges(spark, self._where, ranges)
-                folded = self._fold(raw, sink, table, refresh=False, carries=carries)
+                folded = self._fold(raw, sink, table, held, refresh=False, carries=carries)
         except Exception as error:
             if "UnknownTopicOrPartition" not in str(error):
                 raise
@@ -97,14 +98,13 @@ class Merger:
             ) from error
         if folded.unreadable:
             # A schema that is newer than what is known is the usual reason: ask, and look again, at every record.
-            folded.release()
-            folded = self._fold(raw, sink, table, refresh=True, carries=carries)
+            held.close()
+            folded = self._fold(raw, sink, table, held, refresh=True, carries=carries)
         if folded.unreadable:
             records = quarantine.unreadable(raw, self._subject(table, refresh=False), table.topic)
             with self._quarantining:  # the first of them makes the table
                 sink.quarantine(records)
         if folded.unreadable and self._unreadable == "stop":
-            folded.release()
             raise TableRefused(
                 f"{folded.unreadable} records of {table.topic} cannot be decoded; the quarantine table has them",
                 at_stake="their changes",
@@ -113,18 +113,20 @@ class Merger:
             )
         return folded
 
-    def _fold(self, raw: DataFrame, sink: Sink, table: Table, *, refresh: bool, carries: bool) -> Folded:
+    def _fold(
+        self, raw: DataFrame, sink: Sink, table: Table, held: ExitStack, *, refresh: bool, carries: bool
+    ) -> Folded:
         subject = self._subject(table, refresh=refresh)
         keys = self._keys[table.topic]
         if keys is None:
-            return fold_multiset(raw, subject)
+            return fold_multiset(raw, subject, held)
 
         def current(columns: StructType) -> DataFrame | None:
             # What is read of the table must not change its columns before it is merged.
             sink.prepare(table, columns)
             return sink.current(table)
 
-        return fold(raw, subject, keys, table.key, current if carries else lambda _: None, every=refresh)
+        return fold(raw, subject, keys, table.key, current if carries else lambda _: None, held, every=refresh)
 
     def _subject(self, table: Table, *, refresh: bool) -> Subject:
         name = f"{table.topic}-value"
