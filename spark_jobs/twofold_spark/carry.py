@@ -70,15 +70,20 @@ def carried(
     return folded, tuple(columns)
 
 
+def image(envelope: str = "") -> Column:
+    """The row that a record speaks of: of a delete, what it was."""
+    op, before, after = (f.col(envelope + name) for name in ("op", "before", "after"))
+    return f.when(op == "d", before).otherwise(after)
+
+
 def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> DataFrame:
     """Every record with, per column, what its value then was: sent, moved here from another key, or null: the table's."""
     place = f.struct(f.col("transaction.id").alias("tx"), f.col("source.lsn").alias("lsn")).alias("at")
 
-    def known_by(image: str, name: str) -> Column:
-        return f.struct(place, f.struct(*(f.col(image)[k].alias(k) for k in key)).alias("key")).alias(name)
+    def known_by(row: str, name: str) -> Column:
+        return f.struct(place, f.struct(*(f.col(row)[k].alias(k) for k in key)).alias("key")).alias(name)
 
-    image = f.when(f.col("op") == "d", f.col("before")).otherwise(f.col("after"))
-    events = records.withColumn("image", image).select(
+    events = records.withColumn("image", image()).select(
         f.col("key").alias(KEY),
         f.col("offset").alias("_offset"),
         f.col("op").alias(OP),

@@ -5,7 +5,6 @@
       MissingGround    exit 3   Java, a jar, the registry's subject or a table lacks something: the message has the remedy
       Refused          exit 5   going on could lose or repeat data: the message has what is at stake and the repair
         TableRefused            of one table alone; the mirror's others may go on (--on-table-error)
-      Different        exit 1   verify: source and mirror are not the same
 
 The connector's own hierarchy looks the same; it is not imported because the jobs run where the connector is not.
 """
@@ -49,10 +48,6 @@ class Refused(JobError):
 
 class TableRefused(Refused):
     """Continuing could lose or repeat data of one table."""
-
-
-class Different(JobError):
-    """The mirror differs from the source."""
 
 
 def said(error: Exception) -> str:

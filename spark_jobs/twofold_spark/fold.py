@@ -120,11 +120,6 @@ def _nothing() -> Column:
     return f.array().cast("array<string>").alias(UNCHANGED)
 
 
-def image() -> Column:
-    """The row that a record speaks of: of a delete, what it was."""
-    return f.when(f.col("op") == "d", f.col("before")).otherwise(f.col("after"))
-
-
 def fold(
     raw: DataFrame,
     subject: Subject,
@@ -221,7 +216,7 @@ def _last(raw: DataFrame, subject: Subject, *, every: bool) -> DataFrame:
         "bytes",
         (f.col("unreadable") + torn.cast("long")).alias("unreadable"),
         f.col("e.op").alias("op"),
-        f.when(f.col("e.op") == "d", f.col("e.before")).otherwise(f.col("e.after")).alias("image"),
+        carry.image("e.").alias("image"),
         (f.size("e.unchanged") > 0).alias("partial"),
         # A truncate has no key. Rows without one are a partition's last record without one, or a truncate took them.
         f.when(f.col("e.op") == "t", f.col("last.offset")).alias("truncate"),
