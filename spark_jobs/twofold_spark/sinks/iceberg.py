@@ -234,7 +234,7 @@ class IcebergSink:
 
     def _twice(self, table: Table, what: str) -> Refused:
         version = self._cut.versions.get(str(table)) if self._cut is not None else None
-        back = f"CALL {self._catalog}.system.rollback_to_snapshot('{table}', {version})"
+        back = f"CALL {self._catalog}.system.rollback_to_snapshot('{text(self._name(table))}', {version})"
         anew = f"drop the mirror's table, then `twofold backfill start {table}`"
         return Refused(
             what, at_stake="changes applied twice", repair=f"end the other job, then: {back if version else anew}"

@@ -96,7 +96,7 @@ def test_what_two_jobs_left_in_iceberg_is_not_taken_for_an_interrupted_batch(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(IcebergSink, "_take_back", lambda *_: None, raising=False)  # it was killed before it could
-    t, fresh = _tables(lake, "t", "fresh")
+    t, fresh = _tables(lake, "t-1", "fresh")
     _cut_5(lake, t)
     one, other = _two_jobs(lake, t, fresh)
     for each in (t, fresh):
@@ -106,7 +106,7 @@ def test_what_two_jobs_left_in_iceberg_is_not_taken_for_an_interrupted_batch(
     after = _Job.start(lake)
     with pytest.raises(Refused, match=r"two writers merged into public\.fresh .*\n.*\n.*drop the mirror's table"):
         after.applied(fresh)
-    with pytest.raises(Refused, match=r"two writers merged into public\.t ") as refused:
+    with pytest.raises(Refused, match=r"two writers merged into public\.t-1 ") as refused:
         after.applied(t)
     back = re.search(r"CALL .*\)", str(refused.value))
     assert back is not None
