@@ -7,7 +7,7 @@
                                       --prefix shop --warehouse ./lake [--bootstrap ... --registry ...]
     python -m twofold_spark jars      fetches the locked jars and prints the class path
 
-A job ends on SIGTERM or Ctrl-C after the batch that it is in, with exit status 0.
+A job ends on SIGTERM or Ctrl-C after what it is applying, with exit status 0.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import os
+import threading
 from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
@@ -57,6 +58,7 @@ def _mirror(options: argparse.Namespace) -> None:
     spark = _session(options)
     metrics = _metrics(spark, options)
     where = _kafka(options)
+    ending = threading.Event()
     whereabouts = Whereabouts(spark, where, options.prefix, options.group or f"{options.prefix}.mirror", say)
 
     def report(applied: Applied) -> None:
@@ -81,13 +83,14 @@ def _mirror(options: argparse.Namespace) -> None:
         on_table_error=options.on_table_error,
         maintain_every=options.maintain_every,
         keep_cuts=dt.timedelta(hours=options.keep_cuts),
+        ending=ending,
         report=report,
     )
     job = Job("mirror", mirror)
     checkpoint = options.checkpoint or options.sink.checkpoint(options.warehouse, options.prefix)
     job.start(mirror.stream(spark), checkpoint, options.trigger)
     try:
-        job.run()
+        job.run(ending)
     finally:
         mirror.close()
         whereabouts.close()

@@ -9,6 +9,7 @@ so a retried batch, a killed driver and a lost checkpoint all end in the same ta
 from __future__ import annotations
 
 import datetime as dt
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -24,7 +25,7 @@ from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.kafka import Kafka
 from twofold_spark.merge import Merged, Merger
 from twofold_spark.registry import Registry
-from twofold_spark.running import say
+from twofold_spark.running import AskedToEnd, say
 from twofold_spark.sinks import EVERY, Cut, Sink, Table
 
 _RANGES_AT_ONCE = 200_000
@@ -71,6 +72,7 @@ class Mirror:
         on_table_error: Literal["stop", "go-on"] = "stop",
         maintain_every: int = 100,
         keep_cuts: dt.timedelta = dt.timedelta(hours=1),
+        ending: threading.Event | None = None,
         report: Callable[[Applied], None] = lambda _: None,
         warn: Callable[[str], None] = say,
     ) -> None:
@@ -83,6 +85,7 @@ class Mirror:
         self._on_table_error = on_table_error
         self._maintain_every = maintain_every
         self._keep_cuts = keep_cuts
+        self._ending = ending or threading.Event()
         self._report = report
         self._warn = warn
         self._published = 0
@@ -103,6 +106,9 @@ class Mirror:
             self._published = self._cut.sequence
             self._ahead = self._found_ahead(self._sink)
         for bite in bites(self._due(batch), rows=self._pace.rows, ranges=_RANGES_AT_ONCE):
+            if self._ending.is_set():
+                # A backlog's batch is up to 20,000 commit records. The cuts tell what of it is there when it comes again.
+                raise AskedToEnd
             self._note_gap(bite[0])
             self._apply(spark, self._sink, bite)
             del bite  # before the next one is read

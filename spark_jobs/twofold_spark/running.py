@@ -1,4 +1,4 @@
-"""Runs a streaming query until it ends, fails, or a signal asks for the end after the batch that it is in."""
+"""Runs a streaming query until it ends, fails, or a signal asks for the end after the batch that it is in, or within it where its handler raises `AskedToEnd`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,6 +20,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from twofold_spark.errors import Refused
 
 _GONE = "Some data may have been lost because they are not available in Kafka any more"
+_PATIENCE_S = 60.0
+
+
+class AskedToEnd(Exception):
+    """A batch's handler leaves the rest of it: Spark gives the whole of it to the next start again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Job:
         self._handle = handle
         self._failure: Exception | None = None
         self._query: StreamingQuery | None = None
+        self._cut_off = False
 
     def start(self, stream: DataFrame, checkpoint: Path | str, trigger: Trigger) -> None:
         writer = stream.writeStream.queryName(self._name).option("checkpointLocation", str(checkpoint))
@@ -63,6 +69,9 @@ class Job:
             _as_many_tasks_as_cores(batch.sparkSession)
             self._handle(batch, number)
         except Exception as error:
+            if self._cut_off or isinstance(error, AskedToEnd):
+                _log_no_failure(batch.sparkSession)
+                raise AskedToEnd from None
             self._failure = error
             raise
 
@@ -76,6 +85,7 @@ class Job:
                 if asked.is_set():
                     self._after_this_batch()
             finally:
+                self._cut_off = True
                 self._query.stop()
         failure = self._failure or self._query.exception()
         if failure is not None and "CONCURRENT_STREAM_LOG_UPDATE" in str(failure):
@@ -95,9 +105,9 @@ class Job:
             raise failure
 
     def _after_this_batch(self) -> None:
-        """A batch that is cut off would only be repeated: it is given a minute."""
+        """What is cut off would only be repeated: it is given a minute."""
         assert self._query is not None
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + _PATIENCE_S
         while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(0.05)
 
@@ -119,6 +129,12 @@ def _as_many_tasks_as_cores(spark: SparkSession) -> None:
     cores = spark.sparkContext.defaultParallelism
     if int(spark.conf.get("spark.sql.shuffle.partitions") or 0) > cores:
         spark.conf.set("spark.sql.shuffle.partitions", cores)
+
+
+def _log_no_failure(spark: SparkSession) -> None:
+    """Spark takes a batch for done unless its handler raises, and logs what it raises as the query's failure, pages of it."""
+    log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    log4j.core.config.Configurator.setLevel("org.apache.spark.sql.execution.streaming", log4j.Level.OFF)
 
 
 def say(line: str) -> None:

@@ -9,16 +9,20 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_process
 from fix_spark import Lake
 from spark_bank import MONEY, TOKENS, Reader, opened, totals
+from spark_writer import table
 from twofold.stack.process import choose_port
+from twofold_spark import running
 
 MANY = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -116,6 +120,48 @@ def _check_cuts(lake: Lake, *, all_of_them: bool = False) -> None:
     chosen = sequences if all_of_them else random.Random(4).sample(sequences, min(4, len(sequences)))
     for sequence in chosen:
         assert totals(lake, sequence=sequence) == (MONEY, TOKENS), sequence
+
+
+def test_sigterm_within_a_long_batch_ends_it_between_two_bites_and_the_next_start_goes_on(lake: Lake) -> None:
+    """Spark gives the whole batch again; what was applied of it is passed over."""
+    w = lake.writer
+    t = w.table(table("t", {"id": "int8", "v": "int8"}), partitions=1)
+    for number in range(30):
+        with w.commit() as tx:
+            tx.upsert(t, {"id": 0, "v": number})
+            tx.upsert(t, {"id": number, "v": number})
+    w.visible()
+    with spark_process.running(lake, "--batch-rows", "1") as process:
+        spark_process.cuts(process, 2)
+        process.terminate()
+        _, said = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    assert "Exception" not in said
+    applied = lake.cut().cut.sequence
+    assert applied < w.sequence, "the end came with the batch's"
+    with spark_process.running(lake, "--trigger", "available-now") as process:
+        _, said = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    assert f" of {w.sequence - applied} transactions" in said, said
+    lake.assert_equal()
+
+
+def test_a_batch_that_does_not_end_in_time_is_cut_off_and_that_is_no_failure(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_PATIENCE_S", 0.5)
+    asked = threading.Event()
+
+    def long(batch: DataFrame, _number: int) -> None:
+        asked.set()
+        batch.sparkSession._jvm.java.lang.Thread.sleep(60_000)  # type: ignore[union-attr]
+
+    job = running.Job("long", long)
+    job.start(spark.readStream.format("rate").load(), tmp_path / "checkpoint", running.Trigger.parse("continuous"))
+    began = time.monotonic()
+    job.run(asked)
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.slow
