@@ -114,8 +114,9 @@ class Appender:
         if here is None:
             return beginning(topic, beginnings)
         _check(topic, beginnings, target, here)
-        if topic.id and not here.topic_id:
-            here = replace(here, topic_id=topic.id)
+        if here.taken_back or (topic.id and not here.topic_id):
+            # At once: of snapshots that are expired later nobody could say any more what came from what.
+            here = replace(here, topic_id=topic.id, taken_back=False)
             note(self._spark, target.table, here)
         return here
 

@@ -171,8 +171,7 @@ def test_compaction_and_expired_snapshots_lose_nothing_and_repeat_nothing(lake: 
     sql(lake, "CALL {c}.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
     if noted:  # the rows alone would say less
         sql(lake, "DELETE FROM {table} WHERE after.id >= 20")
-    in_an_hour = "timestamp_seconds(unix_seconds(now()) + 3600)"
-    sql(lake, f"CALL {{c}}.system.expire_snapshots(table => '{{table}}', older_than => {in_an_hour}, retain_last => 1)")
+    _expire(lake)
     kept = sql(lake, "SELECT summary FROM {table}.snapshots")
     assert len(kept) == 1
     assert "twofold.offsets" not in kept[0][0]
@@ -184,7 +183,9 @@ def test_compaction_and_expired_snapshots_lose_nothing_and_repeat_nothing(lake: 
     assert ids(lake, events) == [*there, 30, 31]
 
 
-def test_a_table_that_was_taken_back_is_brought_forward_again(lake: Lake) -> None:
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_table_that_was_taken_back_is_brought_forward_again(lake: Lake, expired: bool) -> None:
+    """Also where the snapshots that it was taken back from are gone; in steps, between which more of them go."""
     events = lake.writer.table(table("events", {"id": "int8", "v": "text"}), partitions=2)
     for i in range(3):
         written(lake, events, i)
@@ -192,6 +193,21 @@ def test_a_table_that_was_taken_back_is_brought_forward_again(lake: Lake) -> Non
     first = sql(lake, "SELECT snapshot_id FROM {table}.snapshots ORDER BY committed_at")[0][0]
     sql(lake, f"CALL {{c}}.system.rollback_to_snapshot('{{table}}', {first})")
     assert ids(lake, events) == [0]
+    if expired:
+        _expire(lake)
     written(lake, events, 3)
+    lake.writer.visible()
+    job = lake.changelog_job(batch_rows=1)
+    job.turn()
+    job.close()
+    if expired:
+        _expire(lake)
     lake.changelog()
     assert ids(lake, events) == [0, 1, 2, 3]
+
+
+def _expire(lake: Lake) -> None:
+    """All but the present snapshot."""
+    in_an_hour = "timestamp_seconds(unix_seconds(now()) + 3600)"
+    sql(lake, f"CALL {{c}}.system.expire_snapshots(table => '{{table}}', older_than => {in_an_hour}, retain_last => 1)")
+    assert len(sql(lake, "SELECT 1 FROM {table}.snapshots")) == 1
