@@ -26,6 +26,17 @@ _SETTINGS = (
     "SET default_transaction_read_only = on",
 )
 
+_PASSED = {
+    **{name: name for name in ("user", "password", "options", "ssl")},
+    **{name: name for name in ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword")},
+    "sslnegotiation": "sslNegotiation",
+    "channel_binding": "channelBinding",
+    "gssencmode": "gssEncMode",
+    "application_name": "ApplicationName",
+    "connect_timeout": "connectTimeout",
+}
+"""What is not host, port and database: libpq's names, and the JDBC driver's for the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
@@ -39,25 +50,35 @@ def jdbc_url(text: str) -> str:
     """A JDBC URL from what people have: a JDBC URL, `postgresql://...`, or libpq's `host=... dbname=...`."""
     if text.startswith("jdbc:postgresql:"):
         return text
-    if text.startswith(("postgresql://", "postgres://")):
-        parts = urllib.parse.urlsplit(text)
-        given = {
-            "host": parts.hostname or "127.0.0.1",
-            "port": str(parts.port or 5432),
-            "dbname": parts.path.lstrip("/"),
-            "user": urllib.parse.unquote(parts.username or ""),
-            "password": urllib.parse.unquote(parts.password or ""),
-        }
-    else:
-        try:
-            given = dict(pair.split("=", 1) for pair in shlex.split(text))
-        except ValueError as error:
-            raise BadUsage(f"the source is neither a URL nor libpq's name=value pairs: {error}") from error
+    try:
+        is_url = text.startswith(("postgresql://", "postgres://"))
+        given = _parts(text) if is_url else dict(pair.split("=", 1) for pair in shlex.split(text))
+    except ValueError as error:
+        raise BadUsage(f"the database is neither a URL of one host nor libpq's name=value pairs: {error}") from error
     host = given.pop("host", "127.0.0.1")
     if host.startswith("/"):
-        raise BadUsage("JDBC speaks TCP: give the source as host and port, not as a socket's folder")
-    address = f"{host}:{given.pop('port', '5432')}/{urllib.parse.quote(given.pop('dbname', 'postgres'))}"
-    return f"jdbc:postgresql://{address}?{urllib.parse.urlencode({k: v for k, v in given.items() if v})}"
+        raise BadUsage("JDBC speaks TCP: give the database as host and port, not as a socket's folder")
+    host = f"[{host}]" if ":" in host else host
+    address = f"{host}:{given.pop('port', '5432')}/{urllib.parse.quote(given.pop('dbname', 'postgres'), safe='')}"
+    if unknown := sorted(given.keys() - _PASSED.keys()):
+        raise BadUsage(
+            f"{', '.join(unknown)}: not known by PostgreSQL's JDBC driver under this name, and it must not be passed over: "
+            "leave it out, or give a URL of the driver's own (jdbc:postgresql://host:port/database?...)"
+        )
+    return f"jdbc:postgresql://{address}?{urllib.parse.urlencode({_PASSED[k]: v for k, v in given.items() if v})}"
+
+
+def _parts(url: str) -> dict[str, str]:
+    """A URL by libpq's names; what is behind `?` is more of the same, and wins."""
+    parts = urllib.parse.urlsplit(url)
+    given = {
+        "host": parts.hostname or "127.0.0.1",
+        "port": str(parts.port or 5432),
+        "dbname": urllib.parse.unquote(parts.path.lstrip("/")),
+        "user": urllib.parse.unquote(parts.username or ""),
+        "password": urllib.parse.unquote(parts.password or ""),
+    }
+    return given | dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
 
 
 class Source:

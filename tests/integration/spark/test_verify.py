@@ -245,15 +245,3 @@ def test_a_key_that_the_mirror_has_twice_is_named(lake: Lake, database: str) -> 
     assert {int(d.key) for d in compared.different} == set(range(1, 31)), said
     assert re.search(r"prices 1: source (\w{12}), mirror (\1 and \w{12}|\w{12} and \1)$", said, re.MULTILINE), said
     assert re.search(r"prices 30: source (\w{12}), mirror \1 2 times$", str(compared.different[29])), said
-
-
-@pytest.mark.parametrize(
-    ("given", "url"),
-    [
-        ("host=127.0.0.1 port=6000 dbname=shop user=me", "jdbc:postgresql://127.0.0.1:6000/shop?user=me"),
-        ("postgresql://me:pw@db/shop", "jdbc:postgresql://db:5432/shop?user=me&password=pw"),
-        ("jdbc:postgresql://db/shop", "jdbc:postgresql://db/shop"),
-    ],
-)
-def test_a_source_is_named_as_people_name_it(given: str, url: str) -> None:
-    assert jdbc_url(given) == url
