@@ -135,15 +135,28 @@ def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range], *, over
         rows = rows.coalesce(1)
     if len(stretches) == len(partitions):
         return rows
-    # By blocks of offsets: however many ranges there are, a record is compared with those of its block.
-    blocks = [
-        (r.partition, block, r.first, r.last)
-        for r in stretches
-        for block in range(r.first >> _BLOCK_BITS, (r.last >> _BLOCK_BITS) + 1)
-    ]
-    wanted = spark.createDataFrame(blocks, "in_partition int, block long, first long, last long")
+    wanted = _by_blocks(spark, stretches)
     same_block = f.shiftright("offset", _BLOCK_BITS) == f.col("block")
     inside = f.col("offset").between(f.col("first"), f.col("last"))
     return rows.join(
         f.broadcast(wanted), (f.col("partition") == f.col("in_partition")) & same_block & inside, "left_semi"
+    )
+
+
+def _by_blocks(spark: SparkSession, stretches: Iterable[Range]) -> DataFrame:
+    """Each range once for each block of offsets that it is in: however many there are, a record is compared with those of its block.
+
+    Made by the JVM, of one text: of `createDataFrame`'s rows executors make Spark's by a Python of their own.
+    """
+    jvm: Any = spark._jvm
+    texts = jvm.java.util.ArrayList()
+    texts.add(json.dumps([(r.partition, r.first, r.last) for r in stretches]))
+    given = DataFrame(
+        spark._jsparkSession.createDataset(texts, jvm.org.apache.spark.sql.Encoders.STRING()).toDF(), spark
+    )
+    each = given.select(f.explode(f.from_json("value", "array<array<long>>")).alias("r"))
+    first, last = f.col("r")[1], f.col("r")[2]
+    block = f.explode(f.sequence(f.shiftright(first, _BLOCK_BITS), f.shiftright(last, _BLOCK_BITS)))
+    return each.select(
+        f.col("r")[0].alias("in_partition"), block.alias("block"), first.alias("first"), last.alias("last")
     )

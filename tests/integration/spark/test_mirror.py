@@ -472,3 +472,21 @@ def test_a_prefix_that_was_started_anew_is_not_taken_for_the_old_one(lake: Lake)
     lake.checkpoint = "lost"
     with pytest.raises(Refused, match="the prefix was started anew"):
         lake.mirror()
+
+
+def test_executors_run_no_python(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where ranges do not join, because something that was rolled back lies between them, over several blocks of offsets."""
+    monkeypatch.setattr(lake.spark.sparkContext, "pythonExec", "/no/python/here")
+    w = lake.writer
+    t = w.table(table("t", {"id": "int8", "v": "int8"}), partitions=2)
+    for number in range(3):
+        with w.commit() as tx:
+            for i in range(2500):
+                tx.upsert(t, {"id": i, "v": number})
+        with w.abort() as tx:
+            for i in range(5):
+                tx.upsert(t, {"id": i, "v": -1})
+    lake.mirror()
+    lake.assert_equal()
+    lake.changelog()
+    assert lake.spark.table(f"{lake.catalog}.public_changelog.t").count() == 7500
