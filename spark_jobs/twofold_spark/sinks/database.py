@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -48,21 +48,32 @@ def transaction(connection: Any) -> Iterator[Run]:
     """All that is run in it is done, or nothing."""
 
     def run(statement: str) -> str | None:
-        prepared = connection.createStatement()
-        try:
-            if not prepared.execute(statement):
-                return None
-            result = prepared.getResultSet()
-            return str(value) if result.next() and (value := result.getString(1)) is not None else None
-        except Py4JJavaError as error:
-            raise MissingGround(f"the mirror's database refuses: {error.java_exception.getMessage()}") from error
-        finally:
-            prepared.close()
+        with _told():
+            prepared = connection.createStatement()
+            try:
+                if not prepared.execute(statement):
+                    return None
+                result = prepared.getResultSet()
+                return str(value) if result.next() and (value := result.getString(1)) is not None else None
+            finally:
+                prepared.close()
 
     try:
-        connection.setAutoCommit(False)
+        with _told():
+            connection.setAutoCommit(False)
         yield run
-        connection.commit()
+        with _told():
+            connection.commit()
     except BaseException:
-        connection.rollback()
+        with suppress(Py4JJavaError):  # of a connection that is gone the server does it by itself
+            connection.rollback()
         raise
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """The driver's own words, without its stack."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise MissingGround(f"the mirror's database refuses: {error.java_exception.getMessage()}") from error

@@ -7,16 +7,19 @@ import shutil
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
 from fix_spark import Lake
 from spark_writer import table
 from twofold_spark import session
-from twofold_spark.errors import Refused, TableRefused
+from twofold_spark.errors import MissingGround, Refused, TableRefused
 from twofold_spark.sinks import Cut, Sink, Table, merging
 from twofold_spark.sinks.choice import SinkChoice
+from twofold_spark.sinks.database import Run, connect, transaction
 from twofold_spark.sinks.iceberg import IcebergSink
+from twofold_spark.source import jdbc_url
 
 
 @dataclass
@@ -216,3 +219,27 @@ def test_a_table_in_postgresql_that_is_dropped_under_the_job_is_not_begun_in_its
     job.publish(6, t)
     assert job.copies(t) == 1
     job.sink.close()
+
+
+@pytest.mark.parametrize("when", ["at a statement", "at the commit", "while something else fails"])
+def test_a_database_that_goes_away_is_told_and_hides_no_other_trouble(
+    spark: SparkSession, database: str, when: str
+) -> None:
+    def work(run: Run) -> None:
+        run("CREATE TABLE t (id int)")
+        with psycopg.connect(database, autocommit=True) as other:
+            others = "datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            other.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE {others}")
+        if when == "at a statement":
+            run("SELECT 1")
+        if when == "while something else fails":
+            raise ZeroDivisionError("something else")
+
+    connection = connect(spark, jdbc_url(database))
+    expected = {"while something else fails": (ZeroDivisionError, "something else")}
+    kind, words = expected.get(when, (MissingGround, "^the mirror's database refuses: "))
+    with pytest.raises(kind, match=words), transaction(connection) as run:
+        work(run)
+    with pytest.raises(MissingGround, match="refuses: This connection has been closed"), transaction(connection) as run:
+        run("SELECT 1")
+    connection.close()
