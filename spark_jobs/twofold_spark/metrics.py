@@ -19,6 +19,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from twofold_spark.errors import MissingGround
+
 _HELP = {
     "twofold_job_rows_total": ("counter", "records applied by this process"),
     "twofold_job_batches_total": (
@@ -109,7 +111,12 @@ def serve(metrics: Metrics, address: tuple[str, int]) -> ThreadingHTTPServer:
         def log_message(self, *_: object) -> None:
             """Not on the terminal."""
 
-    server = ThreadingHTTPServer(address, Handler)
+    try:
+        server = ThreadingHTTPServer(address, Handler)
+    except OSError as error:
+        raise MissingGround(
+            f"--metrics {address[0]}:{address[1]}: {error.strerror}; another job may listen there: give each a port of its own"
+        ) from error
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server

@@ -7,6 +7,7 @@ import urllib.request
 
 import pytest
 
+from twofold_spark.errors import MissingGround
 from twofold_spark.metrics import Metrics, serve
 
 
@@ -33,3 +34,14 @@ def test_bites_are_added_up_and_gauges_are_the_last_ones() -> None:
         'twofold_job_stage_seconds_total{job="mirror",stage="fold"} 2',
         'twofold_job_stage_seconds_total{job="mirror",stage="merge"} 2',
     ]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
+def test_where_nothing_can_listen_the_job_says_so_before_it_starts(host: str) -> None:
+    taken = serve(Metrics("mirror"), ("127.0.0.1", 0))
+    try:
+        with pytest.raises(MissingGround, match=rf"--metrics {host}:{taken.server_port}: .* a port of its own"):
+            serve(Metrics("changelog"), (host, taken.server_port))
+    finally:
+        taken.shutdown()
+        taken.server_close()
