@@ -7,6 +7,8 @@
 
 A mirror in PostgreSQL (`reader=JdbcReader(...)`) has one cut, which is the present: an older one is refused.
 
+A table whose backfill is not over is there in part: it is refused, and left out where the cut's tables are listed.
+
 A table read by its name alone is as of its own last merge, which may be between two cuts: of the reads of "latest" in a
 test with crashes a third saw tables that did not fit together, of the cuts none.
 
@@ -39,6 +41,11 @@ class Tables(Mapping[str, DataFrame]):
                 f"{name} was stopped by a refusal: `twofold backfill start {name}` brings it into cuts again"
             )
         version = self.cut.versions[name]
+        if name in self.cut.backfilling:
+            raise MissingGround(
+                f"{name} is still in backfill as of cut {self.cut}: its rows are not all there (`twofold status` says how far it "
+                "is; read by its name alone it has those that are)"
+            )
         try:
             return self._reader.table(name, version)
         except SPARKS as error:
@@ -47,10 +54,10 @@ class Tables(Mapping[str, DataFrame]):
             ) from error
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.cut.versions)
+        return (name for name in self.cut.versions if name not in self.cut.backfilling)
 
     def __len__(self) -> int:
-        return len(self.cut.versions)
+        return sum(1 for _ in self)
 
 
 def read_cut(

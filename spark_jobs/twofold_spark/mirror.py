@@ -18,6 +18,7 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
+from twofold_avro.names import topic_of
 from twofold_spark import quarantine
 from twofold_spark.commit_topic import CommitTopic
 from twofold_spark.commits import Commit, Pace, bites, by_topic, from_last_reload, missing
@@ -27,6 +28,7 @@ from twofold_spark.merge import Merged, Merger
 from twofold_spark.registry import Registry
 from twofold_spark.running import AskedToEnd, say
 from twofold_spark.sinks import EVERY, Cut, Sink, Table
+from twofold_spark.tables import at_source
 
 _RANGES_AT_ONCE = 200_000
 """Ranges that a bite's commit records have together, two hundred bytes each in the driver: 50 tables of six partitions have 300 in each record."""
@@ -236,16 +238,20 @@ class Mirror:
         self._ahead = {name: sequence for name, sequence in self._ahead.items() if sequence > last.sequence}
         versions = {str(table): version for table in since if (version := sink.version(table)) is not None}
         known = {name: version for name, version in self._cut.versions.items() if name not in stopped}
+        versions = {**known, **versions}
         self._cut = Cut(
             sequence=last.sequence,
             applied_lsn=last.applied_lsn,
             committed_us=last.committed_us,
             whole=not self._ahead,
-            versions={**known, **versions},
-            backfilling=last.backfilling,
+            versions=versions,
+            backfilling=tuple(sorted(name for name in versions if self._topic_of(name) in last.backfilling)),
             stopped=tuple(sorted(stopped)),
         )
         sink.publish(self._cut)
+
+    def _topic_of(self, table: str) -> str:
+        return topic_of(self._prefix, *at_source(table))
 
 
 def _check_topics_kept(cut: Cut, commit: Commit) -> None:

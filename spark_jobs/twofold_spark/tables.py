@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from twofold_avro.names import postgres_name
 from twofold_spark.errors import MissingGround
 from twofold_spark.registry import Avro
 
@@ -24,6 +25,12 @@ def names_of(topic: str, prefix: str, envelope: Avro | None) -> tuple[str, str]:
     else:
         schema, _, name = topic.removeprefix(f"{prefix}.").partition(".")
     return schema, name
+
+
+def at_source(table: str) -> tuple[str, str]:
+    """Schema and name of a table of the mirror (`schema.name`), as PostgreSQL has them."""
+    schema, _, name = table.partition(".")
+    return postgres_name(schema), postgres_name(name)
 
 
 def topics_pattern(prefix: str) -> str:

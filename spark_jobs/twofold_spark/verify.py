@@ -19,13 +19,14 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from twofold_avro.names import postgres_name, topic_of
+from twofold_avro.names import topic_of
 from twofold_spark import digest
 from twofold_spark.cuts import Tables, read_cut
 from twofold_spark.errors import SPARKS, JobError, MissingGround, said
 from twofold_spark.sides import LOOKED_INTO, Sides
 from twofold_spark.sinks import Reader
 from twofold_spark.source import Source, identifier, literal
+from twofold_spark.tables import at_source
 from twofold_spark.touched import Touches
 
 MARKER = "twofold.verify"
@@ -112,34 +113,45 @@ class Verify:
         self._patience = patience
         self._touches = touches
         self._say = say
+        self._found: Tables | None = None
 
     def run(self) -> list[Compared]:
-        """Every table of the last cut, in order. A publication that is not there is said before the work."""
+        """Every table of the last cut that the source has, in order. A publication that is not there is said before the work."""
         self._published()
-        tables = sorted(self._first_cut())
+        tables = sorted(self._tables)
+        there = [table for table in tables if self._source.columns(*at_source(table))]
         results = []
-        for table in tables:
+        # Where the source has none of them it is another database, and the first one's comparison says so.
+        for table in there or tables:
             result = self._table(table)
             self._say(str(result))
             results.append(result)
+        for table in sorted({*tables} - {*there}):
+            self._say(
+                f"{table}: NOT in the source (dropped there, or renamed): the mirror keeps the rows that it had; not compared, and "
+                "no difference"
+            )
         return results
 
     def missing(self) -> list[str]:
-        """Tables that the mirror has stopped, and those that the publication names and it does not have.
+        """Tables that the mirror has stopped, those whose backfill is not over, and those that the publication names and it does not have.
 
         A table without a change yet is not in the mirror either.
         """
-        cut = self._first_cut()
-        stopped = [_at_source(table) for table in cut.cut.stopped_tables]
-        there = {*stopped, *map(_at_source, cut)}
+        cut = self._tables.cut
+        stopped = [at_source(table) for table in cut.stopped_tables]
+        loading = [at_source(table) for table in cut.backfilling]
+        there = {*stopped, *map(at_source, cut.versions)}
         absent = [table for table in self._published() if table not in there]
         for schema, name in stopped:
             table = f"{schema}.{name}"
             self._say(f"{table}: stopped, NOT in the mirror: `twofold backfill start {table}` brings it back")
+        for schema, name in loading:
+            self._say(f"{schema}.{name}: its backfill is not over, NOT compared")
         for schema, name in absent:
             rows = self._source.value(f"SELECT count(*) FROM {identifier(schema)}.{identifier(name)}")
             self._say(f"{schema}.{name}: published, {rows} rows, NOT in the mirror")
-        return [f"{schema}.{name}" for schema, name in (*stopped, *absent)]
+        return [f"{schema}.{name}" for schema, name in (*stopped, *loading, *absent)]
 
     def _published(self) -> list[tuple[str, str]]:
         if self._publication is None:
@@ -154,6 +166,12 @@ class Verify:
             f"SELECT schemaname, tablename FROM pg_publication_tables WHERE {its_name} ORDER BY 1, 2"
         )
         return [(schema, name) for schema, name in found]
+
+    @property
+    def _tables(self) -> Tables:
+        """Of one cut, so that each table is either compared or missing."""
+        self._found = self._found or self._first_cut()
+        return self._found
 
     def _first_cut(self) -> Tables:
         """The tables of the last cut; a mirror that has just been started may take a while to publish its first."""
@@ -198,7 +216,7 @@ class Verify:
         if self._touches is None:
             return found
         try:
-            touched = self._touches.of(topic_of(self._prefix, *_at_source(table)), sides.key, [d.text for d in found])
+            touched = self._touches.of(topic_of(self._prefix, *at_source(table)), sides.key, [d.text for d in found])
         except (JobError, *SPARKS) as error:
             return [
                 replace(found[0], last_commit=f"could not be looked up, nor the others': {said(error)}"),
@@ -214,9 +232,3 @@ class Verify:
                 return False
             time.sleep(0.5)
         return True
-
-
-def _at_source(table: str) -> tuple[str, str]:
-    """Schema and name of a table of the mirror, as PostgreSQL has them."""
-    schema, _, name = table.partition(".")
-    return postgres_name(schema), postgres_name(name)

@@ -48,7 +48,7 @@ class Cut:
     versions: Mapping[str, str]
     """Of each table (`schema.name`) the version, snapshot or position that belongs to this cut."""
     backfilling: tuple[str, ...]
-    """Tables whose backfill is not over: they join consistent cuts later."""
+    """Those of the tables (`schema.name`) whose backfill is not over: their rows are not all there yet."""
     stopped: tuple[str, ...]
     """Tables (`schema.name`) that a refusal of their own has stopped: in no cut until they are reloaded. And EVERY."""
 

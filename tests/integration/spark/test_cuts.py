@@ -73,6 +73,24 @@ def test_a_mirror_that_has_no_cut_says_so(lake: Lake) -> None:
         lake.cut()
 
 
+def test_a_table_in_backfill_is_refused_and_left_out_until_it_is_over(lake: Lake) -> None:
+    w = lake.writer
+    for name in ("loaded", "loading"):
+        w.table(table(name, {"id": "int8", "v": "int8"}), partitions=1)
+    for backfilling in ((w.topics["loading"].name,), ()):
+        w.backfilling = backfilling
+        with w.commit() as tx:
+            for name in ("loaded", "loading"):
+                tx.upsert(name, {"id": len(backfilling), "v": 1})
+    lake.mirror(bite_rows=1)
+    early, late = (lake.cut(sequence=number) for number in (1, 2))
+    assert (list(early), len(early), early.cut.backfilling) == (["public.loaded"], 1, ("public.loading",))
+    with pytest.raises(MissingGround, match=r"public\.loading is still in backfill as of cut 1 \(.*twofold status"):
+        early["public.loading"]
+    assert early["public.loaded"].count() == 1
+    assert (set(late), late["public.loading"].count()) == ({"public.loaded", "public.loading"}, 2)
+
+
 @versioned
 def test_a_cut_that_maintenance_has_forgotten_is_refused_and_what_is_kept_is_named(kept: Lake) -> None:
     w = kept.writer

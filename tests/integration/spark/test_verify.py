@@ -193,6 +193,37 @@ def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, dat
     assert lake.reader.key_of("public.t") == ("region",)
 
 
+def test_a_table_that_the_source_has_dropped_is_told_and_one_in_backfill_is_missing(lake: Lake, database: str) -> None:
+    """The others are compared."""
+    w = lake.writer
+    w._lsn = 2**50
+    for name in ("dropped", "kept", "loading"):
+        w.table(table(name, {"id": "int8"}), partitions=1)
+    w.backfilling = (w.topics["loading"].name, f"{w.prefix}.public.not_begun")
+    with w.commit() as tx:
+        for name in ("dropped", "kept", "loading"):
+            tx.upsert(name, {"id": 1})
+    lake.mirror()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE kept (id int8 PRIMARY KEY); CREATE TABLE loading (id int8 PRIMARY KEY)")
+        connection.execute("INSERT INTO kept VALUES (1); INSERT INTO loading VALUES (1), (2)")
+    said: list[str] = []
+    source = Source(lake.spark, jdbc_url(database))
+    try:
+        verify = Verify(lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, say=said.append)
+        (compared,), missing = verify.run(), verify.missing()
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute("DROP TABLE kept")
+        with pytest.raises(MissingGround, match="is --source the database that is mirrored"):
+            verify.run()
+    finally:
+        source.close()
+    assert (compared.table, compared.buckets) == ("public.kept", 0)
+    assert said[1].startswith("public.dropped: NOT in the source")
+    assert missing == ["public.loading"]
+    assert said[2] == "public.loading: its backfill is not over, NOT compared"
+
+
 def test_a_publication_that_is_not_there_is_refused(lake: Lake, database: str) -> None:
     source = Source(lake.spark, jdbc_url(database))
     try:
