@@ -80,6 +80,27 @@ class Pace:
             self._mean = bytes_ / rows
 
 
+class Turns:
+    """When the tables are looked after: after so many bites.
+
+    A job that is started for a few bites at a time never has so many. So a process's first turn comes when the sequence numbers
+    pass a multiple, however many of them a bite has.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._bites = 0
+        self._is_first = True
+
+    def is_due(self, before: int, after: int) -> bool:
+        """Behind a bite that led from one sequence number to another."""
+        self._bites += 1
+        due = self._bites >= self._every or (self._is_first and before // self._every != after // self._every)
+        if due:
+            self._bites, self._is_first = 0, False
+        return due
+
+
 def bites(commits: Iterable[Commit], *, rows: Callable[[], int], ranges: int) -> Iterator[list[Commit]]:
     """The commits, which are in order, in runs of at most `rows()` records and `ranges` ranges (one commit alone may have more), never tearing one apart.
 

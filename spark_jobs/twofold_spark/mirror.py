@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from twofold_avro.names import topic_of
 from twofold_spark import quarantine
 from twofold_spark.commit_topic import CommitTopic
-from twofold_spark.commits import Commit, Pace, bites, by_topic, from_last_reload, missing
+from twofold_spark.commits import Commit, Pace, Turns, bites, by_topic, from_last_reload, missing
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.kafka import Kafka
 from twofold_spark.merge import Merged, Merger
@@ -85,12 +85,11 @@ class Mirror:
         self._pace = Pace(bite_rows, bite_bytes)
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="merge")
         self._on_table_error = on_table_error
-        self._maintain_every = maintain_every
+        self._turns = Turns(maintain_every)
         self._keep_cuts = keep_cuts
         self._ending = ending or threading.Event()
         self._report = report
         self._warn = warn
-        self._published = 0
         self._merged: set[str] = set()
         """Tables that have more files since they were looked after."""
         self._sink: Sink | None = None
@@ -104,18 +103,16 @@ class Mirror:
         if self._sink is None:
             self._sink = self._make_sink(spark)
             self._cut = self._sink.last_cut() or self._cut
-            # A job that is started for a few cuts at a time has its turn of this as well.
-            self._published = self._cut.sequence
             self._ahead = self._found_ahead(self._sink)
         for bite in bites(self._due(batch), rows=self._pace.rows, ranges=_RANGES_AT_ONCE):
             if self._ending.is_set():
                 # A backlog's batch is up to 20,000 commit records. The cuts tell what of it is there when it comes again.
                 raise AskedToEnd
             self._note_gap(bite[0])
+            before = self._cut.sequence
             self._apply(spark, self._sink, bite)
             del bite  # before the next one is read
-            self._published += 1
-            if self._published % self._maintain_every == 0:
+            if self._turns.is_due(before, self._cut.sequence):
                 # Between two batches: beside a merge it would conflict with it.
                 self._sink.maintain(self._merged & self._cut.versions.keys(), self._keep_cuts)
                 self._merged.clear()

@@ -124,14 +124,16 @@ def test_a_cut_that_maintenance_has_forgotten_is_refused_and_what_is_kept_is_nam
 def test_jobs_that_are_started_for_one_cut_each_forget_old_ones_as_well(lake: Lake) -> None:
     w = lake.writer
     t = w.table(table("t", {"id": "int8", "v": "int8"}), partitions=1)
-    for number in range(1, 5):
-        with w.commit() as tx:
-            tx.upsert(t, {"id": 0, "v": number})
-            tx.upsert(t, {"id": number, "v": number})
-        lake.mirror(maintain_every=3, keep_cuts=dt.timedelta(0))
-    assert _seen(lake, sequence=3) == 3
+    for number in (2, 4, 6):  # one cut each, and counted from its start on no job comes to four
+        for each in (number - 1, number):
+            with w.commit() as tx:
+                tx.upsert(t, {"id": 0, "v": each})
+                tx.upsert(t, {"id": each, "v": each})
+        lake.mirror(maintain_every=4, keep_cuts=dt.timedelta(0))
+    assert [applied.cut.sequence for applied in lake.applied] == [2, 4, 6]
+    assert [_seen(lake, sequence=number) for number in (4, 6)] == [4, 6]
     with pytest.raises(MissingGround, match="no cut is published at or before"):
-        lake.cut(sequence=2)
+        lake.cut(sequence=3)
 
 
 def _forget_log(kept: Lake, version: str) -> None:

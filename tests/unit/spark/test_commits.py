@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twofold_spark.commits import Commit, Pace, Range, bites, by_topic, from_last_reload, joined, missing
+from twofold_spark.commits import Commit, Pace, Range, Turns, bites, by_topic, from_last_reload, joined, missing
 from twofold_spark.errors import Refused
 
 
@@ -102,3 +102,16 @@ def test_the_ranges_of_a_topic_come_from_all_commits() -> None:
     first, second = Range("a", 0, 0, 0, 1), Range("a", 0, 2, 2, 1)
     found = by_topic([_commit(1, 2, first, Range("b", 0, 0, 0, 1)), _commit(2, 1, second)])
     assert found["a"] == [first, second]
+
+
+@pytest.mark.parametrize(("records", "turns"), [(1, 10), (2, 20), (7, 70), (150, 1000)])
+def test_of_a_thousand_jobs_of_one_bite_each_some_look_after_the_tables(records: int, turns: int) -> None:
+    due = [Turns(100).is_due(n * records, (n + 1) * records) for n in range(1000)]
+    assert sum(due) == turns
+
+
+def test_a_job_that_runs_on_counts_bites_whatever_they_hold() -> None:
+    turns = Turns(10)
+    assert [n for n in range(40) if turns.is_due(n * 25, (n + 1) * 25)] == [0, 10, 20, 30]
+    few = Turns(10)
+    assert [n for n in range(40) if few.is_due(95 + n, 96 + n)] == [4, 14, 24, 34]
