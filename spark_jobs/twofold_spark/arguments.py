@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     job = argparse.ArgumentParser(add_help=False)
     job.add_argument("--checkpoint", help="the stream's checkpoint (default: in the warehouse, one for each sink)")
     job.add_argument("--trigger", type=_checked(Trigger.parse), default=Trigger.parse("continuous"), help=Trigger.HELP)
-    job.add_argument("--batch-rows", type=int, default=500_000, help="rows that are applied at once, about")
+    job.add_argument("--batch-rows", type=_count, default=500_000, help="rows that are applied at once, about")
     job.add_argument(
         "--on-table-error",
         choices=("stop", "go-on"),
@@ -47,13 +48,13 @@ def parser() -> argparse.ArgumentParser:
     )
     mirror.add_argument(
         "--batch-bytes",
-        type=int,
+        type=_count,
         default=512 << 20,
         help="bytes that are applied at once, about; the lesser of both counts",
     )
-    mirror.add_argument("--maintain-every", type=int, default=100, help="cuts from one compaction to the next")
+    mirror.add_argument("--maintain-every", type=_count, default=100, help="cuts from one compaction to the next")
     mirror.add_argument("--group", help="the consumer group that says how far it is (default: PREFIX.mirror)")
-    mirror.add_argument("--keep-cuts", type=float, default=1, metavar="HOURS", help="how far back readers may ask")
+    mirror.add_argument("--keep-cuts", type=_hours, default=1, metavar="HOURS", help="how far back readers may ask")
     commands.add_parser(
         "changelog",
         parents=[machine, _kafka_parser(required=True), job],
@@ -97,10 +98,27 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
     return checked
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+        dt.timedelta(hours=hours)
+    except (ValueError, OverflowError):
+        hours = -1
+    if hours < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of hours from 0 on")
+    return hours
+
+
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    if not colon or not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, with a port from 1 to 65535")
     return host, int(port)
 
 
