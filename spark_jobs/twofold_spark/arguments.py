@@ -20,7 +20,9 @@ def parser() -> argparse.ArgumentParser:
     commands = line.add_subparsers(dest="command", required=True)
     commands.add_parser("jars", help="fetch the locked jars and print the class path")
     machine = argparse.ArgumentParser(add_help=False)
-    machine.add_argument("--warehouse", type=lambda p: Path(p).absolute(), required=True, help="the tables' folder")
+    machine.add_argument(
+        "--warehouse", type=session.place, required=True, help="the tables' folder, under spark-submit also s3a://..."
+    )
     machine.add_argument("--prefix", required=True, help="the connector's topic prefix")
     machine.add_argument("--catalog", default=session.CATALOG, help="the Iceberg catalog's name in Spark")
     machine.add_argument("--java-home", help="Java 17 or 21; else JAVA_HOME, else java on the PATH")

@@ -117,7 +117,7 @@ def _changelog(options: argparse.Namespace) -> None:
         report=report,
     )
     try:
-        changelog.run(options.checkpoint or options.warehouse / "checkpoints" / "changelog", options.trigger)
+        changelog.run(options.checkpoint or f"{options.warehouse}/checkpoints/changelog", options.trigger)
     finally:
         changelog.close()
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from twofold_spark import jars
-from twofold_spark.errors import MissingGround
+from twofold_spark.errors import BadUsage, MissingGround
 
 CATALOG = "twofold"
 _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -Duser.timezone=UTC"
@@ -34,6 +34,11 @@ _CONSUMERS = {
 }
 """Each read of ranges has consumers of its own, which Spark keeps for five minutes with what they fetched ahead, some MB each: a backlog of
 large bites filled the driver's memory with them."""
+
+
+def place(text: str) -> str:
+    """A folder of this machine by its whole path, wherever the job was started; `s3a://...` and the like as they are."""
+    return text if "://" in text else str(Path(text).absolute())
 
 
 def catalog_settings(warehouse: Path, catalog: str = CATALOG) -> dict[str, str]:
@@ -82,7 +87,7 @@ def local_settings(warehouse: Path, *, catalog: str, memory: str) -> dict[str, s
 
 
 def open_session(
-    warehouse: Path,
+    warehouse: Path | str,
     *,
     catalog: str = CATALOG,
     master: str = "local[2]",
@@ -95,6 +100,12 @@ def open_session(
     if there is not None:
         _check(there, catalog)
         return there
+    if "://" in str(warehouse):
+        raise BadUsage(
+            f"--warehouse {warehouse}: without spark-submit the catalog is a file in it, so it is a folder of this machine by its path; "
+            "tables elsewhere want spark-submit, with a catalog of yours (docs/spark.md has the lines)"
+        )
+    warehouse = Path(warehouse)
     _choose_java(java_home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from pyspark.sql import SparkSession
 
+from twofold_spark.session import place
 from twofold_spark.sinks import Reader, Sink
 from twofold_spark.sinks.delta import DeltaReader, DeltaSink
 from twofold_spark.sinks.iceberg import IcebergSink
@@ -49,15 +49,14 @@ class SinkChoice:
                 return JdbcReader(spark, jdbc_url(self.address))
         return IcebergReader(spark, catalog)
 
-    def checkpoint(self, warehouse: Path, prefix: str) -> Path:
+    def checkpoint(self, warehouse: str, prefix: str) -> str:
         """A mirror's own by default: one that began at another's would miss what that one had applied."""
         name = "mirror"
         if self.name != "iceberg":  # the catalog's mirror has the plain name, and takes one prefix
             place = self._folder if self.name == "delta" else jdbc_url(self.address).partition("?")[0]
             name = f"mirror-{self.name}-{prefix}-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
-        return warehouse / "checkpoints" / name
+        return f"{warehouse}/checkpoints/{name}"
 
     @property
     def _folder(self) -> str:
-        """A folder of this machine by its whole path, wherever the job was started; `s3a://...` and the like as they are."""
-        return self.address if "://" in self.address else str(Path(self.address).absolute())
+        return place(self.address)

@@ -106,7 +106,7 @@ def test_the_services_commands_exist(environment: pytest.MonkeyPatch) -> None:
     mirror = spark_commands.parser().parse_args(SERVICES["mirror"]["command"])
     assert (mirror.bootstrap, mirror.registry) == (loaded.kafka.bootstrap, loaded.registry.url)
     assert mirror.prefix == loaded.prefix
-    assert mirror.warehouse.is_relative_to(SERVICES["mirror"]["volumes"][0].partition(":")[2])
+    assert Path(mirror.warehouse).is_relative_to(SERVICES["mirror"]["volumes"][0].partition(":")[2])
 
 
 def test_images_are_pinned_ports_are_on_the_loopback_and_volumes_have_names() -> None:

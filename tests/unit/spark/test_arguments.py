@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from pyspark.sql import SparkSession
+
+from twofold_spark import session
 from twofold_spark.arguments import parser
+from twofold_spark.errors import BadUsage
 
 _LINE = ("mirror", "--bootstrap", "b", "--registry", "r", "--prefix", "p")
 
@@ -21,3 +26,20 @@ def test_a_value_that_makes_no_sense_is_refused(name: str, value: str, capsys: p
     with pytest.raises(SystemExit, match="2"):
         parser().parse_args((*_LINE, "--warehouse", "lake", f"{name}={value}"))
     assert f"argument {name}: '{value}' is" in capsys.readouterr().err
+
+
+def test_a_warehouse_is_a_folder_by_its_whole_path_or_a_place_as_spark_knows_it() -> None:
+    places = {
+        "lake": str(Path.cwd() / "lake"),
+        "/lake": "/lake",
+        "s3a://bucket/lake": "s3a://bucket/lake",
+        "hdfs://name:8020/lake": "hdfs://name:8020/lake",
+    }
+    assert {given: parser().parse_args((*_LINE, "--warehouse", given)).warehouse for given in places} == places
+
+
+def test_the_jobs_own_catalog_is_refused_where_there_is_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    with pytest.raises(BadUsage, match=r"--warehouse s3a://bucket/lake: .* want spark-submit"):
+        session.open_session("s3a://bucket/lake")
