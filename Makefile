@@ -78,7 +78,7 @@ bench-latency: ready ## From COMMIT and COMMIT PREPARED to what a consumer sees,
 	@PYTHONPATH=benchmarks $(BIN)/python -m bench.latency $(ARGS)
 
 .PHONY: bench-mirror
-bench-mirror: ready ## Spark's part: the mirror beside a plain foreachBatch MERGE, small batches, latency. ARGS='1000000 100000 growth' adds a part.
+bench-mirror: ready ## Spark's part: the mirror beside a plain foreachBatch MERGE, small batches, latency. ARGS='1000000 100000 growth,...' chooses parts.
 	@PYTHONPATH=tests $(BIN)/python benchmarks/mirror.py $(ARGS)
 
 .PHONY: screenshots
