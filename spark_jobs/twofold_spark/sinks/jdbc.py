@@ -76,7 +76,8 @@ class JdbcSink:
         return self._applied
 
     def prepare(self, table: Table, columns: StructType) -> None:
-        """Nothing yet: the columns are those of the staged rows, and tables change in `publish`'s transaction."""
+        """Nothing but a look at the names: the columns are those of the staged rows, and tables change in `publish`'s transaction."""
+        jdbc_tables.check_names(table, columns.names)
 
     def current(self, table: Table) -> DataFrame | None:
         with alone(self._spark, self._url) as run:

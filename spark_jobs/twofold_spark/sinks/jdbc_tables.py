@@ -19,6 +19,7 @@ SELECT coalesce(json_object_agg(attname, format_type(atttypid, atttypmod) ORDER 
   FROM pg_attribute WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped
 """
 _WIDER = {("integer", "bigint"), ("real", "double precision")}
+_NAME_BYTES = 63
 NOW = "now"
 """There is no version but the present one."""
 
@@ -94,6 +95,16 @@ def rekey(run: Run, table: Table) -> None:
         run(f"ALTER TABLE {name} ADD PRIMARY KEY ({', '.join(map(quote, table.key))})")
     key = ", ".join(map(literal, table.key))
     run(f"UPDATE twofold.mirrored SET key = ARRAY[{key}]::text[] WHERE name = {literal(str(table))}")
+
+
+def check_names(table: Table, columns: list[str]) -> None:
+    """PostgreSQL cuts off what is longer, and a column would not be known by its name any more: an unchanged value would be taken for null."""
+    if long := [column for column in columns if len(column.encode()) > _NAME_BYTES]:
+        raise TableRefused(
+            f"{table}: the columns' names {', '.join(long)} take more than the {_NAME_BYTES} bytes that PostgreSQL has for a name (a letter that Avro's names do not have takes six)",
+            at_stake="their values: two such columns may be one, and a value that was not sent again would be null",
+            repair="give the columns shorter names in the source, leave them out of the publication's column list, or keep the mirror in Iceberg or Delta",
+        )
 
 
 def columns_of(run: Run, name: str) -> dict[str, str]:

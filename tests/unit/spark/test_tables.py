@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from spark_writer import table
 from twofold_avro import schemas
-from twofold_avro.names import postgres_name, topic_of
+from twofold_avro.names import avro_name, postgres_name, topic_of
+from twofold_spark.errors import TableRefused
+from twofold_spark.sinks import Table
+from twofold_spark.sinks.jdbc_tables import check_names
 from twofold_spark.tables import names_of, topics_pattern
 
 _NAME = st.text(st.characters(min_codepoint=1, codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=63)
@@ -28,3 +31,10 @@ def test_every_topic_of_a_table_is_found_and_leads_back_to_its_names(prefix: str
 @pytest.mark.parametrize("own", ["commits", "progress", "prepared", "messages"])
 def test_the_connectors_own_topics_are_no_tables(own: str) -> None:
     assert not re.fullmatch(topics_pattern("shop"), f"shop.{own}")
+
+
+def test_a_columns_name_that_postgresql_would_cut_off_is_refused() -> None:
+    t = Table("shop.public.goods", "public", "goods", ("id",))
+    check_names(t, ["id", "x" * 63])
+    with pytest.raises(TableRefused, match=r"x43e_.*63 bytes"):
+        check_names(t, ["id", avro_name("описание_товара")])
