@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant("flush does not wait for prepares", "connector/twofold/bridge/feedback.py", "return min(reachable, oldest_unresolved(state), oldest_uncommitted(state))", "return reachable"),
     Mutant("a sequence number for progress alone", "connector/twofold/bridge/group.py", "state.sequence + (1 if state.group.rows else 0)", "state.sequence + 1"),
     Mutant("the ledger is not told of outcomes", "connector/twofold/bridge/prepared.py", "    out.append(NoteInDoubt(identity, how))", "    pass"),
-    Mutant("a rollback commits", "connector/twofold/sink/publisher.py", "self._pool[slot].abort()", "self._pool[slot].commit()"),
+    Mutant("a rollback commits", "connector/twofold/sink/publisher.py", "producer.abort()", "producer.commit()"),
     Mutant("no progress with a commit record", "connector/twofold/sink/publisher.py", "self._write(producer, self._names.progress, self._progress_records(progress, pins))", "self._write(producer, self._names.progress, [] if commit else self._progress_records(progress, pins))"),
     Mutant("ranges begin at their end", "connector/twofold/sink/publisher.py", "Range(w.topic, w.partition, w.first, w.last, w.count)", "Range(w.topic, w.partition, w.last, w.last, w.count)"),
     Mutant("progress is read uncommitted", "connector/twofold/sink/client.py", '"isolation.level": "read_committed"', '"isolation.level": "read_uncommitted"'),

@@ -32,7 +32,8 @@ MANY = [pytest.mark.slow, pytest.mark.timeout(7200)]
     [
         ("iceberg", 1),
         ("jdbc", 1),
-        pytest.param("delta", 1, marks=pytest.mark.slow),  # its reader and its merges take most of two cores
+        # Its reader and its merges take most of two cores.
+        pytest.param("delta", 1, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
         *(pytest.param(name, 50, marks=MANY) for name in ("iceberg", "jdbc", "delta")),
     ],
     indirect=["kept"],
