@@ -27,6 +27,7 @@ from twofold_spark.sinks.merging import text
 
 _APPLICATION = "twofold"
 _TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LEAST_HOURS = 168
 """Delta refuses to remove files that are younger."""
 _CUTS, _QUARANTINE = "twofold.cuts", "twofold.quarantine"
@@ -136,6 +137,8 @@ class DeltaSink:
         for name in (_TXN_ID, _TXN_VERSION):
             self._spark.conf.unset(name)
         self._spark.sql(f"DELETE FROM {self._reader.path(_CUTS)} WHERE {cut_rows.forgotten(last, keep)}")
+        # VACUUM lists a table's folder in as many tasks as this says, whatever is there: 10,000 unless set, which took two cores more than a minute a table.
+        self._spark.conf.set(_LISTING_TASKS, self._spark.sparkContext.defaultParallelism)
         hours = max(_LEAST_HOURS, round(keep.total_seconds() / 3600))
         for table in (*tables, _CUTS):
             self._spark.sql(f"OPTIMIZE {self._reader.path(table)}")
