@@ -37,6 +37,11 @@ hand, unless a client speaks (docs/source.md). A report is 34 bytes."""
 CLOSE_WAIT_S = 2.0
 """How long a clean end waits for the server's own CopyDone. After it the socket is closed, which loses nothing."""
 
+_STREAM_EARLY = """
+SELECT pg_catalog.set_config(name, '8MB', false) FROM pg_catalog.pg_settings
+WHERE name = 'logical_decoding_work_mem' AND source = 'default'"""
+"""What a transaction has below this setting is decoded after its end, which readers wait for; by default it is 64 MB. Who has set it keeps it."""
+
 _XLOG_DATA = ord("w")
 _KEEPALIVE = ord("k")
 _KEEPALIVE_FORM = Struct(">cQqB")
@@ -102,6 +107,8 @@ class ReplicationSession:
         try:
             options = negotiate(self._options, connection.info.server_version, self._publications)
             self._status_interval_s = _status_interval_s(connection)
+            if "streaming" in options:
+                connection.execute(_STREAM_EARLY)
             connection.add_notice_handler(self._on_notice)
             if self._options.two_phase and _decodes_at_commit(connection, self._slot):
                 raise other_two_phase(self._slot, wanted=True)

@@ -123,7 +123,7 @@ def test_a_prepared_transaction_in_doubt_holds_its_wal_and_no_more(connector: Ma
 
 def test_of_large_transactions_in_a_backlog_each_is_in_one_commit(connector: Maker) -> None:
     """A read brings the end of one and the beginning of the next; Kafka commits while they come."""
-    here = connector(turn={"rows": 1000})
+    here = connector(turn={"rows": 1000}, source={"streaming": "off"})
     for n in range(8):
         here.sql(
             f"INSERT INTO transfer SELECT {n} || '-' || i || repeat(' wide', 100), i, 1 FROM generate_series(1, 5000) i"
@@ -133,6 +133,15 @@ def test_of_large_transactions_in_a_backlog_each_is_in_one_commit(connector: Mak
     here.start()
     topics = here.check()
     assert sum(s.value["kind"] == "batch" for s in topics.commits) >= 3
+
+
+def test_a_transaction_of_some_megabytes_is_streamed_though_nobody_set_when(connector: Maker) -> None:
+    here = connector()
+    here.start()
+    here.sql("INSERT INTO transfer SELECT i || repeat(' wide', 300), i, 1 FROM generate_series(1, 10000) i")
+    here.caught_up()
+    wait_until(lambda: here.ask("SELECT sum(stream_txns) FROM pg_stat_replication_slots") > 0)
+    here.check()
 
 
 def test_a_large_transaction_is_visible_all_at_once(connector: Maker) -> None:
