@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from twofold.config import Config
 from twofold.positions import Lsn
@@ -44,6 +44,8 @@ class MirrorView:
                 settings = kafka_settings(self._config).consumer()
                 self._consumer = Consumer({**settings, "group.id": f"{self._config.prefix}.mirror"})
             (place,) = self._consumer.committed([TopicPartition(names_of(self._config).commits, 0)], ASKED_S)
+            if place.error is not None:  # the library throws only what concerns the whole request
+                raise KafkaException(place.error)
         return _place(place.metadata)
 
 
