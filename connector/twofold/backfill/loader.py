@@ -40,7 +40,7 @@ class Load:
     place: Place
     resumed: bool
     """It goes on behind a chunk, so a session before this one was through its barrier."""
-    holders: frozenset[tuple[str, int | None]] | None = None
+    holders: frozenset[str] | None = None
     """Who held a lock when this session's barrier began, and still does; None: it has not begun."""
     not_before: float = 0.0
     look_s: float = BARRIER_LOOK_S
@@ -106,7 +106,7 @@ class Loader:
             if name in load.holders and (holder.xid or 0, holder.gid or "") not in delivered
         }
         if still and (first or load.holders != still):
-            waited_for = "; ".join(str(holders[name]) for name in sorted(still, key=str))
+            waited_for = "; ".join(str(holders[name]) for name in sorted(still))
             _log.info("backfill of %s waits for %s", load.name, waited_for)
         load.holders = frozenset(still)
         if still:

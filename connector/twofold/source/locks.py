@@ -51,7 +51,6 @@ class Holder:
     """A transaction that may have written to the table."""
 
     virtual: str
-    """Its name while it lives."""
     pid: int | None
     xid: int | None
     """Of a prepared one."""
@@ -60,8 +59,9 @@ class Holder:
     age_s: float | None
 
     @property
-    def name(self) -> tuple[str, int | None]:
-        return self.virtual, self.pid
+    def name(self) -> str:
+        """The same from its beginning to its outcome: PREPARE takes its process away, and nothing else."""
+        return self.virtual
 
     def __str__(self) -> str:
         who = f"prepared transaction {self.gid!r}" if self.gid is not None else f"process {self.pid}"

@@ -183,6 +183,40 @@ def test_a_table_that_joins_with_a_transaction_in_doubt(
     assert {s.key["id"] for s in here.read("late")} == ({1, 2} if barrier else {1})
 
 
+def test_a_transaction_that_is_prepared_while_it_is_waited_for(
+    make: Callable[..., Installation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no process any more, and is the same one: what it wrote before the table joined is in neither the stream nor a copy that does not wait for its outcome."""
+    looks: list[bool] = []
+    look_once = Loader._through_barrier
+
+    def looked(loader: Loader) -> bool:
+        through = look_once(loader)
+        if loader._load.table == "late":
+            looks.append(through)
+        return through
+
+    monkeypatch.setattr(Loader, "_through_barrier", looked)
+    here = make()
+    here.sql("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1)")
+    initialise(load(here.file), print)
+    with here.carrying(), psycopg.connect(here.conninfo, autocommit=True) as writer:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO late VALUES (2)")
+        here.sql(f"ALTER PUBLICATION {here.prefix} ADD TABLE late")
+        wait_until(lambda: looks, what="the barrier has begun")
+        writer.execute("PREPARE TRANSACTION 'late'")
+        before = len(looks)
+        wait_until(lambda: len(looks) > before + 1 or looks[-1], what="a look that began behind the PREPARE")
+        (waiting,) = backfills(load(here.file))
+        assert ["'late'" in holder for holder in waiting.waits_for] == [True]
+        writer.execute("COMMIT PREPARED 'late'")
+        ready(here)
+        here.caught_up()
+        assert looks == [False] * (len(looks) - 1) + [True]
+    assert {s.key["id"] for s in here.read("late")} == {1, 2}
+
+
 def test_keys_that_change_across_the_cursor(make: Callable[..., Installation], between: Between) -> None:
     """From ahead of it to behind, so that its TOASTed value would be read by nobody; from behind to ahead; and rows that come and go on both sides."""
     here = make()
