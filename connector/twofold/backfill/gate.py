@@ -122,6 +122,10 @@ class Gate:
     def _carry_out(self, chunk: Chunk, load: _Load) -> None:
         """What a person wishes. What was remembered before counts no more: there is a barrier before the next snapshot."""
         load.memory, load.published_at = Memory(), None
+        if chunk.reload:
+            load.place = Place(reload=True)
+        elif load.state == "ready" and chunk.wish in {"pause", "resume"}:
+            return  # it was through before the wish came
         match chunk.wish:
             case "start":
                 load.state, load.place = "running", Place()

@@ -52,13 +52,14 @@ class Loads:
             self._threads.append(thread)
             thread.start()
 
-    def stop(self, topic: str) -> None:
-        """Read no further; a chunk that is on offer is not wanted any more."""
+    def stop(self, topic: str) -> Load | None:
+        """Read no further; a chunk that is on offer is not wanted any more. Gives the load as far as it was."""
         if load := self._loads.pop(topic, None):
             load.stopped.set()
         for chunk in [chunk for chunk in self._chunks if chunk.topic == topic]:
             self._chunks.remove(chunk)
             chunk.drop()
+        return load
 
     @property
     def busy(self) -> bool:

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Literal
 
 from twofold.backfill.chunk import Ask, Chunk, Done, Seen, Verdict, Wish
@@ -39,7 +40,9 @@ class Loading:
         self._tables = tables
         self._carrier = carrier
         self._wishes = wishes
-        self._answers: list[tuple[str, Future[Verdict | None]]] = []
+        self._answered: list[Chunk] = []
+        self._latest: dict[str, Chunk] = {}
+        """Of each table the order that is its last wish to pause or to resume; what an earlier one came to says nothing any more."""
         self._resumed: dict[str, Place] = {}
         self._orders: list[Chunk] = []
         self._cancelled: dict[str, Future[Verdict | None]] = {}
@@ -74,11 +77,8 @@ class Loading:
             for topic, what in self._wishes.take().items():
                 self._order(topic, what)
             self._tables.announce(self._newcomers.take())
-        while self._answers:
-            topic, answer = self._answers.pop()
-            if verdict := answer.result():
-                self._resumed[topic] = verdict.place
-                self._begun.discard(topic)
+        while self._answered:
+            self._carried_out(self._answered.pop())
         for topic in [topic for topic, answer in self._cancelled.items() if answer.done()]:
             del self._cancelled[topic]
             self._loaded(topic)
@@ -103,6 +103,7 @@ class Loading:
     def _order(self, topic: str, what: str) -> None:
         """A person's wish about a table's load. One that changes nothing is answered and no more."""
         _log.info("backfill of %s: %s, as asked for", topic, what)
+        self._latest.pop(topic, None)
         known = self._tables.has(topic)
         loading = topic in self._tables.in_backfill and topic not in self._cancelled
         match what:
@@ -111,14 +112,13 @@ class Loading:
                 self._cancelled.pop(topic, None)
                 self._tables.load_anew(topic)
                 self._begun.discard(topic)
-            case "resume" if loading:
-                self._loads.stop(topic)
-                resume = _order(topic, "resume")
-                resume.answer.add_done_callback(lambda answer: self._answers.append((topic, answer)))
-                self._orders.append(resume)
-            case "pause" if loading:
-                self._loads.stop(topic)
-                self._orders.append(_order(topic, "pause"))
+            case "pause" | "resume" if loading:
+                stopped = self._loads.stop(topic)
+                self._begun.add(topic)
+                reload = stopped is not None and stopped.place.reload
+                order = self._latest[topic] = replace(_order(topic, what), reload=reload)
+                order.answer.add_done_callback(lambda _: self._answered.append(order))
+                self._orders.append(order)
             case "cancel" if loading:
                 self._loads.stop(topic)
                 self._begun.add(topic)
@@ -130,6 +130,17 @@ class Loading:
                 self._orders.append(_order(topic, "cancel"))  # nothing to do but to answer
             case _:
                 _log.warning("backfill of %s: no such table here", topic)
+
+    def _carried_out(self, order: Chunk) -> None:
+        """Behind a wish to resume its load goes on, unless something else has been wished since."""
+        verdict = order.answer.result()
+        if verdict is None or self._latest.get(order.topic) is not order:
+            return
+        if verdict.state == "ready":  # it was through before the wish came
+            self._loaded(order.topic)
+        elif order.wish == "resume":
+            self._resumed[order.topic] = verdict.place
+            self._begun.discard(order.topic)
 
     def _loaded(self, topic: str) -> None:
         self._tables.loaded(topic)

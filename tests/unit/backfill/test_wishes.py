@@ -1,0 +1,340 @@
+"""What people wish of a load while other wishes of theirs wait, and what the gate makes of it: the real turn, readers' threads and gate, around a table, a topic and wishes in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from twofold.backfill.chunk import KEY_HEAD, Ask, Chunk, Copying, Seen
+from twofold.backfill.gate import Gate
+from twofold.backfill.loads import Loads
+from twofold.backfill.place import Place
+from twofold.backfill.plan import Snapshot
+from twofold.backfill.reader import Reader
+from twofold.bridge import initial
+from twofold.config import BackfillConfig
+from twofold.positions import Lsn
+from twofold.runner.carrier import Carrier
+from twofold.runner.loading import Loading
+from twofold.runner.newcomers import Newcomers
+from twofold.runner.tables import Tables
+from twofold.sink.batch import Record, RowBatch
+from twofold.sink.publisher import Publisher
+from twofold.sink.wishes import Wishes
+from twofold.spool import Spool
+from twofold_avro.records import Commit, Pin, Progress
+
+TOPIC = "bank.public.account"
+HEAD = b"\0\0\0\0\1"
+CHUNK_ROWS = 2
+WITHIN_S = 10
+ROWS = {b"%c" % letter: b"1 r" for letter in b"ABCDEFGH"}
+TRUNCATE = (b"", b"1 t")
+COMMIT, PROGRESS = Commit(1, "backfill", 100, 0, 0, rows=0, prepared=()), cast("Progress", None)
+
+
+def pin(state: str, place: Place | None = None, *, keyless: bool = False) -> Pin:
+    bound = None if place is None else place.to_bytes()
+    return Pin("public", "account", 1, None if keyless else '"bytes"', backfill=state, bound=bound)  # type: ignore[arg-type]
+
+
+def record(key: bytes | None, value: bytes) -> Record:
+    return {"key": None if key is None else HEAD + key, "value": value}
+
+
+class Looking:
+    """A value here is its transaction and its op; * behind it: an unchanged value was left out."""
+
+    def at(self, value: bytes) -> tuple[int, str, bool]:
+        xid, op = value.decode().split()
+        return int(xid), op.rstrip("*"), op.endswith("*")
+
+
+class Topic:
+    """Takes the publisher's place; keeps what is committed."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[bytes | None, bytes]] = []
+        self.pins: dict[str, Pin] = {}
+        self._open: list[tuple[bytes | None, bytes]] = []
+
+    def produce(self, batch: RowBatch) -> None:
+        for _, _, records in batch.partitions():
+            for row in records:
+                key, value = row["key"], row["value"]
+                assert value is not None
+                self._open.append((None if key is None else key[KEY_HEAD:], value))
+
+    def commit_main(self, _commit: Commit, _progress: Progress, *, pins: Mapping[str, Pin], **_: object) -> None:
+        self.rows += self._open
+        self._open = []
+        self.pins |= pins
+
+
+class Table(Reader):
+    """Reads a table in memory, two rows a chunk."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.estimate = 0
+
+    def writers(self) -> tuple[()]:
+        return ()
+
+    def wait_for_all(self) -> bool:
+        return True
+
+    def seen(self) -> Seen:
+        return Seen(TOPIC, self._world.snapshot)
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def emptying(self, *, ask: Callable[[Ask], Copying]) -> Chunk:
+        del ask
+        return self._chunk([TRUNCATE], wish="start")
+
+    def read(self, place: Place, *, ask: Callable[[Ask], Copying]) -> Chunk:
+        del ask
+        if self._world.keyless:
+            batch = RowBatch()
+            batch.lists(TOPIC, 1)[0].extend(record(None, key) for key in self._world.table)
+            whole = self._world.spool.new()
+            whole.append(batch.to_bytes())
+            return self._chunk([], scanned=True, whole=whole)
+        if place.again:
+            found = [(key, value) for key, value in self._world.table.items() if key in place.again]
+            return self._chunk(found, among=place.again)
+        found = [row for row in sorted(self._world.table.items()) if place.after is None or row[0] > place.after]
+        found = found[:CHUNK_ROWS]
+        return self._chunk(found, last=found[-1][0] if found else None, scanned=len(found) < CHUNK_ROWS)
+
+    def _chunk(self, rows: list[tuple[bytes, bytes]], **more: Any) -> Chunk:
+        values: dict[str, Any] = {
+            "topic": TOPIC,
+            "copying": Copying(cast("Any", None), 1, cast("Any", None), None),
+            "lists": [[record(key, value) for key, value in rows]],
+            "snapshot": self._world.snapshot,
+            "end_lsn": Lsn(1),
+            "last": None,
+            "among": frozenset(),
+            "scanned": False,
+            "at_us": 0,
+            "rows": len(rows),
+            "size": 0,
+        }
+        return Chunk(**(values | more))
+
+
+class Described(Tables):
+    """Tables whose definition never changes."""
+
+    def is_current(self, copying: Copying) -> bool:
+        return copying.partitions == 1
+
+
+class World:
+    """One session over one table."""
+
+    def __init__(self, spool: Spool, pinned: Pin, readers: int) -> None:
+        self.spool = spool
+        self.table = dict(ROWS)
+        self.keyless = pinned.key_schema is None
+        self.snapshot = Snapshot(1000, frozenset())
+        self.topic = Topic()
+        self._wished: dict[str, str] = {}
+        nothing = cast("Any", None)
+        pins = {TOPIC: pinned}
+        self.tables = Described(
+            prefix="bank",
+            database="d",
+            partitions=1,
+            tombstones=False,
+            catalog=nothing,
+            registry=nothing,
+            topics=nothing,
+            pins=pins,
+            load_first=True,
+        )
+        publisher = cast("Publisher", self.topic)
+        self.gate = Gate(publisher, pins=pins, in_backfill=self.tables.in_backfill, schema_of=lambda _: "", spool=spool)
+        self.gate._look = cast("Any", Looking())
+        config = BackfillConfig(readers=readers)  # type: ignore[call-arg]
+        self.loads = Loads(config, make_reader=lambda _: Table(self), delivered=lambda: ())
+        others = cast("Carrier", self), cast("Wishes", self), cast("Newcomers", Nobody())
+        self.loading = Loading(self.loads, self.tables, *others)
+        self._state = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=0, pool=1)
+
+    def prepared_with(self, _topic: str) -> list[Any]:
+        return []
+
+    def forget(self, topic: str, snapshot: Snapshot) -> None:
+        self.gate.forget(topic, snapshot)
+
+    def take(self) -> dict[str, str]:
+        wished, self._wished = self._wished, {}
+        return wished
+
+    def busy(self, *, on: bool) -> None:
+        """In the midst of a transaction: nothing is carried out."""
+        self._state = self._state._replace(unfinished=on)
+
+    def turn(self, wish: str = "") -> None:
+        """As `Run` does it, with a worker that is done at once."""
+        if chunk := self.look(wish):
+            self.publish(chunk)
+
+    def look(self, wish: str = "") -> Chunk | None:
+        self.loading._look_at = 0
+        if wish:
+            self._wished[TOPIC] = wish
+        assert not list(self.loading.turn())
+        return self.loading.due(self._state)
+
+    def publish(self, chunk: Chunk) -> None:
+        self.gate.publish(chunk, COMMIT, PROGRESS, self.tables.take_pins())
+
+    def until(self, happened: Callable[[], object]) -> None:
+        deadline = time.monotonic() + WITHIN_S
+        while not happened():
+            assert time.monotonic() < deadline
+            self.turn()
+            time.sleep(0.001)
+
+    def until_ready(self) -> None:
+        self.until(lambda: TOPIC not in self.tables.in_backfill)
+
+    def until_carried_out(self) -> None:
+        """All orders, and what follows from them has begun or not."""
+        self.until(lambda: not self.loading._orders)
+        self.turn()
+
+    def next_chunk(self) -> Chunk:
+        """It is given to nobody."""
+        deadline = time.monotonic() + WITHIN_S
+        while (chunk := self.look()) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return chunk
+
+
+class Nobody:
+    def take(self) -> tuple[()]:
+        return ()
+
+
+Making = Callable[..., World]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Making]:
+    worlds: list[World] = []
+    with closing(Spool(tmp_path, memory_max=1 << 20, disk_max=1 << 20)) as spool:
+
+        def make(pinned: Pin, readers: int = 2) -> World:
+            worlds.append(World(spool, pinned, readers))
+            return worlds[-1]
+
+        yield make
+        for made in worlds:
+            made.loads.close()
+
+
+PAUSED = pin("paused", Place(after=b"D"))
+BEHIND_D = [(key, value) for key, value in ROWS.items() if key > b"D"]
+
+
+def test_a_start_overtakes_a_resume(world: Making) -> None:
+    """Else the load from the beginning goes on where the paused one was, behind the truncate."""
+    here = world(PAUSED)
+    here.busy(on=True)
+    here.turn("resume")
+    here.turn("start")
+    here.busy(on=False)
+    here.until_ready()
+    assert here.topic.rows == [TRUNCATE, *ROWS.items()]
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_two_resumes_are_one(world: Making, readers: int) -> None:
+    """Else two threads load the table, or the second load waits for ever for the first one's thread."""
+    here = world(PAUSED, readers)
+    here.busy(on=True)
+    here.turn("resume")
+    here.turn("resume")
+    here.busy(on=False)
+    here.until_ready()
+    assert here.topic.rows == BEHIND_D
+
+
+def test_a_pause_behind_a_resume(world: Making) -> None:
+    """Else the load goes on in a state in which the gate remembers no keys."""
+    here = world(PAUSED)
+    here.busy(on=True)
+    here.turn("resume")
+    here.turn("pause")
+    here.busy(on=False)
+    here.until_carried_out()
+    assert not here.loads.busy
+    assert here.topic.pins[TOPIC].backfill == "paused"
+    here.turn("resume")
+    here.until_ready()
+    assert here.topic.rows == BEHIND_D
+
+
+def test_a_pause_before_the_load_has_begun(world: Making) -> None:
+    here = world(pin("waiting"))
+    here.turn("pause")
+    here.until_carried_out()
+    assert not here.loads.busy
+    assert here.topic.pins[TOPIC].backfill == "paused"
+
+
+@pytest.mark.parametrize("keyless", [True, False])
+@pytest.mark.parametrize("wishes", [["resume"], ["pause", "resume"], ["pause", "pause", "resume"]])
+def test_a_reload_that_had_not_begun_is_carried_on(world: Making, wishes: list[str], keyless: bool) -> None:
+    """With its truncate."""
+    here = world(pin("ready", keyless=keyless))
+    here.busy(on=True)
+    for wish in ["start", *wishes]:
+        here.turn(wish)
+    here.busy(on=False)
+    here.until_ready()
+    rows = [(None, key) for key in ROWS] if keyless else list(ROWS.items())
+    assert here.topic.rows == [TRUNCATE, *rows]
+
+
+def test_a_reload_that_had_not_begun_is_paused_over_a_restart(world: Making) -> None:
+    before = world(PAUSED)
+    before.busy(on=True)
+    before.turn("start")
+    before.turn("pause")
+    before.busy(on=False)
+    before.until_carried_out()
+    assert not before.loads.busy
+    here = world(before.topic.pins[TOPIC])
+    here.turn("resume")
+    here.until_ready()
+    assert here.topic.rows == [TRUNCATE, *ROWS.items()]
+
+
+@pytest.mark.parametrize("wish", ["pause", "resume"])
+@pytest.mark.parametrize("keyless", [True, False])
+def test_a_wish_that_comes_when_all_is_read(world: Making, wish: str, keyless: bool) -> None:
+    """The last chunk is with the worker, or committed, and the turn does not know: the table is ready then, and is not loaded twice."""
+    here = world(pin("waiting", keyless=keyless))
+    while not (last := here.next_chunk()).scanned:
+        here.publish(last)
+    order = here.look(wish)
+    assert order is not None
+    here.publish(last)
+    here.publish(order)
+    here.until_ready()
+    assert here.topic.pins[TOPIC].backfill == "ready"
+    assert here.topic.rows == ([(None, key) for key in ROWS] if keyless else list(ROWS.items()))
