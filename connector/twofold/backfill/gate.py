@@ -232,9 +232,8 @@ def _key(record: Record) -> bytes:
 
 
 def _next(place: Place, chunk: Chunk, drop: Drop) -> Place:
-    again = place.again - chunk.among
-    if drop.again:
-        again |= drop.again & {_key(record) for records in chunk.lists for record in records}
+    read = (_key(record) for records in chunk.lists for record in records)
+    again = place.again - chunk.among | drop.unread(read, chunk.among)
     return replace(place, after=chunk.last or place.after, again=again, scanned=place.scanned or chunk.scanned)
 
 

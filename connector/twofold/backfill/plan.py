@@ -10,6 +10,7 @@ the barrier in front of a session's first snapshot makes up for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 _HALF = 1 << 31
@@ -44,7 +45,11 @@ class Drop:
     """The table was truncated."""
     keys: frozenset[bytes]
     again: frozenset[bytes]
-    """Those of the keys whose change left a value out that only the table has: they are to be read again."""
+    """Those of the keys whose change left a value out that only the table has."""
+
+    def unread(self, rows: Iterable[bytes], among: frozenset[bytes]) -> frozenset[bytes]:
+        """What is to be read again of a chunk's rows, or of the keys that were asked for: where such a change is a key's first, its row is not there yet."""
+        return self.again & among.union(rows) if self.again else self.again
 
 
 @dataclass(slots=True)

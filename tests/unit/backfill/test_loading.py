@@ -1,4 +1,4 @@
-"""What people wish of a load while other wishes of theirs wait, and what the gate makes of it: the real turn, readers' threads and gate, around a table, a topic and wishes in memory."""
+"""A load's turn, readers' threads and gate as they are, around a table, a topic and wishes in memory: what people wish of it while other wishes of theirs wait, and what no snapshot shows yet."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ class Topic:
     def __init__(self) -> None:
         self.rows: list[tuple[bytes | None, bytes]] = []
         self.pins: dict[str, Pin] = {}
+        self.commits: list[Commit] = []
         self._open: list[tuple[bytes | None, bytes]] = []
 
     def produce(self, batch: RowBatch) -> None:
@@ -70,8 +71,9 @@ class Topic:
                 assert value is not None
                 self._open.append((None if key is None else key[KEY_HEAD:], value))
 
-    def commit_main(self, _commit: Commit, _progress: Progress, *, pins: Mapping[str, Pin], **_: object) -> None:
+    def commit_main(self, commit: Commit, _progress: Progress, *, pins: Mapping[str, Pin], **_: object) -> None:
         self.rows += self._open
+        self.commits.append(commit)
         self._open = []
         self.pins |= pins
 
@@ -338,3 +340,17 @@ def test_a_wish_that_comes_when_all_is_read(world: Making, wish: str, keyless: b
     here.until_ready()
     assert here.topic.pins[TOPIC].backfill == "ready"
     assert here.topic.rows == ([(None, key) for key in ROWS] if keyless else list(ROWS.items()))
+
+
+def test_a_row_under_a_new_key_that_is_not_visible_yet(world: Making) -> None:
+    """Published, its TOASTed value left out, and behind the place where the load is: it is read again until it is there."""
+    here = world(pin("running", Place(after=b"D", again=frozenset({b"BB"}))))
+    moved = RowBatch()
+    moved.lists(TOPIC, 1)[0].extend([record(b"B", b"2000 d"), record(b"BB", b"2000 c*")])
+    here.gate.produce(moved)
+    here.publish(here.next_chunk())
+    assert Place.from_bytes(here.topic.pins[TOPIC].bound).again == {b"BB"}
+    here.table[b"BB"] = here.table.pop(b"B")
+    here.snapshot = Snapshot(3000, frozenset())
+    here.until_ready()
+    assert sorted(here.topic.rows[2:]) == [(b"BB", ROWS[b"B"]), *BEHIND_D]
