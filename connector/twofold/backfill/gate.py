@@ -84,7 +84,7 @@ class Gate:
 
     def _backfilling(self) -> tuple[str, ...]:
         """The topics that a commit record of this moment must name."""
-        return tuple(sorted(topic for topic in self._in_backfill if self._load(topic).state != "ready"))
+        return tuple(sorted(topic for topic in tuple(self._in_backfill) if self._load(topic).state != "ready"))
 
     def commit(
         self,

@@ -354,3 +354,24 @@ def test_a_row_under_a_new_key_that_is_not_visible_yet(world: Making) -> None:
     here.snapshot = Snapshot(3000, frozenset())
     here.until_ready()
     assert sorted(here.topic.rows[2:]) == [(b"BB", ROWS[b"B"]), *BEHIND_D]
+
+
+def test_a_table_that_joins_while_a_commit_record_is_made() -> None:
+    """The thread that reads adds it, and the worker's is asking which tables are in backfill."""
+
+    class Joining(dict[str, bool]):
+        def get(self, topic: str, default: Any = None) -> Any:
+            self["bank.public.other"] = False
+            return super().get(topic, default)
+
+    nothing = cast("Any", None)
+    topic = Topic()
+    gate = Gate(
+        cast("Publisher", topic),
+        pins={TOPIC: pin("running")},
+        in_backfill=Joining({TOPIC: False}),
+        schema_of=lambda _: "",
+        spool=nothing,
+    )
+    gate.commit(COMMIT, PROGRESS, pins={})
+    assert topic.commits[0].backfilling == (TOPIC,)
