@@ -72,13 +72,17 @@ class Tables:
 
     def start_anew(self, topics: Iterable[str]) -> None:
         """As a person wishes: whatever was pinned of them counts no more, and their load begins with a truncate. Before `check`, which would refuse what it is to repair."""
-        self._anew.update(topic for topic in topics if self._pins.pop(topic, None))
+        for topic in topics:
+            if self._pins.pop(topic, None):
+                self._anew.add(topic)
+                self.in_backfill.pop(topic, None)  # until it is pinned again
 
     def check(self, published: Iterable[m.Relation]) -> None:
         """Every topic that is pinned must still be there as it was. Of a table that is published no more it may be gone: should rows come after all, it starts anew."""
         in_use = {topic_of(self._prefix, relation.schema, relation.table) for relation in published}
         for topic in self._topics.missing(self._pins.keys() - in_use):
             del self._pins[topic]
+            self.in_backfill.pop(topic, None)
         self._topics.ensure(
             Wanted(
                 topic,

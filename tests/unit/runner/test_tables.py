@@ -1,0 +1,48 @@
+"""Which tables a session begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import pytest
+
+from twofold.runner.tables import Tables
+from twofold.sink.topics import Wanted
+from twofold_avro.records import Pin
+
+TOPIC = "bank.public.account"
+
+
+class NoTopics:
+    """Kafka has none of the tables'."""
+
+    def missing(self, names: Iterable[str]) -> set[str]:
+        return set(names)
+
+    def ensure(self, wanted: Iterable[Wanted]) -> dict[str, int]:
+        assert not list(wanted)
+        return {}
+
+
+@pytest.mark.parametrize("state", ["waiting", "running", "paused"])
+@pytest.mark.parametrize("wished", [[], [TOPIC]])
+def test_a_table_in_backfill_that_is_published_no_more_and_whose_topic_is_gone(state: Any, wished: list[str]) -> None:
+    """It is forgotten whole: there is nothing to load."""
+    nothing = cast("Any", None)
+    tables = Tables(
+        prefix="bank",
+        database="d",
+        partitions=1,
+        tombstones=False,
+        catalog=nothing,
+        registry=nothing,
+        topics=cast("Any", NoTopics()),
+        pins={TOPIC: Pin("public", "account", 1, '"bytes"', backfill=state)},
+        load_first=True,
+    )
+    tables.start_anew(wished)
+    tables.check([])
+    tables.announce([])
+    assert not tables.has(TOPIC)
+    assert not tables.in_backfill
