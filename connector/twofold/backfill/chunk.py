@@ -77,6 +77,8 @@ class Chunk:
     """Carried out with it: a person's, about the table's load. Then there are no rows but, to start, a truncate."""
     whole: Waiting | None = None
     """Of a table without a message key all rows, as batches in the spool."""
+    order: tuple[str, ...] = ()
+    """The key's columns in the order in which the rows were read; empty if keys were read again."""
     reload: bool = False
     """With a wish to pause or to resume: a reload had begun, and its truncate is not published."""
     answer: Future[Verdict | None] = field(default_factory=Future)

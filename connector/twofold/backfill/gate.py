@@ -234,7 +234,13 @@ def _key(record: Record) -> bytes:
 def _next(place: Place, chunk: Chunk, drop: Drop) -> Place:
     read = (_key(record) for records in chunk.lists for record in records)
     again = place.again - chunk.among | drop.unread(read, chunk.among)
-    return replace(place, after=chunk.last or place.after, again=again, scanned=place.scanned or chunk.scanned)
+    return replace(
+        place,
+        after=chunk.last or place.after,
+        order=chunk.order or place.order,
+        again=again,
+        scanned=place.scanned or chunk.scanned,
+    )
 
 
 class _Look:

@@ -144,6 +144,7 @@ class Loader:
         return replace(
             place,
             after=offered.last or place.after,
+            order=offered.order or place.order,
             again=place.again - offered.among,
             scanned=place.scanned or offered.scanned,
         )

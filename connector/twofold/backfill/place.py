@@ -20,6 +20,8 @@ class Place:
 
     after: bytes | None = None
     """None: from the beginning."""
+    order: tuple[str, ...] = ()
+    """The key's columns in the order in which that was the last; none: as it is found."""
     again: frozenset[bytes] = frozenset()
     scanned: bool = False
     """The last key has been reached; what is left is `again`."""
@@ -33,6 +35,7 @@ class Place:
     def to_bytes(self) -> bytes:
         said = {
             "after": None if self.after is None else self.after.hex(),
+            "order": self.order,
             "again": sorted(key.hex() for key in self.again),
             "scanned": self.scanned,
             "reload": self.reload,
@@ -47,9 +50,12 @@ class Place:
         if not data:
             return cls()
         said = json.loads(data)
-        after, again = said.pop("after"), said.pop("again")
+        after, order, again = said.pop("after"), said.pop("order", ()), said.pop("again")
         return cls(
-            after=None if after is None else bytes.fromhex(after), again=frozenset(map(bytes.fromhex, again)), **said
+            after=None if after is None else bytes.fromhex(after),
+            order=tuple(order),
+            again=frozenset(map(bytes.fromhex, again)),
+            **said,
         )
 
     @property

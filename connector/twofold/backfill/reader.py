@@ -93,6 +93,12 @@ class Reader:
             copying = self._known[1]
             if copying.shape.keyless:
                 return self._whole(view, copying, begun)
+            order = view.described.key_order(frozenset(column.name for column in copying.shape.key))
+            if place.order not in {
+                (),
+                order,
+            }:  # the key was made anew: another order has other rows behind the last one
+                place = replace(place, after=None)
             lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
             header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
             rows = size = 0
@@ -119,6 +125,7 @@ class Reader:
             rows=rows,
             size=size,
             begun=begun,
+            order=() if among else order,
         )
 
     def _rows(self, view: View, copying: Copying, place: Place, among: frozenset[bytes]) -> Iterator[bytes]:

@@ -72,7 +72,7 @@ _MORE = """,
        (SELECT jsonb_agg((SELECT jsonb_agg(a.attname ORDER BY k.place)
                             FROM unnest(i.indkey::smallint[]) WITH ORDINALITY k(attnum, place)
                             JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
-                           WHERE k.place <= i.indnkeyatts) ORDER BY i.indisprimary DESC)
+                           WHERE k.place <= i.indnkeyatts) ORDER BY i.indisprimary DESC, i.indexrelid)
           FROM pg_catalog.pg_index i
          WHERE i.indrelid = c.oid AND i.indisunique AND i.indexprs IS NULL AND i.indpred IS NULL) AS keys
 """

@@ -112,6 +112,26 @@ def test_the_table_changes_while_it_is_loaded(small: Installation) -> None:
     assert left == {0, *range(1400, 1601)}
 
 
+def test_the_key_is_made_anew_in_another_order(connector: Maker, between: Between) -> None:
+    """Of the same columns, so nothing else tells: what lies behind the last row is another part of the table now. It is read from the beginning."""
+    tables = {"tables": ["public.account", "public.pair"]}
+    here = connector(init=False, source=tables, backfill={"chunk_rows": 100})
+    here.sql(
+        ACCOUNT,
+        "CREATE TABLE pair (a int, b int, PRIMARY KEY (a, b))",
+        "INSERT INTO pair SELECT a, b FROM generate_series(1, 30) a, generate_series(1, 10) b",
+    )
+    initialise(load(here.file), print)
+    with here.carrying():
+        until_chunks(here, 1)
+        here.sql("ALTER TABLE pair DROP CONSTRAINT pair_pkey, ADD PRIMARY KEY (b, a)")
+        between.further(10_000)
+        ready(here)
+        here.caught_up()
+    read = {(s.key["a"], s.key["b"]) for s in here.read("pair")}
+    assert read == {(a, b) for a in range(1, 31) for b in range(1, 11)}
+
+
 def test_a_reload_begins_with_a_truncate(small: Installation, kafka: Kafka) -> None:
     """What was deleted long ago does not survive it, though the topic has the delete no more; a prepared transaction that was open is parked, and comes behind the rows."""
     here = small

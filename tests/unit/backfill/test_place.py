@@ -8,9 +8,16 @@ from twofold.backfill.place import Place
 
 
 def test_a_place_outlives_the_pin() -> None:
-    place = Place(after=b"\0\xff", again=frozenset({b"a", b""}), scanned=True, rows=3, size=70, seconds=1.5)
+    place = Place(
+        after=b"\0\xff", order=("b", "a"), again=frozenset({b"a", b""}), scanned=True, rows=3, size=70, seconds=1.5
+    )
     assert Place.from_bytes(place.to_bytes()) == place
     assert Place.from_bytes(None) == Place()
+
+
+def test_a_place_of_an_earlier_version_names_no_order() -> None:
+    before = b'{"after":"41","again":[],"scanned":false,"reload":false,"rows":1,"size":2,"seconds":0.5}'
+    assert Place.from_bytes(before) == Place(after=b"A", rows=1, size=2, seconds=0.5)
 
 
 def test_it_is_complete_when_nothing_is_to_be_read_again() -> None:
