@@ -67,12 +67,19 @@ class Collector:
         skips: Callable[[Lsn], bool],
         has: Callable[[Lsn], bool],
         parks: Callable[[str], bool],
+        upto: Lsn | None = None,
     ) -> None:
+        """`upto`: the commit, of a transaction or of a prepared one, that is not to be read any more."""
         self._tables = tables
         self._spool = spool
         self._skips = skips
         self._has = has
         self._parks = parks
+        self._upto = upto
+        self.at = NO_LSN
+        """The commit of what is being read, where it is known."""
+        self.reached = False
+        """What comes now is `upto`; nothing is collected any more."""
         self._batch = RowBatch()
         self._run_transactions = 0
         self._run_rows = 0
@@ -94,7 +101,11 @@ class Collector:
                 continue
             wal_start, payload = item
             if payload[0] not in _ROWS:
-                yield from self._other(decode(payload, in_stream=block is not None), wal_start, ts_ms)
+                message = decode(payload, in_stream=block is not None)
+                if self._is_beyond(message):
+                    yield from self._hand_over()
+                    return
+                yield from self._other(message, wal_start, ts_ms)
                 current, block = self._current, self._streams.block
                 at += 1
                 if current is not None and current.batch.bytes > CHUNK_BYTES:
@@ -114,6 +125,17 @@ class Collector:
             if self._passed:
                 yield Collected(Passed(self._passed))
                 self._passed = NO_LSN
+
+    def _is_beyond(self, message: m.Message) -> bool:
+        if isinstance(message, m.Begin | m.CommitPrepared | m.StreamCommit):
+            self.at = message.commit_lsn
+            self.reached = self.at == self._upto
+        return self.reached
+
+    @property
+    def gathered(self) -> bool:
+        """There are whole transactions that no event has told of yet."""
+        return self._run_transactions > 0
 
     @property
     def half_prepared(self) -> bool:

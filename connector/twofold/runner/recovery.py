@@ -57,8 +57,10 @@ _log = logging.getLogger(__name__)
 CLOSE_WAIT_S = 5.0
 
 
-def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patience: int = 1) -> Run:
-    """All five steps but the last; `opened` closes what they opened. Kafka transactions may take `patience` times as long as configured."""
+def recover(
+    config: Config, stop: threading.Event, opened: ExitStack, *, patience: int = 1, upto: Lsn | None = None
+) -> Run:
+    """All five steps but the last; `opened` closes what they opened. Kafka transactions may take `patience` times as long as configured; the run ends before `upto`."""
     aside = Aside(stop, opened)
     session = aside(lambda: take_slot(config, opened))
     aside.tend = session.tend
@@ -120,7 +122,9 @@ def recover(config: Config, stop: threading.Event, opened: ExitStack, *, patienc
     return Run(
         state=state,
         session=session,
-        collector=Collector(tables=tables, spool=spool, skips=state.skips, has=state.has, parks=config.prepared.parks),
+        collector=Collector(
+            tables=tables, spool=spool, skips=state.skips, has=state.has, parks=config.prepared.parks, upto=upto
+        ),
         carrier=carrier,
         worker=worker,
         loading=Loading(_loads(config, carrier, spool, opened), tables, carrier, wishes, newcomers),

@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from twofold import failpoints
 from twofold.bridge import Event, State, actions, events, step
 from twofold.config import TurnConfig
-from twofold.errors import MalformedMessage
+from twofold.errors import MalformedMessage, Refused, RunEnded
+from twofold.positions import Lsn, format_lsn
 from twofold.runner.carrier import Carrier, Positions
 from twofold.runner.collector import Collector
 from twofold.runner.doubt import Doubts
@@ -42,6 +43,20 @@ LOAD_LOOK_S = 0.005
 """How soon an idle run takes what the readers of a backfill have to offer."""
 STOP_WAIT_S = 10.0
 """How long a stopping run waits for what it has given out."""
+
+
+class RefusedBehind(RunEnded):
+    """A refusal, and before it whole transactions that are not published: the next run publishes them, and then it is refused.
+
+    Else they would come again with each start, and be refused in turn once the refusal was repaired: rows with a table's old key behind the new one.
+    """
+
+    def __init__(self, refusal: Refused, at: Lsn) -> None:
+        super().__init__(
+            f"what comes at {format_lsn(at)} is refused, and what lies before it is published first: {refusal.what}"
+        )
+        self.refusal = refusal
+        self.at = at
 
 
 class Run:
@@ -87,7 +102,7 @@ class Run:
 
     def _turns(self) -> None:
         drained = False
-        while not self._stop.is_set():
+        while not self._stop.is_set() and not self._collector.reached:
             now = time.monotonic()
             self._observer.turned()
             self._take_all(self._worker.answers(ANSWER_WAIT_S if drained and self._worker.busy else 0))
@@ -122,8 +137,13 @@ class Run:
                 self._take(events.Drained(self._timers.young(time.monotonic())))
             return True
         failpoints.hit("after_read")
-        for collected in self._collector.collect(received, ts_ms=time.time_ns() // 1_000_000):
-            self._take_collected(collected)
+        try:
+            for collected in self._collector.collect(received, ts_ms=time.time_ns() // 1_000_000):
+                self._take_collected(collected)
+        except Refused as refusal:
+            if self._collector.gathered or self.state.group is not None or self.state.in_flight:
+                raise RefusedBehind(refusal, self._collector.at) from refusal
+            raise
         failpoints.hit("after_decode")
         self._end_turn_if_full()
         return False

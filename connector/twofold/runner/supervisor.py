@@ -18,6 +18,7 @@ from twofold.errors import Fenced, Outlasted, RunEnded, Unreachable
 from twofold.runner.aside import Stopped
 from twofold.runner.observer import Observer, Silent
 from twofold.runner.recovery import recover
+from twofold.runner.run import RefusedBehind
 from twofold.runner.streamed import StreamUnclear
 from twofold.source.setup import end_holder
 from twofold.source.trouble import SlotBusy
@@ -41,6 +42,7 @@ def supervise(
     backoff_s = BACKOFF_S_MIN
     standing_by: str | None = None
     patience = 1
+    refused: RefusedBehind | None = None
     while not stop.is_set():
         begun, wait_s = time.monotonic(), 0.0
         if standing_by is None:
@@ -49,11 +51,7 @@ def supervise(
             if take_over:
                 _end_holder(config)
                 take_over = False
-            with ExitStack() as opened:
-                run = recover(config, stop, opened, patience=patience)
-                standing_by = None
-                observer.recovered(run.state)
-                run.go(observer)
+            _run(config, stop, observer, patience, refused)
         except Stopped:
             _log.info("stopped in the middle of recovery")
         except SlotBusy as busy:
@@ -75,6 +73,7 @@ def supervise(
             _cut_tracebacks(error)
             if isinstance(error, Outlasted):
                 patience = min(patience * 4, PATIENCE_MAX)
+            refused = error if isinstance(error, RefusedBehind) else refused
             if isinstance(error, StreamUnclear):
                 source = config.source.model_copy(update={"streaming": "off"})
                 config = config.model_copy(update={"source": source})
@@ -82,6 +81,18 @@ def supervise(
         gc.collect()
         stop.wait(wait_s)
         backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+
+
+def _run(
+    config: Config, stop: threading.Event, observer: Observer, patience: int, refused: RefusedBehind | None
+) -> None:
+    """Recover, and run until told to stop; or up to what was `refused`, which is refused then."""
+    with ExitStack() as opened:
+        run = recover(config, stop, opened, patience=patience, upto=refused.at if refused else None)
+        observer.recovered(run.state)
+        run.go(observer)
+    if refused is not None and not stop.is_set():
+        raise refused.refusal
 
 
 def _cut_tracebacks(error: BaseException) -> None:

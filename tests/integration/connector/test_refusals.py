@@ -54,6 +54,15 @@ def shared(module_connector: Maker) -> Installation:
     return carried(module_connector)
 
 
+def take_any(here: Installation, subject: str) -> None:
+    """What the registry's own refusal of another key says."""
+    url = f"{here.reader.registry_url}/config/{subject}"
+    none = json.dumps({"compatibility": "NONE"}).encode()
+    request = urllib.request.Request(url, none, {"Content-Type": "application/json"}, method="PUT")
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.status == 200
+
+
 def refuses(here: Installation, *words: str, kind: type[TwofoldError] = Refused) -> None:
     """`run` ends with this error, and it has these words."""
     error = here.refusal()
@@ -213,6 +222,31 @@ def test_a_tables_key_was_changed(connector: Maker) -> None:
     assert "twofold backfill start public.account" in run.said()
     refuses(here, "the message key of table public.account")
     assert {s.value["after"]["id"] for s in here.read("account")} == {0, 1}
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["plain", "prepared"])
+def test_what_lies_before_a_refusal_is_published_and_its_repair_helps(connector: Maker, prepared: bool) -> None:
+    """All of it comes in one read. Were it not published, rows with the old key would meet the new one after each repair."""
+    here = carried(connector)
+    here.sql(INSERT.format(2))
+    change = "ALTER TABLE account DROP CONSTRAINT account_pkey, ADD PRIMARY KEY (id, version)"
+    if prepared:
+        here.sql(f"BEGIN; {change}; {INSERT.format(3)}; PREPARE TRANSACTION 'other key'", "COMMIT PREPARED 'other key'")
+    else:
+        here.sql(change, INSERT.format(3))
+    for _ in range(2):
+        refuses(here, "the message key of table public.account", "twofold backfill start public.account")
+        assert sorted(s.value["after"]["id"] for s in here.read("account")) == [0, 1, 2]
+    ask_to_load(here, "public.account")
+    for part in ("key", "value"):
+        take_any(here, f"{here.prefix}.public.account-{part}")
+    with here.carrying():
+        tail, loaded = here.tail("account"), set[int]()
+        for _ in range(4):
+            seen = tail.wait_for(lambda s: s.value["op"] == "r" and s.value["after"]["id"] not in loaded)
+            assert seen is not None
+            loaded.add(seen.value["after"]["id"])
+    assert loaded == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where:
     parts: Any = {name: MagicMock() for name in names.split()}
     parts["state"].must_wait = False
     parts["loading"].due.return_value = None
-    parts["collector"].half_prepared = False
+    parts["collector"].half_prepared = parts["collector"].reached = False
     getattr(parts[where], call).side_effect = MalformedRow("no boolean", table="public.t", column="c", offset=17)
     with pytest.raises(MalformedMessage) as ended:
         Run(**parts, stop=threading.Event()).go(Silent())
@@ -40,7 +40,7 @@ def test_no_table_is_registered_by_a_load_while_a_prepared_transaction_is_half_r
     parts: Any = {name: MagicMock() for name in names.split()}
     loading, state = MagicMock(), MagicMock(must_wait=False, group=None)
     loading.due.return_value = None
-    collector = MagicMock(half_prepared=half_prepared)
+    collector = MagicMock(half_prepared=half_prepared, reached=False)
     stop = MagicMock()
     stop.is_set.side_effect = [False, True]
     Run(**parts, state=state, collector=collector, loading=loading, stop=stop)._turns()
