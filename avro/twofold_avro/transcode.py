@@ -699,6 +699,7 @@ class RowPlan:
         for i in range(self.width):
             column = self.columns[i]
             if column.in_key:
+                self.writer.reserve(SLACK)
                 field = fields[i]
                 self.column = i
                 self.at = field.at

@@ -203,6 +203,21 @@ def test_a_run_ends_when_it_is_large_and_at_a_malformed_row() -> None:
         assert sum(map(len, lists)) == 4
 
 
+def test_a_long_key_with_many_numbers_behind_a_text_has_room() -> None:
+    """Uncompiled, what is written past the buffer is an error; compiled it is none, so that one comes second."""
+    numbers, largest = 31, str(2**63 - 1).encode()
+    columns = [("t", type_("text")), *((f"n{n}", type_("int8")) for n in range(numbers))]
+    bench = Bench(TableShape(OID, "public", "t", tuple(ColumnShape(name, t, True, True) for name, t in columns)))
+    # A new plan for each: the buffer begins with 4096 bytes, and stays as large as it once was.
+    for size in range(3700, 4100, 50):
+        row = message(b"I", b"N" + tuple_of(b"t", [b"a" * size, *[largest] * numbers]))
+        uncompiled_first = sorted(bench.plans(), key=lambda found: found[0].is_compiled())
+        lists = [outcome(module, plan, row) for module, plan in uncompiled_first]
+        assert lists[0] == lists[1]
+        [record] = [record for records in lists[0] for record in records]
+        assert bench.key(record) == {"t": "a" * size, **{f"n{n}": 2**63 - 1 for n in range(numbers)}}
+
+
 def test_another_relations_row_is_refused() -> None:
     payload = INSERT[:1] + struct.pack(">I", OID + 1) + INSERT[5:]
     for module, plan in Bench(SHAPE).plans():
