@@ -5,7 +5,7 @@ buffered here but what libpq has received, and all of that comes again after a k
 
 `read` is hot: a row costs one call into libpq and one tuple. What PostgreSQL must be told in time (it ends a client that is silent for
 wal_sender_timeout) is told by `read` and, within a long turn, by `tend`, which costs a look at the clock when nothing is due. In the other
-direction a server that is silent for `receive_timeout_s`, though asked half-way for a sign of life, ends the run.
+direction a server that is silent for `receive_timeout_s`, though asked half-way for a sign of life, ends the run. So does one that shuts down and waits for a confirmation that it cannot get.
 
 A position reported here is remembered and sent again with every answer to a keepalive. Until the first `report` both positions are 0/0, which
 the server takes as nothing.
@@ -34,6 +34,11 @@ Streaming: TypeAlias = Literal["off", "on", "parallel"]
 STATUS_INTERVAL_S = 0.25
 """Far more often than a server's wal_sender_timeout asks for: since 16 a walsender can miss a wake-up and then sleeps for up to 10 s with a commit in
 hand, unless a client speaks (docs/source.md). A report is 34 bytes."""
+RECEIVE_TIMEOUT_S = 60.0
+SPIN_ASKS = 100
+SPIN_S = 2.0
+"""A server that shuts down asks again as soon as it is answered, until all that it has sent is confirmed: while a prepared transaction is in doubt, for ever. So many questions without a row between
+them, over so long, are that."""
 CLOSE_WAIT_S = 2.0
 """How long a clean end waits for the server's own CopyDone. After it the socket is closed, which loses nothing."""
 
@@ -59,7 +64,8 @@ class SessionOptions:
     binary: bool = True
     messages: bool = True
     origin: Literal["none", "any"] | None = None
-    receive_timeout_s: float = 60.0
+    receive_timeout_s: float | None = None
+    """None: `RECEIVE_TIMEOUT_S`, or the server's wal_sender_timeout where that is longer; half of it a server may decode without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,9 @@ class ReplicationSession:
         self._connection: Plain | None = None
         self._write = self._flush = NO_LSN
         self._status_interval_s = STATUS_INTERVAL_S
+        self._timeout_s = 0.0
+        self._asks = 0
+        self._asks_since = self._last_ask = 0.0
         self._status_due = 0.0
         self._heard = 0.0
         self._asked: float | None = None
@@ -106,7 +115,9 @@ class ReplicationSession:
         self._connection = connection
         try:
             options = negotiate(self._options, connection.info.server_version, self._publications)
-            self._status_interval_s = _status_interval_s(connection)
+            self._timeout_s = _wal_sender_timeout_s(connection)
+            if self._timeout_s:
+                self._status_interval_s = min(STATUS_INTERVAL_S, self._timeout_s / 3)
             if "streaming" in options:
                 connection.execute(_STREAM_EARLY)
             connection.add_notice_handler(self._on_notice)
@@ -162,7 +173,8 @@ class ReplicationSession:
             self._check_silence(now)
             if now >= deadline:
                 return taken
-            self._wait(max(0.0, min(deadline, self._status_due, self._heard + self._patience_s) - now))
+            silence = (self._heard if self._asked is None else self._asked) + self._patience_s
+            self._wait(max(0.0, min(deadline, self._status_due, silence) - now))
 
     def report(self, *, write: Lsn, flush: Lsn) -> None:
         """Tell the server how far the stream is written and how far it is safe; sent now if either differs from the last."""
@@ -229,6 +241,8 @@ class ReplicationSession:
             raise stream_error(self._conninfo, self._slot, error) from error
         if self._failure is not None:
             raise self._failure
+        if room < bytes_max:
+            self._asks = 0
         return taken
 
     def _keepalive(self, data: bytes) -> Keepalive:
@@ -236,8 +250,22 @@ class ReplicationSession:
             raise MalformedMessage(f"neither XLogData nor a keepalive: {data[:1]!r} with {len(data)} bytes", offset=0)
         _, wal_end, _, reply = _KEEPALIVE_FORM.unpack(data)
         if reply:
+            self._note_ask()
             self._send_status()
         return Keepalive(Lsn(wal_end))
+
+    def _note_ask(self) -> None:
+        """One that comes of a short wal_sender_timeout comes half of it after our last word at the earliest."""
+        now = time.monotonic()
+        if self._asks == 0 or 0 < self._timeout_s <= 4 * (now - self._last_ask):
+            self._asks, self._asks_since = 0, now
+        self._asks += 1
+        self._last_ask = now
+        if self._asks > SPIN_ASKS and now - self._asks_since > SPIN_S:
+            self.close()
+            raise RunEnded(
+                f"PostgreSQL asks slot {self._slot!r} again and again, as it does in order to shut down: it is let go, for not all that it has sent can be confirmed now"
+            )
 
     def _raise_end(self, pgconn: pq.abc.PGconn) -> None:
         result = pgconn.get_result()
@@ -258,7 +286,7 @@ class ReplicationSession:
 
     @property
     def _patience_s(self) -> float:
-        return self._options.receive_timeout_s / 2
+        return (self._options.receive_timeout_s or max(RECEIVE_TIMEOUT_S, self._timeout_s)) / 2
 
     def _check_silence(self, now: float) -> None:
         """Only ever called with the socket found empty, so a long turn of ours is not taken for silence of the server's."""
@@ -308,9 +336,10 @@ def _decodes_at_commit(connection: Plain, slot: str) -> bool:
     return row is not None
 
 
-def _status_interval_s(connection: Plain) -> float:
+def _wal_sender_timeout_s(connection: Plain) -> float:
+    """0 if there is none."""
     row = connection.execute(
         "SELECT setting::int FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
     ).fetchone()
     timeout_ms: int = row[0] if row else 0
-    return min(STATUS_INTERVAL_S, timeout_ms / 3000) if timeout_ms else STATUS_INTERVAL_S
+    return timeout_ms / 1000

@@ -80,15 +80,37 @@ def test_a_long_turn_is_survived_by_tending_alone(database: str, prefix: str, wr
 
 @pytest.mark.parametrize("postgres", ["15", "18"], indirect=True)
 def test_a_silent_server_ends_the_run(database: str, prefix: str, writer: Writer) -> None:
-    with streaming(database, prefix, replace(PLAIN, receive_timeout_s=1.0)) as stream:
+    """Until then it costs nothing to wait for it."""
+    with streaming(database, prefix, replace(PLAIN, receive_timeout_s=2.0)) as stream:
         stream.until_mark(writer)
-        pid = stream.session.backend_pid
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(RunEnded, match="no sign of life"):
-                read_on(stream)
-        finally:
-            os.kill(pid, signal.SIGCONT)
+        took_s, cpu_s = silent(stream)
+    assert 1.9 < took_s < 5
+    assert cpu_s < 0.3
+
+
+@pytest.mark.parametrize("postgres", ["15", "18"], indirect=True)
+def test_a_server_may_be_silent_as_long_as_its_own_timeout(
+    database: str, prefix: str, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may decode for half of it without a word."""
+    monkeypatch.setattr("twofold.source.session.RECEIVE_TIMEOUT_S", 0.5)
+    slow = psycopg.conninfo.make_conninfo(database, options="-c wal_sender_timeout=3s")
+    with streaming(slow, prefix) as stream:
+        stream.until_mark(writer)
+        assert silent(stream)[0] > 2.9
+
+
+def silent(stream: Stream) -> tuple[float, float]:
+    """The server's process sleeps from now on: how long until the session ends, and how much of it was work."""
+    pid = stream.session.backend_pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        began, work = time.monotonic(), time.thread_time()
+        with pytest.raises(RunEnded, match="no sign of life"):
+            read_on(stream)
+        return time.monotonic() - began, time.thread_time() - work
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("postgres", ["18"], indirect=True)
