@@ -56,7 +56,8 @@ SELECT c.oid::bigint, s.nspname::text, c.relname::text, c.relreplident::text,
   LEFT JOIN LATERAL (
        SELECT i.indkey::smallint[] AS attnums
          FROM pg_catalog.pg_index i
-        WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END
+        WHERE i.indrelid = c.oid
+          AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate AND i.indisvalid WHEN 'i' THEN i.indisreplident END
        ) k ON true
  WHERE s.nspname NOT IN ('pg_catalog', 'information_schema'){which}
  ORDER BY 2, 3

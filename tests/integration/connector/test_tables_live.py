@@ -8,8 +8,12 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
+from connector_ledger import SCHEMA
 from connector_topics import UNCOMMITTED, gid_of
+from fix_backfill import ready
 from fix_connector import Installation, Maker, wait_until
+from twofold.config import load
+from twofold.runner.setup import initialise
 
 
 def ledger_has(here: Installation, gid: str, state: str) -> bool:
@@ -58,6 +62,21 @@ def test_a_table_that_joins_the_publication_is_carried(connector: Maker) -> None
     assert here.table("never") not in here.reader.topics(here.prefix)
     topics = here.everything()
     assert sorted(s.key["id"] for s in topics.rows if s.topic == here.table("late")) == [1, 2]
+
+
+def test_a_deferrable_primary_key_is_no_message_key(connector: Maker) -> None:
+    """PostgreSQL does not take it for a row's identity: the table is one without a key, in the catalog as in the stream."""
+    here = connector(init=False, source={"tables": ["public.account", "public.later"]})
+    here.sql(SCHEMA, "CREATE TABLE later (id int PRIMARY KEY DEFERRABLE)", "INSERT INTO later VALUES (1)")
+    initialise(load(here.file), print)
+    with here.carrying():
+        here.sql("INSERT INTO later VALUES (2)")
+        ready(here)
+        here.sql("INSERT INTO later VALUES (3)")
+        here.caught_up()
+    rows = here.read("later")
+    assert sorted(s.value["after"]["id"] for s in rows) == [1, 2, 3]
+    assert {s.key for s in rows} == {None}
 
 
 def test_a_table_is_pinned_by_the_commit_that_has_its_first_row(connector: Maker) -> None:
