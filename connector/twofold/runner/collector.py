@@ -28,7 +28,7 @@ from twofold.runner.streamed import CHUNK_BYTES, Streams
 from twofold.runner.table import CHANGED_SHAPE, Facts, Table
 from twofold.runner.tables import Tables
 from twofold.runner.waiting import BatchRows, Collected, PreparedRows, Rows
-from twofold.sink.batch import RowBatch
+from twofold.sink.batch import Record, RowBatch
 from twofold.source import messages as m
 from twofold.source.decoder import decode, row_relation
 from twofold.source.session import Keepalive, Received
@@ -149,10 +149,9 @@ class Collector:
         table = self._tables.of_relation(
             row_relation(item[1], in_stream=False), provisional=current.waiting is not None
         )
-        current.tables[table] = None
+        lists = _lists(current, table)
         batch = current.batch
-        lists, room = batch.lists(table.topic, table.partitions), CHUNK_BYTES - batch.bytes
-        behind, taken = table.plan.append_run(received, at, 1, current.header, ts_ms, lists, room)
+        behind, taken = table.plan.append_run(received, at, 1, current.header, ts_ms, lists, CHUNK_BYTES - batch.bytes)
         current.rows += behind - at
         batch.bytes += taken
         return behind
@@ -225,9 +224,10 @@ class Collector:
         """What neither begins nor ends a transaction."""
         match message:
             case m.Relation():
-                self._tables.relation(
-                    message, provisional=self._current is not None and self._current.waiting is not None
-                )
+                current = self._current
+                # Of one that is skipped nothing is written: what its tables once were must not be registered over what they are now.
+                provisional = current is not None and (current.skipped or current.waiting is not None)
+                self._tables.relation(message, provisional=provisional)
             case m.Truncate():
                 self._truncate(message, wal_start, ts_ms)
             case m.LogicalMessage():
@@ -335,8 +335,7 @@ class Collector:
             return
         for oid in message.relations:
             table = self._tables.of_relation(oid, provisional=current.waiting is not None)
-            current.tables[table] = None
-            lists = current.batch.lists(table.topic, table.partitions)
+            lists = _lists(current, table)
             current.batch.bytes += _TRUNCATE_BYTES * table.plan.truncate(wal_start, current.header, ts_ms, lists)
             current.rows += 1
 
@@ -361,3 +360,12 @@ class Collector:
         if self._current is None:
             raise RunEnded(f"PostgreSQL sent {type(message).__name__} outside of a transaction")
         return self._current
+
+
+def _lists(current: _Current, table: Table) -> list[list[Record]]:
+    """Where the table's records go. A prepared transaction may have changed whether the table has a key, and with it the partitions: that is refused when it commits, and forgotten when it is rolled back."""
+    current.tables[table] = None
+    if current.waiting is not None and not current.batch.fits(table.topic, table.partitions):
+        current.waiting.append(current.batch)
+        current.batch = RowBatch()
+    return current.batch.lists(table.topic, table.partitions)

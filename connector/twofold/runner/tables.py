@@ -203,8 +203,11 @@ class Tables:
         key_id = (pin.key_schema_id if pin else None) or PROVISIONAL_KEY_ID
         plan = self._plan(shape, partitions, key_id, self._provisional_id)
         table = Table(shape, topic, partitions, plan, self._provisional_id, self.in_backfill)
-        if pin and pin.value_schema_id == self._registry.known_id(value_subject(topic), self._envelope(shape)):
-            self._commit(table, value_id=pin.value_schema_id)
+        # Shapes with different keys may have one envelope. Another key than is pinned is refused when it is committed, and it may be rolled back.
+        if pin and pin.key_schema == self._key(shape):
+            known_id = self._registry.known_id(value_subject(topic), self._envelope(shape))
+            if pin.value_schema_id == known_id:
+                self._commit(table, value_id=known_id)
         return table
 
     def _commit(self, table: Table, *, value_id: int | None = None, partitions: int | None = None) -> tuple[int, int]:
@@ -212,8 +215,7 @@ class Tables:
         was made or checked just now."""
         shape, topic = table.shape, table.topic
         pin = self._pins.get(topic)
-        key = key_schema(shape, self._prefix)
-        key_text = None if key is None else canonical(key)
+        key_text = self._key(shape)
         if pin is not None and pin.key_schema != key_text:
             raise key_changed(shape)
         if pin is not None:
@@ -281,6 +283,10 @@ class Tables:
             if columns := misread(json.loads(version), new):
                 raise misread_columns(shape, columns)
         return self._registry.register(subject, text)
+
+    def _key(self, shape: TableShape) -> str | None:
+        key = key_schema(shape, self._prefix)
+        return None if key is None else canonical(key)
 
     def _envelope(self, shape: TableShape) -> str:
         return canonical(envelope_schema(shape, self._prefix))

@@ -51,6 +51,11 @@ class RowBatch:
         assert len(lists) == partitions, f"{topic} has {len(lists)} partitions in this batch, not {partitions}"
         return lists
 
+    def fits(self, topic: str, partitions: int) -> bool:
+        """Has it no other number of partitions in this batch?"""
+        lists = self._topics.get(topic)
+        return lists is None or len(lists) == partitions
+
     @property
     def records(self) -> int:
         """How many records there are, tombstones included. Counted when asked."""

@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def insert(key: int, note: str = "") -> str:
     return f"INSERT INTO account VALUES ({key}, 1, '{note}')"
 
 
-def ids(seen: list[Seen]) -> list[int]:
+def ids(seen: list[Seen]) -> list[Any]:
     return sorted(s.value["after"]["id"] for s in seen)
 
 
@@ -140,6 +141,32 @@ def test_a_keyless_tables_rows_wait_for_the_outcome(connector: Maker) -> None:
         topics = here.check()
     journal = [s for s in topics.rows if s.topic == here.table("journal")]
     assert [(s.key, s.value["after"], gid_of(s)) for s in journal] == [(None, {"line": "one"}, "g1")]
+
+
+@pytest.mark.parametrize("outcome", ["ROLLBACK", "COMMIT"])
+@pytest.mark.parametrize("instead", ["", ", ADD PRIMARY KEY (id, account)"], ids=["no key", "another key"])
+def test_the_key_is_changed_between_two_rows_of_a_prepared_transaction(
+    instead: str, outcome: str, connector: Maker
+) -> None:
+    """Without a key the topic would have one partition. It is refused when it is committed, and nobody is stopped by what is rolled back."""
+    here = connector()
+    with here.carrying():
+        here.sql("INSERT INTO transfer VALUES ('a', 1, 1)")
+        here.caught_up()
+        here.prepare(
+            "g",
+            "INSERT INTO transfer VALUES ('b', 1, 1)",
+            f"ALTER TABLE transfer DROP CONSTRAINT transfer_pkey{instead}",
+            "INSERT INTO transfer VALUES ('c', 1, 1)",
+        )
+        wait_until(lambda: in_ledger(here, "g") == "parked")
+        if outcome == "ROLLBACK":
+            here.sql("ROLLBACK PREPARED 'g'", "INSERT INTO transfer VALUES ('d', 1, 1)")
+            here.check()
+    if outcome == "COMMIT":
+        here.sql("COMMIT PREPARED 'g'")
+        assert "the message key of table public.transfer is not what it was" in str(here.refusal())
+    assert ids(here.read("transfer")) == (["a", "d"] if outcome == "ROLLBACK" else ["a"])
 
 
 def versions(here: Installation, table: str) -> list[int]:

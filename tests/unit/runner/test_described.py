@@ -1,0 +1,200 @@
+"""What the stream says of a table and what becomes of it: the collector, the tables and their plans are real, the catalog, the registry and Kafka are stood in for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from struct import pack
+from typing import Any
+
+import pytest
+
+from twofold.bridge import events
+from twofold.errors import Refused
+from twofold.runner.collector import Collector
+from twofold.runner.table import CHANGED_SHAPE
+from twofold.runner.tables import Tables
+from twofold.runner.waiting import Collected
+from twofold.sink.topics import Wanted
+from twofold.source import messages as m
+from twofold.source.session import Received
+from twofold.spool import Spool
+from twofold_avro.records import Pin
+from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
+
+TYPES = {23: "int4", 1082: "date", 1700: "numeric"}
+OID = 7
+Columns = list[tuple[str, int, int, bool]]
+"""Name, type, its modifier, whether it is in the key."""
+
+
+class Catalog:
+    def shape(self, relation: m.Relation) -> TableShape:
+        columns = (
+            ColumnShape(
+                c.name, TypeShape(c.type_oid, "pg_catalog", TYPES[c.type_oid], typmod=c.typmod), *[c.in_identity] * 2
+            )
+            for c in relation.columns
+        )
+        return TableShape(relation.oid, relation.schema, relation.table, tuple(columns), relation.replica_identity)
+
+
+class Registry:
+    def __init__(self) -> None:
+        self.subjects: dict[str, dict[str, int]] = {}
+        self._last = 0
+
+    def register(self, subject: str, text: str) -> int:
+        self._last += 1
+        return self.subjects.setdefault(subject, {}).setdefault(text, self._last)
+
+    def known_id(self, subject: str, text: str) -> int | None:
+        return self.subjects.get(subject, {}).get(text)
+
+    def versions(self, subject: str) -> list[str]:
+        return list(self.subjects.get(subject, ()))
+
+
+class Topics:
+    def ensure(self, wanted: Iterable[Wanted]) -> dict[str, int]:
+        return {each.name: each.partitions for each in wanted}
+
+    def missing(self, topics: Iterable[str]) -> list[str]:
+        return []
+
+
+def tables(registry: Registry, pins: dict[str, Pin]) -> Tables:
+    catalog: Any = Catalog()
+    registry_: Any = registry
+    topics: Any = Topics()
+    return Tables(
+        prefix="p",
+        database="db",
+        partitions=6,
+        tombstones=True,
+        catalog=catalog,
+        registry=registry_,
+        topics=topics,
+        pins=pins,
+        load_first=False,
+    )
+
+
+def relation(columns: Columns) -> m.Relation:
+    said = tuple(m.RelationColumn(name, oid, typmod, in_key) for name, oid, typmod, in_key in columns)
+    return m.Relation(OID, "public", "t", "default", said)
+
+
+def said(columns: Columns) -> tuple[int, bytes]:
+    """The same, as it comes."""
+    data = b"R" + pack(">I", OID) + b"public\0t\0d" + pack(">H", len(columns))
+    for name, oid, typmod, in_key in columns:
+        data += bytes([in_key]) + name.encode() + b"\0" + pack(">Ii", oid, typmod)
+    return 0, data
+
+
+def insert(*values: bytes) -> tuple[int, bytes]:
+    data = b"".join(b"t" + pack(">I", len(value)) + value for value in values)
+    return 1, b"I" + pack(">I", OID) + b"N" + pack(">H", len(values)) + data
+
+
+def transaction(n: int, *items: tuple[int, bytes]) -> Received:
+    commit = pack(">BQQq", 0, 1000 * n, 1000 * n + 10, 0)
+    return [(0, b"B" + pack(">QqI", 1000 * n, 0, n)), *items, (0, b"C" + commit)]
+
+
+def prepared(*items: tuple[int, bytes]) -> Received:
+    end = pack(">QQqI", 1000, 1010, 0, 7) + b"g\0"
+    return [(0, b"b" + end), *items, (0, b"P\0" + end)]
+
+
+@pytest.fixture
+def collect(tmp_path: Path) -> Iterator[Callable[..., list[Collected]]]:
+    """What these messages come to, if all that lies before a position is applied."""
+    spool = Spool(tmp_path, memory_max=1 << 20, disk_max=1 << 30)
+
+    def collect(tables: Tables, received: Received, *, applied: int = 0) -> list[Collected]:
+        collector = Collector(
+            tables=tables,
+            spool=spool,
+            skips=lambda lsn: lsn < applied,
+            has=lambda lsn: lsn < applied,
+            parks=lambda _: False,
+        )
+        return list(collector.collect(received, 0))
+
+    yield collect
+    spool.close()
+
+
+def announced(registry: Registry, columns: Columns) -> dict[str, Pin]:
+    """The pins of a run that knows the table like this."""
+    first = tables(registry, {})
+    first.announce([relation(columns)])
+    return first.take_pins()
+
+
+def numeric(precision: int, scale: int) -> tuple[int, int]:
+    return 1700, (precision << 16 | scale) + 4
+
+
+OTHER_KEY: tuple[Columns, Columns] = (
+    [("a", 23, -1, True), ("b", 23, -1, False)],
+    [("a", 23, -1, False), ("b", 23, -1, True)],
+)
+OTHER_SCALE: tuple[Columns, Columns] = (
+    [("id", 23, -1, True), ("price", *numeric(10, 2), False)],
+    [("id", 23, -1, True), ("price", *numeric(12, 4), False)],
+)
+
+
+@pytest.mark.parametrize(("before", "after"), [OTHER_KEY, OTHER_SCALE], ids=["key", "scale"])
+def test_what_a_table_was_in_an_applied_transaction_does_not_stand_against_its_repair(
+    before: Columns, after: Columns, collect: Callable[..., list[Collected]]
+) -> None:
+    """PostgreSQL sends it again, as when a transaction in doubt holds its slot."""
+    registry = Registry()
+    pins = announced(registry, before)
+    registry.subjects.clear()
+    repaired = tables(registry, pins)
+    repaired.start_anew(["p.public.t"])
+    repaired.announce([relation(after)])
+    known = {subject: list(versions) for subject, versions in registry.subjects.items()}
+    again = transaction(1, said(before), insert(b"1", b"10"))
+    new = transaction(2, said(after), insert(b"2", b"20.0000" if after[1][1] == 1700 else b"20"))
+    read = [c.event for c in collect(repaired, again + new, applied=1010)]
+    assert [event.rows for event in read if isinstance(event, events.PlainRead)] == [1]
+    assert {subject: list(versions) for subject, versions in registry.subjects.items()} == known
+
+
+@pytest.mark.parametrize("type_oid", [23, 1082], ids=["as in the row", "text in the row"])
+def test_another_key_is_refused_when_it_is_committed_and_not_when_it_is_prepared(
+    type_oid: int, collect: Callable[..., list[Collected]]
+) -> None:
+    """Types that are text in an envelope leave it as it is when the key goes."""
+    registry, value = Registry(), b"2024-01-01" if type_oid == 1082 else b"1"
+    before: Columns = [("k", type_oid, -1, True), ("v", 23, -1, False)]
+    without: Columns = [("k", type_oid, -1, False), ("v", 23, -1, False)]
+    pins = announced(registry, before)
+    [collected] = collect(tables(registry, dict(pins)), prepared(said(without), insert(value, b"1")))
+    assert isinstance(collected.event, events.PrepareRead)
+    assert collected.event.park_reason == CHANGED_SHAPE
+    with pytest.raises(Refused, match="the message key"):
+        collect(tables(registry, dict(pins)), transaction(1, said(without), insert(value, b"1")))
+
+
+def test_a_prepared_transaction_that_drops_the_key_midway_waits_for_its_outcome(
+    collect: Callable[..., list[Collected]],
+) -> None:
+    registry = Registry()
+    before: Columns = [("k", 23, -1, True), ("v", 23, -1, False)]
+    without: Columns = [("k", 23, -1, False), ("v", 23, -1, False)]
+    here = tables(registry, announced(registry, before))
+    items = [said(before), insert(b"1", b"1"), said(without), insert(b"2", b"2"), (1, b"T" + pack(">IBI", 1, 0, OID))]
+    [collected] = collect(here, prepared(*items))
+    assert isinstance(collected.event, events.PrepareRead)
+    assert collected.event.park_reason == CHANGED_SHAPE
+    assert collected.prepared is not None
+    assert collected.prepared.rows.records == 3
+    with pytest.raises(Refused, match="the message key"):
+        here.settle(collected.prepared.rows.provisional)
