@@ -36,6 +36,8 @@ from twofold.spool import Spool
 from twofold_avro.transcode import TransactionHeader
 
 _ROWS = frozenset(b"IUD")
+_GROUP_BYTES = 1 << 20
+"""What goes on to the group at once: each such piece is a job of the worker's."""
 _TRUNCATE_BYTES = 512
 """Roughly, of each record."""
 
@@ -49,6 +51,8 @@ class _Current:
     batch: RowBatch
     skipped: bool = False
     waiting: BatchRows | None = None
+    bytes_max: int = _GROUP_BYTES
+    """A batch that is larger goes on its way."""
     tables: dict[Table, None] = field(default_factory=dict)
     has_messages: bool = False
     rows: int = 0
@@ -108,7 +112,7 @@ class Collector:
                 yield from self._other(message, wal_start, ts_ms)
                 current, block = self._current, self._streams.block
                 at += 1
-                if current is not None and current.batch.bytes > CHUNK_BYTES:
+                if current is not None and current.batch.bytes > current.bytes_max:
                     yield from self._chunk(current)
             elif block is not None:
                 at = block.rows(received, at, ts_ms)
@@ -118,7 +122,7 @@ class Collector:
                 at += 1
             else:
                 at = self._rows(current, received, at, ts_ms)
-                if current.batch.bytes > CHUNK_BYTES:
+                if current.batch.bytes > current.bytes_max:
                     yield from self._chunk(current)
         if current is None:
             yield from self._hand_over()
@@ -151,7 +155,8 @@ class Collector:
         )
         lists = _lists(current, table)
         batch = current.batch
-        behind, taken = table.plan.append_run(received, at, 1, current.header, ts_ms, lists, CHUNK_BYTES - batch.bytes)
+        room = current.bytes_max - batch.bytes
+        behind, taken = table.plan.append_run(received, at, 1, current.header, ts_ms, lists, room)
         current.rows += behind - at
         batch.bytes += taken
         return behind
@@ -256,7 +261,8 @@ class Collector:
     def _begin_prepare(self, message: m.BeginPrepare) -> None:
         identity = message.identity
         facts = Facts(identity.xid, message.prepare_ts_us, identity.downstream_id(message.prepare_lsn), identity.gid)
-        self._current = _Current(facts, facts.header(), RowBatch(), waiting=BatchRows(self._spool.new()))
+        waiting = BatchRows(self._spool.new())
+        self._current = _Current(facts, facts.header(), RowBatch(), waiting=waiting, bytes_max=CHUNK_BYTES)
 
     def _prepare(self, message: m.Prepare) -> Collected:
         current = self._transaction(message)
