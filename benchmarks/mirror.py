@@ -2,14 +2,15 @@
 
     make bench-mirror [ARGS='CHANGES [KEYS [PARTS]]']
 
-PARTS are some of throughput,small,latency,growth (all but growth).
+PARTS are some of throughput,small,latency,growth,large (all but the last two).
 
 A broker and a registry of its own, one Spark session as the job makes it (`local[2]`, 512 MB). The topic holds KEYS inserts (100 thousand)
 and then CHANGES changes (a million) of them: 90 % updates, 5 % deletes, 5 % inserts, in Kafka transactions of 5,000. Both jobs start from the
 table with the inserts, and both tables are compared with what was written. Beside the time stands the JVM's CPU time, which a machine that
 others use as well lengthens less. The changelog reads the same topic. Small batches are told of a process that has seen few of them, and of the
 same one after thirty. Growth is a batch of a thousand random keys into tables of ten thousand to ten million rows, which Spark fills; the plain
-job has one such batch in each. The last line is one JSON object.
+job has one such batch in each. Large is throughput where the table has a hundred rows for each key, so ten million; the plain job is there twice,
+into a table as Iceberg makes it and into one with merge-on-read. The last line is one JSON object.
 
 The mirror is timed without its maintenance, which comes once in a hundred bites and in the first of them wherever a process begins: the plain
 job has none.
@@ -61,6 +62,12 @@ ORDERS = table(
 SPARKS_OWN = {"spark.sql.shuffle.partitions": "200"}
 """What a job on this machine has that nobody has tuned."""
 OURS: dict[str, str] = {}
+MERGE_ON_READ = {
+    "format-version": "2",
+    **{f"write.{what}.mode": "merge-on-read" for what in ("merge", "update", "delete")},
+}
+SPREAD = 100
+"""In the large table every so manieth row is one of the keys."""
 TRANSACTION = 5_000
 SMALL_TABLES = 6
 SMALL_ROUNDS = 45
@@ -84,7 +91,8 @@ def main(changes: int, keys: int, parts: str) -> None:
         bench = Bench(spark, Writer(kafka.bootstrap, registry.url, "bench"), folder)
         figures: dict[str, float] = {}
         for part in parts.split(","):
-            figures |= bench.throughput(changes, keys) if part == "throughput" else getattr(bench, part)()
+            measured = getattr(bench, part)
+            figures |= measured(changes, keys) if part in {"throughput", "large"} else measured()
         print(json.dumps(figures | {"driver_rss_mb": bench.memory()}))
 
 
@@ -106,7 +114,7 @@ class Bench:
             self.plain("tuned", OURS)
         with said(f"written: {changes} changes"):
             rng = random.Random(1)
-            write(self.writer, changes, lambda tx, n: change(tx, rng, keys, n))
+            write(self.writer, changes, lambda tx, n: change(tx, rng, keys, n, "orders"))
         print(f"waiting: load {Path('/proc/loadavg').read_text().split()[0]}")
         with said("mirror: the changes"):
             mirror, mirror_cpu = self.mirror()
@@ -118,9 +126,7 @@ class Bench:
             changelog = self.changelog()
         with said("read and decoded alone: inserts and changes"):
             floor = self.read_alone()
-        self.check(self.spark.table("twofold.public.orders"))
-        for name in ("plain", "tuned"):
-            self.check(self.spark.table(f"twofold.{name}.orders"))
+        self.check("public", "plain", "tuned")
         return {
             "mirror_changes_per_s": round(changes / mirror),
             "plain_changes_per_s": round(changes / plain),
@@ -130,6 +136,33 @@ class Bench:
             "mirror_cpu_us": round(mirror_cpu / changes * 1e6, 1),
             "plain_cpu_us": round(plain_cpu / changes * 1e6, 1),
             "plain_as_ours_is_set_cpu_us": round(tuned_cpu / changes * 1e6, 1),
+        }
+
+    def large(self, changes: int, keys: int) -> dict[str, float]:
+        """As throughput, into a table in which the keys are few among others."""
+        name = self.writer.table(replace(ORDERS, table="large"))
+        write(self.writer, keys, lambda tx, n: tx.upsert(name, order(n * SPREAD, 0)))
+        self.mirror()
+        self.plain("plain", SPARKS_OWN, name)
+        self.plain("tuned", OURS, name, MERGE_ON_READ)
+        like = self.spark.table(f"twofold.public.{name}")
+        ids = self.spark.range(keys * SPREAD).where(f"id % {SPREAD} <> 0")
+        rows = ids.join(like.drop("id").limit(1)).select(*like.columns)
+        for namespace in ("public", "plain", "tuned"):
+            rows.writeTo(f"twofold.{namespace}.{name}").append()
+        rng = random.Random(3)
+        write(self.writer, changes, lambda tx, n: change(tx, rng, keys, n, name, SPREAD))
+        with said("mirror: the changes, into the large table"):
+            mirror, _ = self.mirror()
+        with said("plain, as Spark and Iceberg are set by default: the same"):
+            plain, _, _ = self.plain("plain", SPARKS_OWN, name)
+        with said("plain, as our session is set and merge-on-read: the same"):
+            tuned, _, _ = self.plain("tuned", OURS, name, MERGE_ON_READ)
+        self.check("public", "plain", "tuned", orders=name, where=f"id % {SPREAD} = 0")
+        return {
+            "large_mirror_changes_per_s": round(changes / mirror),
+            "large_plain_changes_per_s": round(changes / plain),
+            "large_plain_merge_on_read_changes_per_s": round(changes / tuned),
         }
 
     def small(self) -> dict[str, float]:
@@ -267,7 +300,13 @@ class Bench:
         job.start(mirror.stream(self.spark), self.folder / "mirror-checkpoint", Trigger.parse(trigger))
         return job
 
-    def plain(self, name: str, settings: Mapping[str, str], orders: str = "orders") -> tuple[float, float, list[float]]:
+    def plain(
+        self,
+        name: str,
+        settings: Mapping[str, str],
+        orders: str = "orders",
+        properties: Mapping[str, str] | None = None,
+    ) -> tuple[float, float, list[float]]:
         """As the tutorials have it: a stream of the table's topic, the last change of each key, MERGE. Also gives the seconds of each batch."""
         schema, into = json.dumps(self.registry_schema(orders)), f"twofold.{name}.{orders}"
         seconds: list[float] = []
@@ -286,7 +325,10 @@ class Bench:
             last = rows.withColumn("n", f.row_number().over(newest)).where("n = 1").drop("n", "offset")
             spark = batch.sparkSession
             if not spark.catalog.tableExists(into):
-                last.drop("op").limit(0).writeTo(into).using("iceberg").create()
+                new = last.drop("op").limit(0).writeTo(into).using("iceberg")
+                for key, value in (properties or {}).items():
+                    new = new.tableProperty(key, value)
+                new.create()
             last.createOrReplaceTempView("changes")
             columns = [c for c in last.columns if c != "op"]
             spark.sql(
@@ -310,10 +352,12 @@ class Bench:
         assert subject is not None
         return subject.latest
 
-    def check(self, found: DataFrame) -> None:
-        assert {row["id"]: row["version"] for row in found.select("id", "version").collect()} == {
-            row["id"]: row["version"] for row in self.writer.model["orders"].values()
-        }
+    def check(self, *namespaces: str, orders: str = "orders", where: str = "true") -> None:
+        """All of them against what was written."""
+        written = {row["id"]: row["version"] for row in self.writer.model[orders].values()}
+        for namespace in namespaces:
+            found = self.spark.table(f"twofold.{namespace}.{orders}").where(where).select("id", "version")
+            assert {row["id"]: row["version"] for row in found.collect()} == written, namespace
 
 
 def order(number: int, version: int) -> dict[str, object]:
@@ -323,12 +367,12 @@ def order(number: int, version: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def change(tx: Open, rng: random.Random, keys: int, number: int) -> None:
-    key, kind = rng.randrange(keys), rng.random()
-    if kind < 0.05 and key in tx.writer.model["orders"]:
-        tx.delete("orders", key)
+def change(tx: Open, rng: random.Random, keys: int, number: int, name: str, spread: int = 1) -> None:
+    key, kind = rng.randrange(keys) * spread, rng.random()
+    if kind < 0.05 and key in tx.writer.model[name]:
+        tx.delete(name, key)
     else:
-        tx.upsert("orders", order(key if kind < 0.95 else keys + number, number))
+        tx.upsert(name, order(key if kind < 0.95 else (keys + number) * spread, number))
 
 
 def write(writer: Writer, many: int, one: Callable[[Open, int], None]) -> None:

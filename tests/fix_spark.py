@@ -162,6 +162,12 @@ class Lake:
     def cut(self, **at: Any) -> Tables:
         return read_cut(self.spark, reader=self.reader, **at)
 
+    def planned(self, text: str) -> int:
+        """How many statements on this catalog Spark has planned with it."""
+        executions = self.spark._jsparkSession.sharedState().statusStore().executionsList()
+        plans = [executions.apply(n).physicalPlanDescription() for n in range(executions.size())]
+        return sum(text in plan and f" {self.catalog}." in plan for plan in plans)
+
     def assert_equal(self) -> None:
         """Every table is what the writer's model says."""
         for name, model in self.writer.model.items():

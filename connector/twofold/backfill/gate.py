@@ -91,7 +91,7 @@ class Gate:
         commit: Commit | None,
         progress: Progress,
         *,
-        ledger: Mapping[str, Prepared] | None = None,
+        ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin],
         answered: Iterable[str] = (),
     ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -18,14 +18,15 @@ from twofold.backfill.plan import Snapshot
 from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
 from twofold.positions import Lsn, PreparedIdentity
-from twofold.runner.entries import Origin, ledger_entry, outcome
+from twofold.runner.entries import Origin, outcome
+from twofold.runner.ledger import Ledger
 from twofold.runner.streamed import CHUNK_BYTES
 from twofold.runner.tables import Tables
 from twofold.runner.waiting import PreparedRows, Rows
 from twofold.runner.worker import Worker
 from twofold.sink.batch import RowBatch
 from twofold.sink.publisher import Publisher
-from twofold_avro.records import Commit, Pin, Prepared, PreparedOutcome, Progress
+from twofold_avro.records import Commit, Pin, PreparedOutcome, Progress
 
 Kind = Literal["batch", "prepared", "backfill", "reload"]
 
@@ -50,7 +51,7 @@ class Carrier:
         tables: Tables,
         origin: Origin,
         reported: Positions,
-        unresolved: Iterable[Prepared],
+        ledger: Ledger,
         tend: Callable[[], None],
     ) -> None:
         self._worker = worker
@@ -63,12 +64,11 @@ class Carrier:
         self._prepared: dict[PreparedIdentity, PreparedRows] = {}
         self._begun: dict[PreparedIdentity, float] = {}
         self._outcomes: list[PreparedOutcome] = []
-        self._ledger: dict[str, Prepared] = {}
+        self._ledger = ledger
         self._committed_at_us = 0
         self._leaving: list[tuple[Rows, bool]] = []
         """Each with whether it is published; if not, it is forgotten."""
         self._leaving_bytes = 0
-        self._unresolved = {PreparedIdentity(entry.xid, entry.gid): entry for entry in unresolved}
         self.positions = reported
         self.group_records = 0
         self.group_bytes = 0
@@ -149,7 +149,7 @@ class Carrier:
             case actions.AppendStaged(identity, commit_lsn):
                 self._append_staged(self._prepared.pop(identity), commit_lsn, at_us)
             case actions.NoteInDoubt(identity, state):
-                self._note(identity, state)
+                self._ledger.note(identity, state, self._prepared.get(identity))
             case actions.CommitMain():
                 self._commit_main(action)
             case actions.CommitChunk(sequence, applied_lsn):
@@ -170,16 +170,8 @@ class Carrier:
 
     def _tables_of(self, identity: PreparedIdentity) -> str:
         """As the ledger has them."""
-        topics = self._unresolved[identity].topics if identity in self._unresolved else ()
-        pins = [self._tables.pin(topic) for topic in topics if self._tables.has(topic)]
+        pins = [self._tables.pin(topic) for topic in self._ledger.topics(identity) if self._tables.has(topic)]
         return " ".join(f"{pin.schema}.{pin.table}" for pin in pins) or "<every table that it may have touched>"
-
-    def _note(self, identity: PreparedIdentity, state: actions.LedgerState) -> None:
-        """What the ledger will say of it: of one whose prepare did not come again, what it said before with the new state."""
-        if prepared := self._prepared.get(identity):
-            self._ledger[prepared.downstream_id] = ledger_entry(prepared, state)
-        elif entry := self._unresolved.get(identity):
-            self._ledger[identity.downstream_id(Lsn(entry.prepare_lsn))] = replace(entry, state=state.value)
 
     def _submit(self, work: Callable[[], object], answer: Event | None = None) -> None:
         if self._leaving:
@@ -211,11 +203,8 @@ class Carrier:
             transactions=action.transactions,
             prepared=tuple(self._outcomes),
         )
-        ledger = {
-            key: replace(entry, sequence=action.sequence) if entry.state == "committed" and action.rows else entry
-            for key, entry in self._ledger.items()
-        }
-        self._outcomes, self._ledger = [], {}
+        ledger = self._ledger.take(action.sequence if action.rows else None)
+        self._outcomes = []
         self.group_records = self.group_bytes = self._committed_at_us = 0
         self._submit(
             lambda: self._gate.commit(commit if action.rows else None, progress, ledger=ledger, pins=pins),
@@ -239,9 +228,7 @@ class Carrier:
             transactions=1,
             prepared=(outcome(prepared, action.commit_lsn, at_us),),
         )
-        ledger = {}
-        if action.in_ledger:
-            ledger[prepared.downstream_id] = ledger_entry(prepared, actions.LedgerState.COMMITTED, action.sequence)
+        ledger = self._ledger.committed(prepared, action.sequence) if action.in_ledger else {}
         self._submit(
             lambda: self._gate.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins),
             events.PreparedCommitted(action.identity, action.applied_lsn),

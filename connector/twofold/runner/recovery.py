@@ -33,6 +33,7 @@ from twofold.runner.collector import Collector
 from twofold.runner.doubt import Doubts
 from twofold.runner.entries import Origin
 from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.runner.ledger import Ledger
 from twofold.runner.loading import Loading
 from twofold.runner.newcomers import Newcomers
 from twofold.runner.run import Run
@@ -116,7 +117,7 @@ def recover(
         tables=tables,
         origin=Origin(server, slot.name, config.prepared.pool),
         reported=Positions(state.write, state.flush),
-        unresolved=recovered.unresolved.values(),
+        ledger=Ledger(recovered.unresolved.values(), recovered.ended),
         tend=session.tend,
     )
     return Run(

@@ -47,6 +47,8 @@ class Recovered:
     """By topic."""
     unresolved: dict[str, Prepared] = field(default_factory=dict)
     """The ledger's entries without an outcome, by downstream id."""
+    ended: tuple[str, ...] = ()
+    """The downstream ids of the others, the last one last."""
     wishes: dict[str, str] = field(default_factory=dict)
     """What people wish of a table's backfill, by topic."""
     progress_end: int = 0
@@ -79,6 +81,7 @@ class ProgressReader:
         progress, takeover = latest.get(names.progress_key), latest.get(names.takeover_key)
         pinned = {topic: value for key, value in latest.items() if (topic := names.pinned_topic(key))}
         entries = {key.decode(): self._decode(Prepared, value) for key, value in ledger.items()}
+        unresolved = {key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}}
         wished = {topic: value for key, value in latest.items() if (topic := names.wished_topic(key))}
         return Recovered(
             wishes={topic: value.decode() for topic, value in wished.items()},
@@ -86,7 +89,8 @@ class ProgressReader:
             progress=None if progress is None else self._decode(Progress, progress),
             takeover=None if takeover is None else takeover.decode(),
             pins={topic: self._decode(Pin, value) for topic, value in pinned.items()},
-            unresolved={key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}},
+            unresolved=unresolved,
+            ended=tuple(key for key in entries if key not in unresolved),
             last_commit=None if last is None else self._decode(Commit, last),
         )
 
@@ -159,9 +163,8 @@ class ProgressReader:
 
 
 def _keep(latest: _Latest, key: bytes, value: bytes | None) -> None:
-    if value is None:
-        latest.pop(key, None)
-    else:
+    latest.pop(key, None)  # in the order of what was written last
+    if value is not None:
         latest[key] = value
 
 

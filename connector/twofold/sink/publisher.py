@@ -61,13 +61,13 @@ class Publisher:
         commit: Commit | None,
         progress: Progress,
         *,
-        ledger: Mapping[str, Prepared] | None = None,
+        ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin] | None = None,
         answered: Iterable[str] = (),
     ) -> Commit | None:
         """Commit the group. `commit`'s rows and ranges are filled in here. None: a transaction that says only how far the connector is; then there must be no rows.
 
-        `ledger` by downstream id, `pins` by topic; `answered`: the topics about which a person's wish is carried out. Returns the commit record as it was written.
+        `ledger` by downstream id, None takes an entry away; `pins` by topic; `answered`: the topics about which a person's wish is carried out. Returns the commit record as it was written.
         """
         self._begin_main()
         with _may_outlast(self._main):
@@ -139,7 +139,7 @@ class Publisher:
         producer: TransactionalProducer,
         commit: Commit | None,
         progress: Progress,
-        ledger: Mapping[str, Prepared],
+        ledger: Mapping[str, Prepared | None],
         pins: Mapping[str, Pin],
         answered: Iterable[str] = (),
     ) -> Commit | None:
@@ -156,7 +156,10 @@ class Publisher:
         self._write(
             producer,
             self._names.prepared,
-            [{"key": key.encode(), "value": entry.to_bytes(self._ids.prepared)} for key, entry in ledger.items()],
+            [
+                {"key": key.encode(), "value": None if entry is None else entry.to_bytes(self._ids.prepared)}
+                for key, entry in ledger.items()
+            ],
         )
         self._write(producer, self._names.progress, self._progress_records(progress, pins))
         answers: list[Record] = [{"key": self._names.wish_key(topic), "value": None} for topic in answered]

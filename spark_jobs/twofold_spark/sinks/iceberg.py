@@ -47,7 +47,16 @@ _SINCE, _WRITER = "twofold.since", "twofold.writer"
 """In a merge's summary: the last cut, with the tables that were ahead of it, when the batch was made; and who made it."""
 _CONFLICTS = ("ValidationException", "CommitFailedException")
 _LARGE, _FEW = 200_000, 10_000
-"""Rows of a table, and keys of a batch, from and up to which the keys are named in the MERGE."""
+"""Rows of a table from which a MERGE passes over those that it cannot mean, and keys of a batch up to which it names them for that."""
+_BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
+_FILTERED = {
+    "spark.sql.optimizer.runtime.bloomFilter.enabled": "true",
+    "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "0",
+    "spark.sql.optimizer.runtime.bloomFilter.creationSideThreshold": "64m",
+    _BROADCAST: "-1",
+}
+"""More keys than that are made into a Bloom filter, by Spark, if these hold: it takes a join whose one side is small for
+one that it will broadcast, which this one never is, and then makes none."""
 
 
 class IcebergSink:
@@ -58,6 +67,7 @@ class IcebergSink:
         self._catalog = catalog
         self._prefix = prefix
         self._writer = uuid.uuid4().hex
+        self._unfiltered = {_BROADCAST: spark.conf.get(_BROADCAST) or ""}
         self._lock = threading.Lock()
         self._applied: dict[str, int] = {}
         self._bases: dict[Table, int | None] = {}
@@ -124,9 +134,9 @@ class IcebergSink:
                 merging.arriving(rows, table.key).writeTo(name).append()
             else:
                 view = f"_twofold_{abs(hash(str(table)))}"
-                rows.createOrReplaceTempView(view)
                 columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
-                among = self._among(table, rows)
+                rows, among = self._narrowed(table, rows)
+                rows.createOrReplaceTempView(view)
                 spark.sql(merging.merge(name, view, table.key, columns, unchanged=unchanged, among=among))
         except Exception as error:
             if merging.is_lacking(error):
@@ -190,13 +200,22 @@ class IcebergSink:
             else None
         )
 
-    def _among(self, table: Table, rows: DataFrame) -> str:
-        """For few rows into a large table: which keys they are, so that all others are passed over where they are read.
+    def _narrowed(self, table: Table, rows: DataFrame) -> tuple[DataFrame, str]:
+        """The rows, and which rows of a large table they can mean at all: all others are passed over where they are read.
 
-        Without it the whole table's keys are sorted to be joined with a handful.
+        Without it the whole table's keys are shuffled and sorted to be joined with those of the batch.
         """
-        if not table.key or self._sizes[table] < _LARGE:
-            return "true"
+        large = bool(table.key) and self._sizes[table] >= _LARGE
+        among = self._among(table, rows) if large else "true"
+        filtered = large and among == "true"
+        # Another table's merge may set the other at the same time: what comes of it is a slower plan at most.
+        for key, value in (_FILTERED if filtered else self._unfiltered).items():
+            rows.sparkSession.conf.set(key, value)
+        # Spark filters by what looks selective.
+        return (rows.where(f"{OP} <> ''") if filtered else rows), among
+
+    def _among(self, table: Table, rows: DataFrame) -> str:
+        """Which keys they are, if they are few and of a type that can be written out."""
         key = rows.select(table.key[0])
         if not isinstance(key.schema[0].dataType, IntegerType | LongType | StringType):
             return "true"

@@ -132,7 +132,13 @@ def test_the_ledger_names_what_is_in_doubt_until_its_outcome(ground: Ground) -> 
         progress(0),
         ledger={"0:0/1": Prepared(0, "g0", 1, 0, "committed", 1), "1:0/1": Prepared(1, "g1", 1, 0, "rolled_back", 1)},
     )
-    assert set(ground.take_over().recovered.unresolved) == {"2:0/1", "3:0/1"}
+    fencing = ground.take_over()
+    assert set(fencing.recovered.unresolved) == {"2:0/1", "3:0/1"}
+    assert fencing.recovered.ended == ("0:0/1", "1:0/1")
+    committed = Prepared(2, "g2", 1, 0, "committed", 1)
+    fencing.publisher.commit_main(None, progress(0), ledger={"0:0/1": None, "2:0/1": committed})
+    recovered = ground.take_over().recovered
+    assert (set(recovered.unresolved), recovered.ended) == ({"3:0/1"}, ("1:0/1", "2:0/1"))
 
 
 def test_a_transaction_that_the_broker_timed_out_ends_the_run_and_is_gone(ground: Ground) -> None:

@@ -17,6 +17,7 @@ from twofold_spark.sinks.choice import SinkChoice
 DOCS = table("docs", {"id": "int8", "title": "text", "body": "text"})
 LINES = table("lines", {"a": "int4", "b": "text"}, key=())
 PAGES = table("pages", {"path": "text", "version": "int4"}, key=("path",))
+CELLS = table("cells", {"x": "int4", "y": "text", "value": "int4"}, key=("x", "y"))
 PERIODS = table("periods", {"until": "date", "name": "text"}, key=("until",))
 
 
@@ -73,6 +74,36 @@ def test_a_key_is_found_in_a_large_table_whatever_its_text_means_to_spark(
             tx.delete(pages, path)
     lake.mirror()
     assert lake.table(pages).count() == 0
+
+
+def test_many_keys_find_their_rows_in_a_large_table_by_a_filter(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twofold_spark.sinks.iceberg._LARGE", 100)
+    monkeypatch.setattr("twofold_spark.sinks.iceberg._FEW", 10)
+    w = lake.writer
+    docs, cells = w.table(DOCS), w.table(CELLS)
+    with w.commit() as tx:
+        for i in range(500):
+            tx.upsert(docs, {"id": i, "title": f"t{i}", "body": f"b{i}"})
+            tx.upsert(cells, {"x": i, "y": f"{i % 7}", "value": i})
+    lake.mirror()
+    assert not lake.planned("might_contain")
+    with w.commit() as tx:
+        for i in range(100, 150):
+            tx.upsert(docs, {"id": i, "title": "short", "body": f"b{i}"}, unchanged=("body",))
+            tx.delete(docs, i + 100)
+            tx.upsert(docs, {"id": i + 500, "title": "new", "body": f"b{i}"})
+            tx.upsert(cells, {"x": i, "y": f"{i % 7}", "value": -i})
+            tx.upsert(cells, {"x": i, "y": "new", "value": i})
+    lake.mirror()
+    assert lake.planned("might_contain") == 2
+    lake.assert_equal()
+    with w.commit() as tx:
+        for i in range(100, 150):
+            tx.rekey(docs, i + 200, {"id": i + 1000, "title": "moved", "body": f"b{i + 200}"}, unchanged=("body",))
+        tx.upsert(cells, {"x": 1, "y": "1", "value": 0})
+    lake.mirror()
+    lake.assert_equal()
+    assert lake.planned("might_contain") == 2, "few keys are named, and what is carried over is joined"
 
 
 @pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)

@@ -15,6 +15,7 @@ from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner import carrier as module
 from twofold.runner.carrier import Carrier, Positions
 from twofold.runner.entries import Origin
+from twofold.runner.ledger import Ledger
 from twofold.runner.waiting import BatchRows, PreparedRows
 from twofold.sink.batch import RowBatch
 from twofold.spool import Spool
@@ -77,7 +78,7 @@ class Stage:
             tables=cast("Any", Tables()),
             origin=ORIGIN,
             reported=Positions(Lsn(1), Lsn(1)),
-            unresolved=(),
+            ledger=Ledger((), ()),
             tend=lambda: None,
         )
 

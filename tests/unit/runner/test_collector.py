@@ -17,7 +17,6 @@ import pytest
 from twofold.bridge import actions, events, initial, step
 from twofold.positions import Lsn
 from twofold.runner.collector import Collector
-from twofold.runner.streamed import CHUNK_BYTES
 from twofold.sink.batch import RowBatch
 from twofold.source.session import Received
 from twofold.spool import Spool
@@ -145,7 +144,7 @@ def test_messages_of_a_transaction_go_on_their_way_before_it_ends(spool: Spool, 
         for _ in range(100):
             for collected in collecting.collect([message], 0):
                 assert collected.batch is not None
-        assert tracemalloc.get_traced_memory()[0] < 3 * CHUNK_BYTES
+        assert tracemalloc.get_traced_memory()[0] < 3_000_000
     finally:
         tracemalloc.stop()
     assert collecting.half_prepared == prepared
