@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Iterator
 
@@ -47,3 +48,7 @@ def chunks(here: Installation) -> int:
 
 def until_chunks(here: Installation, number: int, within_s: float = 60) -> None:
     wait_until(lambda: chunks(here) >= number, within_s, f"{number} chunks")
+
+
+def ask_to_load(here: Installation, *tables: str) -> None:
+    subprocess.run(here.command("backfill", "start", *tables), check=True, capture_output=True, timeout=60)

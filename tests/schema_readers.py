@@ -30,9 +30,9 @@ class Subject:
         text: str = self._ask("GET", f"/subjects/{self._topic}-value/versions/{version}")["schema"]
         return text
 
-    def allow(self, mode: str) -> None:
-        """Set its compatibility."""
-        self._ask("PUT", f"/config/{self._topic}-value", {"compatibility": mode})
+    def allow(self, mode: str, part: str = "value") -> None:
+        """Set its compatibility, or that of the keys' subject."""
+        self._ask("PUT", f"/config/{self._topic}-{part}", {"compatibility": mode})
 
     def _ask(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

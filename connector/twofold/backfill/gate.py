@@ -19,7 +19,7 @@ import fastavro
 from twofold.backfill.chunk import KEY_HEAD, Chunk, Verdict
 from twofold.backfill.place import Place
 from twofold.backfill.plan import Drop, Memory, Snapshot
-from twofold.sink.batch import Record, RowBatch
+from twofold.sink.batch import VOID, Record, RowBatch
 from twofold.sink.publisher import Publisher
 from twofold.spool import Spool, Waiting
 from twofold_avro import wire
@@ -70,6 +70,7 @@ class Gate:
 
     def produce(self, batch: RowBatch) -> None:
         """Rows of committed transactions."""
+        batch.take(VOID)
         if self._in_backfill:
             self._note(batch)
         self._publisher.produce(batch)

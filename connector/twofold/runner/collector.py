@@ -290,7 +290,7 @@ class Collector:
         has_messages: bool,
     ) -> Collected:
         identity = message.identity
-        topics = dict.fromkeys(table.topic for table in tables)
+        topics = dict.fromkeys(table.topic for table in tables if not table.void)
         if has_messages:
             topics[self._tables.messages_topic] = None
         prepared = PreparedRows(

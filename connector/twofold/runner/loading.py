@@ -154,6 +154,8 @@ class Loading:
             return self._orders.pop(0)
         while chunk := self._loads.due(state.read_lsn):
             if chunk.copying is None or self._tables.is_current(chunk.copying):
+                if chunk.wish == "start":
+                    self._tables.emptied(chunk.topic)
                 return chunk
             chunk.drop()
             chunk.answer.set_result(None)

@@ -180,8 +180,7 @@ class Streamed:
                 lsn, wal_start, ts_ms, prefix, content = place
                 said = m.LogicalMessage(True, Lsn(lsn), prefix, content, subxid)
                 self._all_tables.message(said, wal_start, facts, header, ts_ms, batch)
-            elif subxid not in self._gone:
-                table = tables[number]
+            elif subxid not in self._gone and not (table := tables[number]).void:
                 lists = batch.lists(table.topic, table.partitions)
                 header.finish(packed, table.shape.oid, table.registered_ids, lists)
         batch.bytes = len(chunk)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from twofold import gids
 from twofold.errors import Refused
 from twofold.gids import ParsedGid
+from twofold.sink.batch import VOID
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, TransactionHeader
 
@@ -44,6 +45,7 @@ class Table:
 
     shape: TableShape
     topic: str
+    """VOID: with another key than that of its topic, which starts anew. Its rows come before the truncate with which that begins, and are in the load behind it."""
     partitions: int
     plan: RowPlan
     provisional_id: int
@@ -64,6 +66,10 @@ class Table:
     @property
     def committed(self) -> bool:
         return self.ids is not None
+
+    @property
+    def void(self) -> bool:
+        return self.topic == VOID
 
     @property
     def registered_ids(self) -> tuple[int, int]:

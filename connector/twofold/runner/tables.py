@@ -10,6 +10,7 @@ Used by the thread that reads. Asks the catalog, the registry and Kafka only whe
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
@@ -19,7 +20,7 @@ from twofold.backfill.chunk import Copying
 from twofold.backfill.place import Place
 from twofold.errors import RunEnded
 from twofold.runner.table import Described, Facts, Table, key_changed, key_id_changed, misread_columns
-from twofold.sink.batch import PROVISIONAL_KEY_ID, RowBatch
+from twofold.sink.batch import PROVISIONAL_KEY_ID, VOID, RowBatch
 from twofold.sink.registry import Registry, key_subject, value_subject
 from twofold.sink.topics import Topics, Wanted
 from twofold.source import messages as m
@@ -29,6 +30,8 @@ from twofold_avro.records import Message, MessageBody, Pin, Source, Transaction
 from twofold_avro.schemas import canonical, envelope_schema, fixed, key_schema, misread
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, ServerConstants, TransactionHeader
+
+_log = logging.getLogger(__name__)
 
 
 class Tables:
@@ -67,7 +70,8 @@ class Tables:
         self.messages_topic = f"{prefix}.messages"
         self._unwritten_pins: dict[str, Pin] = {}
         self._load_first = load_first
-        self._anew: set[str] = set()
+        self._anew = {t for t, pin in pins.items() if pin.backfill != "ready" and Place.from_bytes(pin.bound).reload}
+        """The topics that start anew and have not been emptied."""
         self.in_backfill = {topic: pin.key_schema is None for topic, pin in pins.items() if pin.backfill != "ready"}
 
     def start_anew(self, topics: Iterable[str]) -> None:
@@ -108,7 +112,7 @@ class Tables:
         said = self.describe(relation)
         self._say(relation.oid, said)
         if not provisional and not said.table.committed:
-            self._commit(said.table)
+            self._certain(said.table)
 
     def describe(self, relation: m.Relation) -> Described:
         """The table as the message has it. In a transaction in progress that holds for it alone."""
@@ -119,7 +123,7 @@ class Tables:
         for known in (self._committed.get(topic), self._uncommitted.get(topic)):
             if known and known.shape == shape:
                 return Described(known, self._descriptions)
-        table = self._new(shape, topic)
+        table = self._void(shape) if self._starts_with_another_key(shape, topic) else self._new(shape, topic)
         if not table.committed:
             self._uncommitted[topic] = table
         return Described(table, self._descriptions)
@@ -143,14 +147,21 @@ class Tables:
         if table is None:
             raise RunEnded(f"PostgreSQL sent a row of relation {oid} without having described it")
         if not provisional and not table.committed:
-            self._commit(table)
+            self._certain(table)
         return table
 
     def settle(self, tables: Iterable[Table]) -> None:
         """A transaction that met these tables is committed: register what is not."""
         for table in tables:
-            if not table.committed:
-                self._commit(table)
+            self._certain(table)
+
+    def _certain(self, table: Table) -> None:
+        """Rows of it are part of a transaction that is committed."""
+        if table.void:
+            if topic_of(self._prefix, table.shape.schema, table.shape.table) not in self._anew:
+                raise key_changed(table.shape)  # it was emptied before this came, or is not to start anew any more
+        elif not table.committed:
+            self._commit(table)
 
     def await_messages(self) -> int:
         """The id of their schema, which is registered when the first is met."""
@@ -194,6 +205,20 @@ class Tables:
         value = record.to_bytes(schema_id)
         batch.lists(self.messages_topic, 1)[0].append({"key": message.prefix.encode(), "value": value})
         batch.bytes += len(value)
+
+    def _starts_with_another_key(self, shape: TableShape, topic: str) -> bool:
+        """Rows of one key would lie in two partitions, but behind the truncate that is to come all of them come again."""
+        return topic in self._anew and topic in self._pins and self._pins[topic].key_schema != self._key(shape)
+
+    def _void(self, shape: TableShape) -> Table:
+        _log.warning(
+            "%s.%s: rows under another key than its topic has are passed over: it starts anew, and its load brings them",
+            shape.schema,
+            shape.table,
+        )
+        self._provisional_id += 1
+        plan = self._plan(shape, 1, PROVISIONAL_KEY_ID, self._provisional_id)
+        return Table(shape, VOID, 1, plan, self._provisional_id, self.in_backfill)
 
     def _new(self, shape: TableShape, topic: str) -> Table:
         pin = self._pins.get(topic)
@@ -251,6 +276,8 @@ class Tables:
     def copying(self, relation: m.Relation) -> Copying:
         """The table as a snapshot shows it, committed, with a plan for another thread. What the stream has said of it stays: the snapshot may be ahead."""
         table = self.describe(relation).table
+        if table.void:
+            raise key_changed(table.shape)
         ids = table.ids or self._commit(table)
         return Copying(table.shape, table.partitions, self._plan(table.shape, table.partitions, *ids), table)
 
@@ -269,10 +296,16 @@ class Tables:
         pin = self._pins[topic]
         self.in_backfill[topic] = pin.key_schema is None
         self._pins[topic] = replace(pin, backfill="waiting", bound=Place(reload=True).to_bytes())
+        self._anew.add(topic)
+
+    def emptied(self, topic: str) -> None:
+        """What comes from here on is behind the truncate."""
+        self._anew.discard(topic)
 
     def loaded(self, topic: str) -> None:
         """Its backfill is over, and Kafka knows."""
         self.in_backfill.pop(topic, None)
+        self._anew.discard(topic)
         self._pins[topic] = replace(self._pins[topic], backfill="ready", bound=None)
 
     def _register_envelope(self, shape: TableShape, topic: str) -> int:

@@ -56,6 +56,7 @@ class BatchRows:
         settled = [
             Settled(table.topic, table.provisional_id, *table.registered_ids, table.partitions)
             for table in self.provisional
+            if not table.void
         ]
         for chunk in self._waiting.chunks():
             batch = RowBatch.from_bytes(chunk)

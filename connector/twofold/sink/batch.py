@@ -16,6 +16,9 @@ from twofold_avro import wire
 PROVISIONAL_KEY_ID = 0x7F00_0000
 """Stands for the id of a key's schema that is not registered yet, whatever its table and the table's version; no registry's ids come near it."""
 
+VOID = ""
+"""In a topic's place: for rows that nobody is to have."""
+
 Record = dict[str, Any]
 """`{"key": bytes | None, "value": bytes | None}`."""
 

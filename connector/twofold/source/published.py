@@ -54,7 +54,7 @@ SELECT c.oid::bigint, s.nspname::text, c.relname::text, c.relreplident::text,
   JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace
   LEFT JOIN LATERAL (SELECT attnums FROM named WHERE named.oid = c.oid AND named.attnums IS NOT NULL LIMIT 1) l ON true
   LEFT JOIN LATERAL (
-       SELECT i.indkey::smallint[] AS attnums
+       SELECT (i.indkey::smallint[])[0:i.indnkeyatts - 1] AS attnums
          FROM pg_catalog.pg_index i
         WHERE i.indrelid = c.oid
           AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate AND i.indisvalid WHEN 'i' THEN i.indisreplident END

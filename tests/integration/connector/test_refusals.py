@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from connector_ledger import SCHEMA
+from fix_backfill import ask_to_load
 from fix_connector import Installation, Maker, wait_until
 from twofold.config import load
 from twofold.errors import MissingGround, Refused, TwofoldError, UsageError
@@ -82,10 +82,6 @@ def init_refuses(here: Installation, *words: str, kind: type[TwofoldError] = Ref
 def admin(kafka: Any) -> AdminClient:
     """Must live until what it was asked for is done."""
     return AdminClient({"bootstrap.servers": kafka.bootstrap})
-
-
-def ask_to_load(here: Installation, *tables: str) -> None:
-    subprocess.run(here.command("backfill", "start", *tables), check=True, capture_output=True, timeout=60)
 
 
 def delete_topic(admin: AdminClient, here: Installation, topic: str) -> None:

@@ -16,6 +16,7 @@ CREATE TABLE plain (id int PRIMARY KEY, a text, b int GENERATED ALWAYS AS (1) ST
 ALTER TABLE plain DROP COLUMN gone;
 CREATE TABLE s.listed (x int, y int, z int, PRIMARY KEY (y, x));
 CREATE TABLE later (id int PRIMARY KEY DEFERRABLE, a int);
+CREATE TABLE covered (a int, b int, c int, PRIMARY KEY (b) INCLUDE (a));
 CREATE TABLE whole (a int, b int); ALTER TABLE whole REPLICA IDENTITY FULL;
 CREATE TABLE part (id int PRIMARY KEY) PARTITION BY RANGE (id);
 CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);
@@ -57,12 +58,13 @@ def test_it_is_what_the_view_says(database: str, connection: psycopg.Connection[
 
 
 def test_columns_and_identity(database: str, connection: psycopg.Connection[Any]) -> None:
-    connection.execute("CREATE PUBLICATION p FOR TABLE plain, later, s.listed (x, y), whole")
+    connection.execute("CREATE PUBLICATION p FOR TABLE plain, later, s.listed (x, y), whole, covered")
     columns = {r.table: [(c.name, c.in_identity) for c in r.columns] for r in published_tables(database, "p")}
     assert columns == {
         "plain": [("id", True), ("a", False)],
         "later": [("id", False), ("a", False)],
         "listed": [("x", True), ("y", True)],
+        "covered": [("a", False), ("b", True), ("c", False)],
         "whole": [("a", True), ("b", True)],
     }
     with pytest.raises(Refused, match="'nobody' does not exist in this database"):

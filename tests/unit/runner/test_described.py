@@ -15,6 +15,7 @@ from twofold.runner.collector import Collector
 from twofold.runner.table import CHANGED_SHAPE
 from twofold.runner.tables import Tables
 from twofold.runner.waiting import Collected
+from twofold.sink.batch import VOID
 from twofold.sink.topics import Wanted
 from twofold.source import messages as m
 from twofold.source.session import Received
@@ -24,6 +25,7 @@ from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
 TYPES = {23: "int4", 1082: "date", 1700: "numeric"}
 OID = 7
+TOPIC = "p.public.t"
 Columns = list[tuple[str, int, int, bool]]
 """Name, type, its modifier, whether it is in the key."""
 
@@ -157,7 +159,7 @@ def test_what_a_table_was_in_an_applied_transaction_does_not_stand_against_its_r
     pins = announced(registry, before)
     registry.subjects.clear()
     repaired = tables(registry, pins)
-    repaired.start_anew(["p.public.t"])
+    repaired.start_anew([TOPIC])
     repaired.announce([relation(after)])
     known = {subject: list(versions) for subject, versions in registry.subjects.items()}
     again = transaction(1, said(before), insert(b"1", b"10"))
@@ -198,3 +200,57 @@ def test_a_prepared_transaction_that_drops_the_key_midway_waits_for_its_outcome(
     assert collected.prepared.rows.records == 3
     with pytest.raises(Refused, match="the message key"):
         here.settle(collected.prepared.rows.provisional)
+
+
+def starting_anew(registry: Registry) -> tuple[Tables, Columns, Columns]:
+    """A table whose key has changed since, and which is to be loaded anew; what it was, and what it is."""
+    before, after = OTHER_KEY
+    here = tables(registry, announced(registry, before))
+    here.start_anew([TOPIC])
+    here.announce([relation(after)])
+    return here, before, after
+
+
+def topics(collected: list[Collected]) -> list[str]:
+    return [topic for each in collected if each.batch for topic in each.batch.topics]
+
+
+@pytest.mark.parametrize("ends", [Tables.emptied, Tables.loaded], ids=["emptied", "cancelled"])
+def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
+    ends: Callable[[Tables, str], None], collect: Callable[..., list[Collected]]
+) -> None:
+    """The truncate comes behind them, and all rows behind that. Where it does not come any more they are refused, in a transaction that began before it too."""
+    here, before, after = starting_anew(Registry())
+    assert topics(collect(here, transaction(1, said(before), insert(b"1", b"10")))) == [VOID]
+    assert topics(collect(here, transaction(2, insert(b"1", b"11")))) == [VOID]
+    assert topics(collect(here, transaction(3, said(after), insert(b"2", b"20")))) == [TOPIC]
+    both = said(before), insert(b"3", b"30"), said(after), insert(b"4", b"40")
+    assert topics(collect(here, transaction(4, *both))) == [VOID, TOPIC]
+    [waits] = collect(here, prepared(*both))
+    assert isinstance(waits.event, events.PrepareRead)
+    assert waits.event.park_reason == CHANGED_SHAPE
+    assert waits.prepared is not None
+    assert waits.prepared.topics == (TOPIC,)
+    here.settle(waits.prepared.rows.provisional)
+    [rows] = waits.prepared.rows.batches()
+    assert set(rows.topics) == {VOID, TOPIC}
+    ends(here, TOPIC)
+    with pytest.raises(Refused, match="the message key"):
+        here.settle(waits.prepared.rows.provisional)
+    with pytest.raises(Refused, match="the message key"):
+        collect(here, transaction(5, said(before), insert(b"5", b"50")))
+
+
+def test_a_load_with_another_key_than_its_topic_is_refused() -> None:
+    """The key has changed once more: rows of neither key would be what is loaded."""
+    here, before, _ = starting_anew(Registry())
+    with pytest.raises(Refused, match="the message key"):
+        here.copying(relation(before))
+
+
+def test_a_reload_that_was_cut_off_before_its_truncate_goes_on(collect: Callable[..., list[Collected]]) -> None:
+    """It is known by its pin: the wish may have been answered by a later one."""
+    registry = Registry()
+    here, before, _ = starting_anew(registry)
+    next_run = tables(registry, here.take_pins())
+    assert topics(collect(next_run, transaction(1, said(before), insert(b"1", b"10")))) == [VOID]
