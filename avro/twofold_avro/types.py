@@ -108,7 +108,7 @@ def encoding_of(shape: TypeShape) -> Encoding:
         case "base" if shape.namespace == _CATALOG:
             return _numeric(shape.typmod) if shape.name == "numeric" else _BUILT_IN.get(shape.name, _TEXT_ONLY)
         case _:
-            return _TEXT if shape.kind == "enum" or shape.name == "citext" else _TEXT_ONLY
+            return _TEXT if shape.kind == "enum" or (shape.kind, shape.name) == ("base", "citext") else _TEXT_ONLY
 
 
 def key_encoding_of(shape: TypeShape) -> Encoding:

@@ -229,10 +229,7 @@ class Collector:
         """What neither begins nor ends a transaction."""
         match message:
             case m.Relation():
-                current = self._current
-                # Of one that is skipped nothing is written: what its tables once were must not be registered over what they are now.
-                provisional = current is not None and (current.skipped or current.waiting is not None)
-                self._tables.relation(message, provisional=provisional)
+                self._tables.relation(message)
             case m.Truncate():
                 self._truncate(message, wal_start, ts_ms)
             case m.LogicalMessage():

@@ -107,12 +107,9 @@ class Tables:
         for table in tables:
             self._commit(table, partitions=made[table.topic])
 
-    def relation(self, relation: m.Relation, *, provisional: bool) -> None:
-        """The stream says what a table looks like from here on."""
-        said = self.describe(relation)
-        self._say(relation.oid, said)
-        if not provisional and not said.table.committed:
-            self._certain(said.table)
+    def relation(self, relation: m.Relation) -> None:
+        """The stream says what a table looks like from here on. It counts with the first row: where partitions are published via their root it tells of them too, and none of their rows comes."""
+        self._say(relation.oid, self.describe(relation))
 
     def describe(self, relation: m.Relation) -> Described:
         """The table as the message has it. In a transaction in progress that holds for it alone."""

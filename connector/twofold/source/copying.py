@@ -155,9 +155,10 @@ def _messages(pgconn: PGconn, copy: psycopg.Copy) -> Iterator[bytes]:
                 return
             yield bytes(awaited)
         else:
-            while result := pgconn.get_result():
-                if result.status != ExecStatus.COMMAND_OK:
-                    raise psycopg.errors.error_from_result(result)
+            # All of them, or the connection could not even roll back, and that error would hide this one.
+            failed = [r for r in iter(pgconn.get_result, None) if r.status != ExecStatus.COMMAND_OK]
+            if failed:
+                raise psycopg.errors.error_from_result(failed[0])
             return
 
 
@@ -212,15 +213,13 @@ def _query(
     key = described.key_order(frozenset(column.name for column in shape.key)) if not shape.keyless else ()
     conditions: list[sql.Composable] = []
     if after is not None:
-        conditions.append(sql.SQL("{} > {}").format(_row(key), _values(described, key, after)))
+        conditions.append(_behind(described, key, after))
     if among is not None:
-        conditions.append(
-            sql.SQL("{} IN ({})").format(_row(key), sql.SQL(", ").join(_values(described, key, each) for each in among))
-        )
+        conditions.append(_any_of(described, key, among))
     return sql.SQL("COPY (SELECT {} {}{}{}) TO STDOUT (FORMAT binary)").format(
         sql.SQL(", ").join(sql.SQL(copy_item(column)) for column in shape.columns),
         _from(described, conditions),
-        sql.SQL(" ORDER BY ") + sql.SQL(", ").join(map(sql.Identifier, key)) if key and among is None else sql.SQL(""),
+        sql.SQL(" ORDER BY ") + _columns(described, key) if key and among is None else sql.SQL(""),
         sql.SQL(f" LIMIT {limit}") if limit is not None else sql.SQL(""),
     )
 
@@ -235,12 +234,40 @@ def _from(described: Described, conditions: list[sql.Composable]) -> sql.Compose
     )
 
 
-def _row(key: Sequence[str]) -> sql.Composable:
-    columns = sql.SQL(", ").join(map(sql.Identifier, key))
-    return sql.SQL("({})").format(columns)
+def _columns(described: Described, key: Sequence[str]) -> sql.Composable:
+    """By their full names: what is selected of another column may be called like one of them."""
+    table = described.relation.schema, described.relation.table
+    return sql.SQL(", ").join(sql.Identifier(*table, name) for name in key)
 
 
-def _values(described: Described, key: Sequence[str], texts: Mapping[str, str]) -> sql.Composable:
-    """Literals of the columns' own types, so that the key's index serves."""
-    values = (sql.Literal(texts[name]) + sql.SQL(f"::{described.types[name]}") for name in key)
-    return sql.SQL("({})").format(sql.SQL(", ").join(values))
+def _behind(described: Described, key: Sequence[str], after: Mapping[str, str]) -> sql.Composable:
+    """In the order that ORDER BY has. Of an extension's type the operators are not on the path, so that those of another type would be taken, or none be found."""
+    if not described.foreign_order(key):
+        values = sql.SQL(", ").join(_value(described, name, after) for name in key)
+        return sql.SQL("({}) > ({})").format(_columns(described, key), values)
+    either = (
+        [*(_compared(described, same, described.orders[same].equal, after) for same in key[:place]), behind]
+        for place, behind in enumerate(_compared(described, name, described.orders[name].behind, after) for name in key)
+    )
+    return sql.SQL("({})").format(sql.SQL(" OR ").join(map(sql.SQL(" AND ").join, either)))
+
+
+def _any_of(described: Described, key: Sequence[str], among: Sequence[Mapping[str, str]]) -> sql.Composable:
+    if not described.foreign_order(key):
+        rows = (sql.SQL(", ").join(_value(described, name, each) for name in key) for each in among)
+        each_row = sql.SQL(", ").join(sql.SQL("({})").format(row) for row in rows)
+        return sql.SQL("({}) IN ({})").format(_columns(described, key), each_row)
+    either = ([_compared(described, name, described.orders[name].equal, each) for name in key] for each in among)
+    return sql.SQL("({})").format(sql.SQL(" OR ").join(map(sql.SQL(" AND ").join, either)))
+
+
+def _compared(described: Described, name: str, operator: str, texts: Mapping[str, str]) -> sql.Composable:
+    schema = sql.Identifier(described.orders[name].schema)
+    return sql.SQL(f"{{}} OPERATOR({{}}.{operator}) {{}}").format(
+        _columns(described, [name]), schema, _value(described, name, texts)
+    )
+
+
+def _value(described: Described, name: str, texts: Mapping[str, str]) -> sql.Composable:
+    """A literal of the column's own type, so that the key's index serves; below its domains, for a value may be older than what a domain demands."""
+    return sql.Literal(texts[name]) + sql.SQL(f"::{described.orders[name].type}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from twofold_avro.shapes import ReplicaIdentity
 _IDENTITIES: dict[str, ReplicaIdentity] = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
 
 # Read from the catalog's own tables: the view pg_publication_tables opens every published table on 18, and would wait for a prepared transaction that holds one of them.
-# Before 18 the stream leaves generated columns out; from 18 on the publication says so. A partitioned table is streamed as itself, or as the leaves below it.
+# From 18 on a primary key that some partition does not have yet is the root's identity. Before 18 the stream leaves generated columns out; from 18 on the publication says so. A partitioned table is streamed as itself, or as the leaves below it.
 _TABLES = """
 WITH RECURSIVE publication AS (
     SELECT p.oid, p.puballtables, p.pubviaroot, coalesce(to_jsonb(p) ->> 'pubgencols', 'n') AS gencols
@@ -57,7 +58,9 @@ SELECT c.oid::bigint, s.nspname::text, c.relname::text, c.relreplident::text,
        SELECT (i.indkey::smallint[])[0:i.indnkeyatts - 1] AS attnums
          FROM pg_catalog.pg_index i
         WHERE i.indrelid = c.oid
-          AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate AND i.indisvalid WHEN 'i' THEN i.indisreplident END
+          AND CASE c.relreplident WHEN 'i' THEN i.indisreplident
+                   WHEN 'd' THEN i.indisprimary AND i.indimmediate
+                                 AND (i.indisvalid OR c.relkind = 'p' AND current_setting('server_version_num')::int >= 180000) END
        ) k ON true
  WHERE s.nspname NOT IN ('pg_catalog', 'information_schema'){which}
  ORDER BY 2, 3
@@ -66,10 +69,35 @@ SELECT c.oid::bigint, s.nspname::text, c.relname::text, c.relreplident::text,
 # The indexes that can serve as a message key, each with its columns in the index's order.
 _MORE = """,
        (SELECT pg_catalog.pg_get_expr(r.prqual, r.prrelid) FROM pg_catalog.pg_publication_rel r
-         WHERE r.prpubid = p.oid AND r.prrelid = c.oid) AS row_filter,
+         WHERE r.prpubid = p.oid AND r.prrelid = c.oid
+           AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n
+                            WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace)) AS row_filter,
        c.relkind = 'p' AS partitioned,
-       (SELECT jsonb_object_agg(a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod))
-          FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS types,
+       (SELECT jsonb_object_agg(a.attname, jsonb_build_object(
+                   'type', pg_catalog.format_type(base.oid, base.modifier),
+                   'schema', coalesce(o.schema, 'pg_catalog'), 'behind', coalesce(o.behind, '>'), 'equal', coalesce(o.equal, '=')))
+          FROM pg_catalog.pg_attribute a
+          CROSS JOIN LATERAL (
+               WITH RECURSIVE below AS (
+                   SELECT a.atttypid AS oid, a.atttypmod AS modifier
+                   UNION ALL
+                   SELECT t.typbasetype, t.typtypmod FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid WHERE t.typtype = 'd')
+               SELECT below.oid, below.modifier FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid WHERE t.typtype <> 'd') base
+          LEFT JOIN LATERAL (
+               SELECT n.nspname AS schema, b.oprname AS behind, e.oprname AS equal
+                 FROM pg_catalog.pg_opclass k
+                 JOIN pg_catalog.pg_am m ON m.oid = k.opcmethod AND m.amname = 'btree'
+                 JOIN pg_catalog.pg_amop x ON x.amopfamily = k.opcfamily AND x.amopstrategy = 5
+                                          AND x.amoplefttype = base.oid AND x.amoprighttype = base.oid
+                 JOIN pg_catalog.pg_amop y ON y.amopfamily = k.opcfamily AND y.amopstrategy = 3
+                                          AND y.amoplefttype = base.oid AND y.amoprighttype = base.oid
+                 JOIN pg_catalog.pg_operator b ON b.oid = x.amopopr
+                 JOIN pg_catalog.pg_operator e ON e.oid = y.amopopr
+                 JOIN pg_catalog.pg_namespace n ON n.oid = b.oprnamespace
+                WHERE k.opcdefault AND k.opcintype = base.oid) o ON true
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+           AND EXISTS (SELECT FROM pg_catalog.pg_index i
+                        WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey::smallint[]))) AS orders,
        (SELECT jsonb_agg((SELECT jsonb_agg(a.attname ORDER BY k.place)
                             FROM unnest(i.indkey::smallint[]) WITH ORDINALITY k(attnum, place)
                             JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
@@ -80,16 +108,32 @@ _MORE = """,
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """How the values of a column are compared where an index sorts them."""
+
+    type: str
+    """Below its domains, as SQL writes it."""
+    schema: str
+    behind: str
+    equal: str
+    """The operators, and the schema in which they are."""
+
+
+@dataclass(frozen=True, slots=True)
 class Described:
     """A published table, and what copying it needs beside its relation."""
 
     relation: Relation
     row_filter: str | None
     partitioned: bool
-    types: dict[str, str]
-    """Each column's type as SQL writes it."""
+    orders: dict[str, Order]
+    """Of each column of a unique index."""
     unique: tuple[tuple[str, ...], ...]
     """The columns of each unique index, in its order."""
+
+    def foreign_order(self, key: Sequence[str]) -> bool:
+        """Do the columns need other operators than PostgreSQL's own?"""
+        return any((self.orders[name].schema, self.orders[name].behind) != ("pg_catalog", ">") for name in key)
 
     def key_order(self, key: frozenset[str]) -> tuple[str, ...]:
         """The key's columns in the order of an index that has just these."""
@@ -114,9 +158,10 @@ def describe(connection: Plain, publication: str, schema: str, table: str) -> De
     row = connection.execute(query, (publication, schema, table)).fetchone()
     if row is None:
         return None
-    row_filter, partitioned, types, keys = row[5:]
+    row_filter, partitioned, orders, keys = row[5:]
     unique = tuple(tuple(columns) for columns in keys or ())
-    return Described(_relation(row[:5]), row_filter, partitioned, types, unique)
+    orders = {name: Order(**said) for name, said in (orders or {}).items()}
+    return Described(_relation(row[:5]), row_filter, partitioned, orders, unique)
 
 
 def _relation(row: tuple[Any, ...]) -> Relation:
