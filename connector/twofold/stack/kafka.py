@@ -233,7 +233,7 @@ class KafkaCluster:
             producer.begin_transaction()
             producer.produce(_READY_TOPIC, b"ready")
             producer.commit_transaction(10)
-        except KafkaException:
+        except (KafkaException, TimeoutError):
             # Not ready: the coordinator still loads, or a broker has not joined. The caller asks again until its deadline.
             return False
         return True
