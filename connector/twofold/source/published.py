@@ -76,7 +76,11 @@ _MORE = """,
        (SELECT jsonb_object_agg(a.attname, jsonb_build_object(
                    'type', pg_catalog.format_type(base.oid, base.modifier),
                    'schema', coalesce(o.schema, 'pg_catalog'), 'behind', coalesce(o.behind, '>'), 'equal', coalesce(o.equal, '=')))
-          FROM pg_catalog.pg_attribute a
+          FROM (SELECT * FROM pg_catalog.pg_attribute
+                 WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
+                   AND attnum = ANY (ARRAY(SELECT unnest(i.indkey::smallint[])
+                                             FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisunique))
+                OFFSET 0) a
           CROSS JOIN LATERAL (
                WITH RECURSIVE below AS (
                    SELECT a.atttypid AS oid, a.atttypmod AS modifier
@@ -94,10 +98,7 @@ _MORE = """,
                  JOIN pg_catalog.pg_operator b ON b.oid = x.amopopr
                  JOIN pg_catalog.pg_operator e ON e.oid = y.amopopr
                  JOIN pg_catalog.pg_namespace n ON n.oid = b.oprnamespace
-                WHERE k.opcdefault AND k.opcintype = base.oid) o ON true
-         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-           AND EXISTS (SELECT FROM pg_catalog.pg_index i
-                        WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey::smallint[]))) AS orders,
+                WHERE k.opcdefault AND k.opcintype = base.oid) o ON true) AS orders,
        (SELECT jsonb_agg((SELECT jsonb_agg(a.attname ORDER BY k.place)
                             FROM unnest(i.indkey::smallint[]) WITH ORDINALITY k(attnum, place)
                             JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
