@@ -6,7 +6,7 @@ Where several megabytes are asked for, reading ends early: a table's rows may be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -243,22 +243,25 @@ def _columns(described: Described, key: Sequence[str]) -> sql.Composable:
 def _behind(described: Described, key: Sequence[str], after: Mapping[str, str]) -> sql.Composable:
     """In the order that ORDER BY has. Of an extension's type the operators are not on the path, so that those of another type would be taken, or none be found."""
     if not described.foreign_order(key):
-        values = sql.SQL(", ").join(_value(described, name, after) for name in key)
-        return sql.SQL("({}) > ({})").format(_columns(described, key), values)
-    either = (
-        [*(_compared(described, same, described.orders[same].equal, after) for same in key[:place]), behind]
-        for place, behind in enumerate(_compared(described, name, described.orders[name].behind, after) for name in key)
+        return sql.SQL("({}) > {}").format(_columns(described, key), _values(described, key, after))
+    return _either(
+        [
+            *(_compared(described, same, described.orders[same].equal, after) for same in key[:place]),
+            _compared(described, name, described.orders[name].behind, after),
+        ]
+        for place, name in enumerate(key)
     )
-    return sql.SQL("({})").format(sql.SQL(" OR ").join(map(sql.SQL(" AND ").join, either)))
 
 
 def _any_of(described: Described, key: Sequence[str], among: Sequence[Mapping[str, str]]) -> sql.Composable:
     if not described.foreign_order(key):
-        rows = (sql.SQL(", ").join(_value(described, name, each) for name in key) for each in among)
-        each_row = sql.SQL(", ").join(sql.SQL("({})").format(row) for row in rows)
-        return sql.SQL("({}) IN ({})").format(_columns(described, key), each_row)
-    either = ([_compared(described, name, described.orders[name].equal, each) for name in key] for each in among)
-    return sql.SQL("({})").format(sql.SQL(" OR ").join(map(sql.SQL(" AND ").join, either)))
+        rows = sql.SQL(", ").join(_values(described, key, each) for each in among)
+        return sql.SQL("({}) IN ({})").format(_columns(described, key), rows)
+    return _either([_compared(described, name, described.orders[name].equal, each) for name in key] for each in among)
+
+
+def _either(alternatives: Iterable[list[sql.Composable]]) -> sql.Composable:
+    return sql.SQL("({})").format(sql.SQL(" OR ").join(map(sql.SQL(" AND ").join, alternatives)))
 
 
 def _compared(described: Described, name: str, operator: str, texts: Mapping[str, str]) -> sql.Composable:
@@ -266,6 +269,10 @@ def _compared(described: Described, name: str, operator: str, texts: Mapping[str
     return sql.SQL(f"{{}} OPERATOR({{}}.{operator}) {{}}").format(
         _columns(described, [name]), schema, _value(described, name, texts)
     )
+
+
+def _values(described: Described, key: Sequence[str], texts: Mapping[str, str]) -> sql.Composable:
+    return sql.SQL("({})").format(sql.SQL(", ").join(_value(described, name, texts) for name in key))
 
 
 def _value(described: Described, name: str, texts: Mapping[str, str]) -> sql.Composable:

@@ -23,6 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from connector_ledger import SCHEMA
 from fix_backfill import ask_to_load
 from fix_connector import Installation, Maker, wait_until
+from schema_readers import Subject
 from twofold.config import load
 from twofold.errors import MissingGround, Refused, TwofoldError, UsageError
 from twofold.positions import Lsn, format_lsn
@@ -52,15 +53,6 @@ def stopped(connector: Maker) -> Installation:
 def shared(module_connector: Maker) -> Installation:
     """One that is left as it was found."""
     return carried(module_connector)
-
-
-def take_any(here: Installation, subject: str) -> None:
-    """What the registry's own refusal of another key says."""
-    url = f"{here.reader.registry_url}/config/{subject}"
-    none = json.dumps({"compatibility": "NONE"}).encode()
-    request = urllib.request.Request(url, none, {"Content-Type": "application/json"}, method="PUT")
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        assert answer.status == 200
 
 
 def refuses(here: Installation, *words: str, kind: type[TwofoldError] = Refused) -> None:
@@ -234,8 +226,9 @@ def test_what_lies_before_a_refusal_is_published_and_its_repair_helps(connector:
         refuses(here, "the message key of table public.account", "twofold backfill start public.account")
         assert sorted(s.value["after"]["id"] for s in here.read("account")) == [0, 1, 2]
     ask_to_load(here, "public.account")
+    account = Subject(here.reader.registry_url, f"{here.prefix}.public.account")
     for part in ("key", "value"):
-        take_any(here, f"{here.prefix}.public.account-{part}")
+        account.allow("NONE", part)  # as the registry's own refusal of another key says
     with here.carrying():
         tail, loaded = here.tail("account"), set[int]()
         for _ in range(4):
