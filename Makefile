@@ -18,9 +18,17 @@ help: ## Show this.
 demo: ready ## The story of two-phase commit, on this machine, in two minutes.
 	$(BIN)/twofold demo
 
+.PHONY: unit
+unit: ready ## The tests that need no server.
+	$(BIN)/pytest -n 2 tests/unit tests/model tests/fuzz
+
 .PHONY: test
-test: lint ## Lint, then all tests but the slow ones, in two processes. ARGS='-k name' chooses, in one.
-	$(BIN)/pytest $(or $(ARGS),-n 2 --dist loadfile)
+test: lint $(if $(ARGS),,unit) ## Lint, unit, then the core tests against real servers. ARGS='-k name' chooses of all.
+	$(BIN)/pytest $(or $(ARGS),-m 'core and not slow' -n 2 --dist loadfile)
+
+.PHONY: test-all
+test-all: lint ## Lint, then all tests but the slow ones: what CI runs.
+	$(BIN)/pytest -n 2 --dist loadfile
 
 .PHONY: lint
 lint: ready ## Style and strict types.
@@ -97,6 +105,10 @@ crash-matrix: ready ## Every death, one by one, and docs/crash-matrix.md with wh
 .PHONY: chaos
 chaos: ready ## Faults of all kinds under load, checked from outside. ARGS='--seed 1 --minutes 60 --faults all'; goes on where it stopped.
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
+
+.PHONY: late
+late: ready ## Requests that reach Kafka late, and what consumers see. ARGS='--cases abort-pool --deliveries 50 --lanes 4 --brokers 3 --kill late'.
+	@PYTHONPATH=tests $(BIN)/python -m late $(ARGS)
 
 .PHONY: alerts
 alerts: ready ## The alert rules on a real Prometheus: each on its fault, and none in an hour of load (TWOFOLD_ALERT_MINUTES).

@@ -36,7 +36,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
 
-from spark_writer import Open, Writer, table
+from helpers.spark.writer import Open, Writer, table
 from twofold.stack import KafkaCluster, RegistryServer, java, temporary_folder
 from twofold_spark import session
 from twofold_spark.changelog import Changelog

@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from twofold.sink.batch import RowBatch
 from twofold.sink.client import KafkaSettings
 from twofold.sink.names import Names
+from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.publisher import Publisher
 from twofold.sink.records import SchemaIds
@@ -70,7 +71,7 @@ class Bench:
         mains = [TransactionalProducer(f"{self.names.main_ids[0]}.{n}", self.settings, self.watch) for n in range(ids)]
         for main in mains:
             main.init()
-        return Publisher(self.names, SchemaIds(1, 2, 3, 4), mains, [])
+        return Publisher(self.names, SchemaIds(1, 2, 3, 4), mains, [], OpenCheck(self.settings, self.watch))
 
     def commit(self, publisher: Publisher, batch: RowBatch) -> None:
         self.sequence += 1

@@ -1,19 +1,25 @@
-"""What all tests share. A room's fixtures are in a module fix_<room>.py beside this file and are named here."""
+"""What all tests share. Fixtures are in the package fixtures, a module for each theme, and are named here; what is no fixture is in helpers."""
 
 from __future__ import annotations
 
 import signal
 
+from hypothesis import HealthCheck, settings
+
 pytest_plugins = [
-    "fix_stack",
-    "fix_connector",
-    "fix_crashes",
-    "fix_spark",
-    "fix_secured",
-    "fix_chromium",
-    "fix_backfill",
+    "fixtures.stack",
+    "fixtures.connector",
+    "fixtures.crashes",
+    "fixtures.spark",
+    "fixtures.secured",
+    "fixtures.chromium",
+    "fixtures.backfill",
 ]
 
 # A run in the background of a script has SIGINT ignored, and so has everything that it starts: then no test of Ctrl-C could pass.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes to make or to try says how busy the machine is, and nothing about the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")

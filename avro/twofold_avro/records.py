@@ -113,6 +113,8 @@ class Pin(Record):
     value_schema_id: int | None = None
     backfill: Literal["ready", "waiting", "running", "paused"] = "ready"
     bound: bytes | None = None
+    relation: int | None = None
+    stored: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

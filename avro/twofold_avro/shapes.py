@@ -39,6 +39,8 @@ class ColumnShape:
     """Part of the Kafka message key."""
     in_identity: bool = False
     """Part of the replica identity as pgoutput flags it: sent in 'K' tuples."""
+    optional: bool = False
+    """Optional in the row although it is in the key: earlier rows of the topic did not have it in theirs."""
 
 
 @dataclass(frozen=True, slots=True)

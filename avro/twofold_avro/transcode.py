@@ -22,7 +22,7 @@ from twofold_avro.errors import MalformedRow
 from twofold_avro.names import avro_name
 from twofold_avro.shapes import ColumnShape, TableShape
 from twofold_avro.text import array_elements, binary_text
-from twofold_avro.types import Encoding, encoding_of, key_encoding_of
+from twofold_avro.types import Encoding, How, encoding_of, key_encoding_of
 from twofold_avro.wire import HEADER_BYTES
 from twofold_avro.wire import header as frame_header
 
@@ -85,6 +85,7 @@ FIRST_DAY = cython.declare(cython.longlong, -719_162)
 LAST_DAY = cython.declare(cython.longlong, 2_932_896)
 """0001-01-01 and 9999-12-31, from 1970: the years that every reader of Avro can say."""
 
+PLACEHOLDER = "__debezium_unavailable_value"
 NAN = float("nan")
 NO_OID = "the payload is of another relation"
 NOT_ISO = "not a date of DateStyle ISO: the session that read it must set DateStyle"
@@ -221,15 +222,18 @@ class Column:
     key: Codec
     in_key: cython.bint
     optional: cython.bint
+    not_sent: bytes
 
-    def __init__(self, shape: ColumnShape) -> None:
+    def __init__(self, shape: ColumnShape, *, placeholders: bool) -> None:
         encoding = encoding_of(shape.type)
         self.shape = shape
         self.name = avro_string(avro_name(shape.name))
         self.value = Codec(encoding)
         self.key = Codec(key_encoding_of(shape.type))
         self.in_key = shape.in_key
-        self.optional = not (shape.in_key and encoding.total)
+        self.optional = shape.optional or not (shape.in_key and encoding.total)
+        placeholder = placeholder_of(encoding) if placeholders else None
+        self.not_sent = b"\0" if placeholder is None else b"\2" + placeholder
 
 
 @cython.final
@@ -464,9 +468,11 @@ class RowPlan:
         partitions: int,
         server: ServerConstants,
         tombstones: bool,
+        placeholders: bool = False,
     ) -> None:
+        """`placeholders`: what PostgreSQL did not send, because an UPDATE left it as it was, is Debezium's placeholder in place of null."""
         self.shape = shape
-        self.columns = [Column(column) for column in shape.columns]
+        self.columns = [Column(column, placeholders=placeholders) for column in shape.columns]
         self.new = [Field() for _ in shape.columns]
         self.old = [Field() for _ in shape.columns]
         self.width = len(shape.columns)
@@ -770,9 +776,11 @@ class RowPlan:
                     w.byte(0)
                     self._note_special(payload, column, field, label)
             elif column.optional:
-                w.byte(0)
                 if field.tag == AS_UNCHANGED:
                     self.unchanged.append(column.name)
+                    w.whole(column.not_sent)
+                else:
+                    w.byte(0)
             else:
                 self.column = i
                 self.at = field.at
@@ -838,6 +846,29 @@ def avro_long(value: cython.longlong) -> bytes:
 def avro_string(text: str) -> bytes:
     data = text.encode()
     return avro_long(len(data)) + data
+
+
+def placeholder_of(encoding: Encoding) -> bytes | None:
+    """What Debezium writes for a value of this type that PostgreSQL did not send; None where it has nothing for it."""
+    match encoding.how:
+        case How.TEXT | How.TEXT_ONLY | How.JSONB | How.NUMERIC | How.BYTES:
+            return avro_string(PLACEHOLDER)
+        case How.ARRAY:
+            return _placeholder_array(encoding.element)
+        case _:
+            return None
+
+
+def _placeholder_array(element: Encoding | None) -> bytes | None:
+    """Of text the one element, of integers its characters' numbers."""
+    assert element is not None, "an array has elements"
+    if element.how is How.INT:
+        items = [avro_long(byte) for byte in PLACEHOLDER.encode()]
+    elif (one := placeholder_of(element)) is not None:
+        items = [one]
+    else:
+        return None
+    return avro_long(len(items)) + b"".join(b"\2" + item for item in items) + b"\0"
 
 
 def optional_string(text: str | None) -> bytes:
@@ -995,7 +1026,15 @@ def put_float(
     if binary and size != (8 if wide else 4):
         raise ValueError(f"a float of {size} bytes")
     raw: bytes = data[at : at + size]
-    value: float = struct.unpack(">d" if wide else ">f", raw)[0] if binary else float(raw.decode("latin-1"))
+    value: float
+    if binary:
+        value = struct.unpack(">d" if wide else ">f", raw)[0]
+    else:
+        text: str = raw.decode("latin-1")
+        try:
+            value = float(text)
+        except ValueError:  # compiled and not, Python words it differently where a zero byte is in the text
+            raise ValueError(f"not a float: {text!r}") from None
     if isnan(value):
         value = NAN  # one NaN, as in text: its bits would otherwise depend on how it came about
     try:

@@ -1,4 +1,4 @@
-"""Kafka Connect with Debezium on loopback: one distributed worker with exactly-once, from locked jars, tuned for throughput.
+"""Kafka Connect with Debezium's connectors on loopback: one distributed worker with exactly-once, from locked jars, tuned for throughput.
 
 What is set and why: docs/performance.md. One worker serves all runs, so its code is warm; each run is a connector of its own.
 """
@@ -9,7 +9,7 @@ import json
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 from twofold_avro import artifacts
 from twofold_avro.artifacts import Artifact
 
-_JVM = ("-Xms512m", "-Xmx4g", "-XX:+UseParallelGC", "-Djava.net.preferIPv4Stack=true")
+_JVM = ("-XX:+UseParallelGC", "-Djava.net.preferIPv4Stack=true")
+_HEAP = ("-Xms512m", "-Xmx4g")
 _START_S = 180
 _LOG4J = """\
 appender.console.type = Console
@@ -39,10 +40,22 @@ def locked(name: str) -> tuple[Artifact, ...]:
 class ConnectWorker:
     """One worker; `make` and `remove` connectors in it."""
 
-    def __init__(self, folder: Path, bootstrap: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bootstrap: str,
+        *,
+        plugin: str = "debezium",
+        group: str = "bench-connect",
+        jvm: Sequence[str] = _HEAP,
+    ) -> None:
+        """`plugin` names the lock file of the archive with the connectors."""
         self.folder = folder
         self.log = folder / "connect.log"
         self._bootstrap = bootstrap
+        self._plugin = plugin
+        self._group = group
+        self._jvm = (*_JVM, *jvm)
         self._port = choose_port(None, "Kafka Connect")
         self._process: GuardedProcess | None = None
 
@@ -60,7 +73,7 @@ class ConnectWorker:
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings().items()))
         command: list[str | Path] = [
             java.for_kafka().program,
-            *_JVM,
+            *self._jvm,
             f"-Dlog4j2.configurationFile={log4j}",
             "-cp",
             jars,
@@ -90,10 +103,10 @@ class ConnectWorker:
         return next((str(part.get("trace", part))[:2000] for part in parts if part["state"] == "FAILED"), None)
 
     def _settings(self) -> dict[str, str]:
-        topics = {f"{kind}.storage.topic": f"bench-connect-{kind}" for kind in ("config", "offset", "status")}
+        topics = {f"{kind}.storage.topic": f"{self._group}-{kind}" for kind in ("config", "offset", "status")}
         return {
             "bootstrap.servers": self._bootstrap,
-            "group.id": "bench-connect",
+            "group.id": self._group,
             **topics,
             **{f"{kind}.storage.replication.factor": "1" for kind in ("config", "offset", "status")},
             "offset.storage.partitions": "1",
@@ -112,9 +125,9 @@ class ConnectWorker:
 
     def _plugins(self) -> Path:
         """Debezium's archive and the converter's jars, each in a folder of its own."""
-        (archive,) = locked("debezium")
+        (archive,) = locked(self._plugin)
         folder = self.folder / "plugins"
-        shutil.copytree(ground.unpacked(archive), folder / "debezium", dirs_exist_ok=True)
+        shutil.copytree(ground.unpacked(archive), folder / self._plugin, dirs_exist_ok=True)
         converter = folder / "converter"
         converter.mkdir(exist_ok=True)
         for jar in ground.fetched(locked("converter")):

@@ -11,6 +11,8 @@ import ipaddress
 import os
 import re
 import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -90,6 +92,10 @@ class SourceConfig(_Part):
         True,
         description="Load the rows that a table has when it is first published, and when it joins the publication.",
     )
+    reload_on_rewrite: bool = Field(
+        False,
+        description="Load a table anew after changes of its definition that PostgreSQL sends no rows of, such as ALTER COLUMN ... TYPE ... USING; without, the log names them.",
+    )
     slot_wait: float = Field(
         60, gt=0, description="How long `init` waits for running transactions when it makes the slot."
     )
@@ -146,6 +152,10 @@ class KafkaConfig(_Part):
     )
     options_file: Path | None = Field(None, description="TOML file with more of the same, for secrets.")
     tombstones: bool = Field(True, description="Follow a delete by a record with the key and a null value.")
+    placeholders: bool = Field(
+        False,
+        description="Where PostgreSQL did not send a large value because an UPDATE left it as it was, write Debezium's placeholder, __debezium_unavailable_value; else null. The envelope's list `unchanged` names the column either way.",
+    )
 
     @field_serializer("options")
     def _masked(self, options: dict[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
@@ -403,7 +413,7 @@ def load(path: Path | None = None) -> Config:
         raise UsageError(f"environment TWOFOLD_*: {error}: lists and tables are JSON") from None
     except ValidationError as error:
         lines += [
-            f"  {'.'.join(str(p) for p in e['loc']) or given}: {e['msg']}"
+            f"  {'.'.join(str(p) for p in e['loc']) or given}: {_words(e)}"
             for e in error.errors(include_input=False, include_url=False)
         ]
     if lines:
@@ -416,6 +426,21 @@ def load(path: Path | None = None) -> Config:
             )
         )
     return config
+
+
+def _words(error: Mapping[str, Any]) -> str:
+    """What is wrong with a setting; of one that does not exist, what may have been meant."""
+    if error["type"] != "extra_forbidden":
+        return str(error["msg"])
+    *sections, name = map(str, error["loc"])
+    part: type[BaseModel] = Config
+    for section in sections:
+        kind = part.model_fields[section].annotation
+        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            return str(error["msg"])
+        part = kind
+    alike = get_close_matches(name, part.model_fields, n=1)
+    return f"there is no such setting{f'; did you mean {alike[0]}?' if alike else ''}"
 
 
 def _is_stray(variable: str) -> bool:

@@ -70,6 +70,14 @@ class Outlasted(RunEnded):
     """A Kafka transaction was open for longer than its timeout, and the broker has aborted it: the next run may take longer."""
 
 
+class DoubtedEnd(RunEnded):
+    """The end of a Kafka transaction succeeded, and its request may have been sent twice. The first one may still arrive, so nothing more is done under this producer's epoch."""
+
+
+class EndedElsewhere(RunEnded):
+    """Kafka says that a transaction, which this run began and did not end, has ended. Before anything is sent again, what is visible is compared with the commit records."""
+
+
 class MalformedMessage(TwofoldError):
     """Bytes from a server that are not what the protocol says."""
 

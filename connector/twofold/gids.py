@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import struct
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,6 +26,10 @@ class ParsedGid:
     branch: str | None = None
 
 
+_NARAYANA = 131077
+"""The format id of Narayana (JBoss, WildFly, Quarkus). Its ids are five numbers: two of 8 bytes, three of 4."""
+_UID = struct.Struct(">qqiii")
+_SHOWN_MAX = 60
 _XA = re.compile(r"(-?\d{1,10})_([A-Za-z0-9+/]*={0,2})_([A-Za-z0-9+/]*={0,2})", re.ASCII)
 _CITUS = re.compile(r"citus_(\d+)_(\d+)_(\d+)_(\d+)", re.ASCII)
 _HEX = "\\x"
@@ -57,3 +62,33 @@ def _base64(text: str) -> str | None:
     except UnicodeDecodeError:
         return _HEX + data.hex()
     return decoded if decoded.isprintable() and not decoded.startswith(_HEX) else _HEX + data.hex()
+
+
+def describe(gid: str) -> str:
+    """For people: global transaction and branch, as the coordinator's own log prints them. Long ones lose their middle, because branches differ at the end."""
+    if (found := _XA.fullmatch(gid)) and int(found[1]) == _NARAYANA and (said := _narayana(found[2], found[3])):
+        return said
+    parsed = parse(gid)
+    if parsed.global_id is None:
+        return shortened(gid)
+    branch = f" branch {shortened(parsed.branch)}" if parsed.branch else ""
+    return f"{shortened(parsed.global_id)}{branch}"
+
+
+def shortened(text: str) -> str:
+    """At most some 60 characters of it, its beginning and its end."""
+    half = _SHOWN_MAX // 2
+    return text if len(text) <= _SHOWN_MAX else f"{text[:half]}…{text[-half:]}"
+
+
+def _narayana(global_part: str, branch: str) -> str | None:
+    try:
+        globally, branchwise = base64.b64decode(global_part, validate=True), base64.b64decode(branch, validate=True)
+        node = globally[_UID.size :].decode()
+        return f"tx_uid={_uid(globally)} node_name={node} branch_uid={_uid(branchwise)}"
+    except (binascii.Error, struct.error, UnicodeDecodeError):
+        return None
+
+
+def _uid(data: bytes) -> str:
+    return ":".join(f"{number:x}" for number in _UID.unpack_from(data))

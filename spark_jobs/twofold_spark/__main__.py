@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import sys
 
-from twofold_spark.cli import main
+_MISSING_GROUND = 3
+"""As `errors.MissingGround`, which itself needs Spark."""
+
+
+def main() -> int:
+    try:
+        from twofold_spark import cli  # noqa: PLC0415  (nothing of the jobs can be imported without Spark)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        print(  # noqa: T201
+            "twofold_spark: Spark is not installed for this Python: pip install 'twofold-spark[spark]', or use spark-submit",
+            file=sys.stderr,
+        )
+        return _MISSING_GROUND
+    return cli.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

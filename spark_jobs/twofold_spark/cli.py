@@ -7,7 +7,7 @@
                                       --prefix shop --warehouse ./lake [--bootstrap ... --registry ...]
     python -m twofold_spark jars      fetches the locked jars and prints the class path
 
-A job ends on SIGTERM or Ctrl-C after what it is applying, with exit status 0.
+A job ends on SIGTERM or Ctrl-C after what it is applying, with exit status 0. Before it is at work, and verify always, Ctrl-C ends it at once with 130.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ import argparse
 import datetime as dt
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from twofold_spark import jars, session
 from twofold_spark.arguments import parser
 from twofold_spark.changelog import Appended, Changelog
 from twofold_spark.errors import BadUsage, JobError
-from twofold_spark.kafka import Kafka
+from twofold_spark.kafka import Kafka, check_answers
 from twofold_spark.metrics import Metrics, serve
 from twofold_spark.mirror import Applied, Mirror
 from twofold_spark.registry import Registry
@@ -33,6 +36,9 @@ from twofold_spark.source import Source, jdbc_url
 from twofold_spark.touched import Touches
 from twofold_spark.verify import Verify
 from twofold_spark.whereabouts import Whereabouts
+
+_INTERRUPTED = 130
+"""What a shell says of a command that Ctrl-C has ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,27 +49,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "jars":
                 print(os.pathsep.join(str(jar) for jar in jars.fetch()))  # noqa: T201  (what the command is for)
             case "mirror":
-                _mirror(options)
+                with _session(options) as spark:
+                    _mirror(spark, options)
             case "changelog":
-                _changelog(options)
+                with _session(options) as spark:
+                    _changelog(spark, options)
             case "verify":
                 return _verify(options)
     except JobError as error:
         say(f"{options.command}: {error}")
         return error.exit_status
+    except KeyboardInterrupt:
+        say(f"{options.command}: interrupted")
+        return _INTERRUPTED
     return 0
 
 
-def _mirror(options: argparse.Namespace) -> None:
-    spark = _session(options)
+def _mirror(spark: SparkSession, options: argparse.Namespace) -> None:
+    where = _kafka(spark, options)
     metrics = _metrics(spark, options)
-    where = _kafka(options)
     ending = threading.Event()
     whereabouts = Whereabouts(spark, where, options.prefix, options.group or f"{options.prefix}.mirror", say)
 
     def report(applied: Applied) -> None:
         metrics.applied(
-            applied.rows,
+            applied.changes,
             applied.stages,
             lag_seconds=applied.lag_seconds,
             cut_sequence=applied.cut.sequence,
@@ -96,8 +106,8 @@ def _mirror(options: argparse.Namespace) -> None:
         whereabouts.close()
 
 
-def _changelog(options: argparse.Namespace) -> None:
-    spark = _session(options)
+def _changelog(spark: SparkSession, options: argparse.Namespace) -> None:
+    where = _kafka(spark, options)
     metrics = _metrics(spark, options)
 
     def report(appended: Appended) -> None:
@@ -107,7 +117,7 @@ def _changelog(options: argparse.Namespace) -> None:
 
     changelog = Changelog(
         spark,
-        _kafka(options),
+        where,
         Registry(options.registry),
         options.prefix,
         catalog=options.catalog,
@@ -126,26 +136,30 @@ def _verify(options: argparse.Namespace) -> int:
     url = jdbc_url(options.source)
     if (options.bootstrap is None) != (options.registry is None):
         raise BadUsage("the last commits are looked up with both of --bootstrap and --registry, or not at all")
-    spark = _session(options)
-    reader = options.sink.reader(spark, catalog=options.catalog)
-    source = Source(spark, url)
-    try:
-        verify = Verify(
-            spark,
-            source,
-            reader=reader,
-            prefix=options.prefix,
-            publication=options.publication or options.prefix,
-            patience=options.patience,
-            touches=Touches(spark, _kafka(options), Registry(options.registry)) if options.bootstrap else None,
-            say=print,
-        )
-        differing = any(result.buckets for result in verify.run())
-        if differing and not options.bootstrap:
-            say("with --bootstrap and --registry, verify names the last commit of each row that differs")
-        return 1 if verify.missing() or differing else 0
-    finally:
-        source.close()
+    with _session(options) as spark:
+        source = Source(spark, url)
+        try:
+            return _compared(spark, source, options)
+        finally:
+            source.close()
+
+
+def _compared(spark: SparkSession, source: Source, options: argparse.Namespace) -> int:
+    """The exit status."""
+    verify = Verify(
+        spark,
+        source,
+        reader=options.sink.reader(spark, catalog=options.catalog),
+        prefix=options.prefix,
+        publication=options.publication or options.prefix,
+        patience=options.patience,
+        touches=Touches(spark, _kafka(spark, options), Registry(options.registry)) if options.bootstrap else None,
+        say=print,
+    )
+    differing = any(result.buckets for result in verify.run())
+    if differing and not options.bootstrap:
+        say("with --bootstrap and --registry, verify names the last commit of each row that differs")
+    return 1 if verify.missing() or differing else 0
 
 
 def _metrics(spark: SparkSession, options: argparse.Namespace) -> Metrics:
@@ -156,11 +170,24 @@ def _metrics(spark: SparkSession, options: argparse.Namespace) -> Metrics:
     return metrics
 
 
-def _kafka(options: argparse.Namespace) -> Kafka:
-    return Kafka(options.bootstrap, {**(options.kafka_file or {}), **dict(options.kafka)})
+def _kafka(spark: SparkSession, options: argparse.Namespace) -> Kafka:
+    """Where the brokers are; they have answered."""
+    where = Kafka(options.bootstrap, {**(options.kafka_file or {}), **dict(options.kafka)})
+    check_answers(spark, where)
+    return where
 
 
-def _session(options: argparse.Namespace) -> SparkSession:
-    return session.open_session(
+@contextmanager
+def _session(options: argparse.Namespace) -> Iterator[SparkSession]:
+    """Ends with the command, unless Spark ran before it."""
+    ran_before = SparkContext._active_spark_context is not None
+    spark = session.open_session(
         options.warehouse, catalog=options.catalog, memory=options.memory, java_home=options.java_home
     )
+    try:
+        yield spark
+    finally:
+        if not ran_before:
+            # Spark tells our listener what is left while we can still hear it: afterwards it would log pages of py4j's errors.
+            with suppress(Py4JError):  # the JVM is gone
+                spark.stop()

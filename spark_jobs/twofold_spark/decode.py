@@ -104,8 +104,13 @@ def _wider(older: Any, latest: Any) -> bool:
 
 
 def _bare(avro_type: Any) -> Any:
-    """The type that is not null."""
-    return next((b for b in avro_type if b != "null"), "null") if isinstance(avro_type, list) else avro_type
+    """The type that is not null; its name alone, unless it has a logical type or is made of others."""
+    if isinstance(avro_type, list):
+        return _bare(next((b for b in avro_type if b != "null"), "null"))
+    match avro_type:
+        case {"type": str(name)} if not {"logicalType", "items", "fields"} & avro_type.keys():
+            return name
+    return avro_type
 
 
 def _part(field: Avro, wanted: frozenset[str]) -> Avro:

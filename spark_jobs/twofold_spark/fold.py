@@ -37,6 +37,8 @@ class Folded:
     """The table's columns: the union of all versions."""
     counts: dict[int, int]
     """Records read of each partition, tombstones included: compared with what the commit records say."""
+    changes: int
+    """The records that are no tombstones."""
     unreadable: int
     """Records that cannot be decoded, or whose schema id is not known (yet)."""
     truncated: bool
@@ -79,6 +81,7 @@ def fold_multiset(raw: DataFrame, subject: Subject, held: ExitStack) -> Folded:
             f.sum(f.col("unreadable").cast("long")).alias("unreadable"),
             f.max(f.when(f.col("op") == "t", f.col("offset"))).alias("truncate"),
             f.sum("bytes").alias("bytes"),
+            f.count("bytes").alias("changes"),
         )
         .collect()
     )
@@ -99,6 +102,7 @@ def fold_multiset(raw: DataFrame, subject: Subject, held: ExitStack) -> Folded:
         rows=rows,
         columns=columns,
         counts={row["partition"]: row["n"] for row in found},
+        changes=sum(row["changes"] for row in found),
         unreadable=sum(row["unreadable"] for row in found),
         truncated=bool(truncates),
         unchanged=(),
@@ -142,7 +146,7 @@ def fold(
     found = (
         cached.groupBy("partition")
         .agg(
-            *(f.sum(n).alias(n) for n in ("n", "unreadable", "bytes")),
+            *(f.sum(n).alias(n) for n in ("n", "changes", "unreadable", "bytes")),
             *(f.max(n).alias(n) for n in ("partial", "truncate", "nameless")),
         )
         .collect()
@@ -165,6 +169,7 @@ def fold(
         rows=rows.drop(KEY),
         columns=columns,
         counts={row["partition"]: row["n"] for row in found},
+        changes=sum(row["changes"] for row in found),
         unreadable=sum(row["unreadable"] for row in found),
         truncated=bool(truncates),
         unchanged=unchanged,
@@ -202,6 +207,7 @@ def _last(raw: DataFrame, subject: Subject, *, every: bool) -> DataFrame:
     last = seen.groupBy(f.xxhash64("key"), "partition", "key").agg(
         f.max(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last"),
         f.count("*").alias("n"),
+        f.count("value").alias("changes"),
         f.sum(f.length("value")).alias("bytes"),
         f.sum((value.isNotNull() & ~f.col("readable")).cast("long")).alias("unreadable"),
     )
@@ -213,6 +219,7 @@ def _last(raw: DataFrame, subject: Subject, *, every: bool) -> DataFrame:
         "key",
         f.col("last.offset").alias("offset"),
         "n",
+        "changes",
         "bytes",
         (f.col("unreadable") + torn.cast("long")).alias("unreadable"),
         f.col("e.op").alias("op"),

@@ -1,25 +1,31 @@
 """How the jobs read Kafka: the commit records and the changelog's rows read_committed, a commit record's ranges exactly.
 
-The ranges are read under read_uncommitted, and that is safe: a range is known from a commit record that a
+The ranges are read under read_committed where they are decided (`stable.StableOffsets`): records of an aborted transaction,
+which a commit record must not name, are missing in the count then. Where another transaction is open further *below* in
+the partition, read_committed would wait for it (and in Spark fail): one prepared transaction in doubt would hold up every
+other table's mirror. There they are read under read_uncommitted: a range is known from a commit record that a
 read_committed reader has seen, so its Kafka transaction is committed, and between `first` and `last` of a range there
 are only that transaction's records and markers, which no consumer is ever handed. What lies between two ranges is
-filtered out by offset, and the number of rows of every partition is checked. Under read_committed the same read would wait
-for (and in Spark fail on) an open transaction further *below* in the partition that has nothing to do with the range:
-one prepared transaction in doubt would hold up every other table's mirror.
+filtered out by offset, and the number of rows of every partition is checked either way.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from twofold_spark.commits import Range, joined
+from twofold_spark.errors import MissingGround
+from twofold_spark.running import asked_to_end
 
+ANSWER_WITHIN_S: Final = 15
 _BLOCK_BITS = 10
 _RECORDS_OF_A_TASK = 100_000
 _FEW_OFFSETS, _FEW_PARTITIONS = 10_000, 8
@@ -49,6 +55,42 @@ def admin(spark: SparkSession, kafka: Kafka) -> Any:
     for name, value in {**kafka.client, "bootstrap.servers": kafka.bootstrap}.items():
         settings.put(name, value)
     return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+
+
+def check_answers(spark: SparkSession, kafka: Kafka) -> None:
+    """Raise `MissingGround` unless a broker answers within `ANSWER_WITHIN_S`. The stream itself asks for three minutes, in silence."""
+    # An exception in the midst of a call into the JVM would leave its answer to the next one, so a signal only says that it came.
+    with asked_to_end() as asked:
+        try:
+            _ask(spark, kafka, asked)
+        except Py4JJavaError as error:
+            raise _does_not_answer(kafka, error) from error
+    if asked.is_set():
+        raise KeyboardInterrupt
+
+
+def _ask(spark: SparkSession, kafka: Kafka, asked_to_end: threading.Event) -> None:
+    jvm: Any = spark._jvm
+    client = admin(spark, kafka)
+    try:
+        options = jvm.org.apache.kafka.clients.admin.DescribeClusterOptions()
+        nodes = client.describeCluster(options.timeoutMs(ANSWER_WITHIN_S * 1000)).nodes()
+        while not nodes.isDone() and not asked_to_end.wait(0.05):
+            pass
+        if not asked_to_end.is_set():
+            nodes.get()
+    finally:
+        client.close(jvm.java.time.Duration.ofSeconds(0))
+
+
+def _does_not_answer(kafka: Kafka, error: Py4JJavaError) -> MissingGround:
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return MissingGround(
+        f"no Kafka broker answers at {kafka.bootstrap} ({cause.getMessage()}): "
+        "check --bootstrap, and the TLS and SASL settings of --kafka-file and --kafka"
+    )
 
 
 def stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscription: str) -> DataFrame:
@@ -118,8 +160,12 @@ def _records(spark: SparkSession, client: Mapping[str, str], options: Mapping[st
     return reader.load().select("partition", "offset", "key", "value")
 
 
-def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range], *, over_markers: bool = False) -> DataFrame:
+def ranges(
+    spark: SparkSession, kafka: Kafka, declared: Iterable[Range], *, decided: bool, over_markers: bool = False
+) -> DataFrame:
     """Exactly the records of the ranges of one topic: partition, offset, key, value. Quicker `over_markers`, and then as `joined` says.
+
+    `decided`: no transaction is open below their ends, so only what is committed is read.
 
     Few records of few partitions come in one piece: nothing that is done with them then needs a shuffle, and a small
     batch is one task in place of a dozen.
@@ -130,7 +176,8 @@ def ranges(spark: SparkSession, kafka: Kafka, declared: Iterable[Range], *, over
     first = {p: min(r.first for r in stretches if r.partition == p) for p in partitions}
     end = {p: max(r.last for r in stretches if r.partition == p) + 1 for p in partitions}
     # What is not there any more is missing in the counts, which say of which partition, and how many.
-    rows = _read(spark, kafka.options("read_uncommitted"), topic, first, end, fail_on_data_loss=False)
+    isolation = "read_committed" if decided else "read_uncommitted"
+    rows = _read(spark, kafka.options(isolation), topic, first, end, fail_on_data_loss=False)
     if sum(end.values()) - sum(first.values()) <= _FEW_OFFSETS and len(partitions) <= _FEW_PARTITIONS:
         rows = rows.coalesce(1)
     if len(stretches) == len(partitions):

@@ -22,6 +22,7 @@ from twofold_spark.fold import Folded, fold, fold_multiset
 from twofold_spark.kafka import Kafka
 from twofold_spark.registry import Registry, Subject
 from twofold_spark.sinks import Sink, Table
+from twofold_spark.stable import StableOffsets
 from twofold_spark.tables import names_of
 
 
@@ -31,6 +32,8 @@ class Merged:
 
     done: bool
     """False where only a truncate was waited for, and none came."""
+    changes: int = 0
+    """Tombstones are none."""
     bytes: int = 0
     fold_s: float = 0.0
     merge_s: float = 0.0
@@ -44,6 +47,7 @@ class Merger:
         self._registry = registry
         self._prefix = prefix
         self._unreadable = unreadable
+        self._stable = StableOffsets(where)
         self._quarantining = threading.Lock()
         self._keys: dict[str, Subject | None] = {}
         """Of each topic that was met, as it was then or at its last reload: a key does not change in between."""
@@ -75,18 +79,24 @@ class Merger:
             folded.check(table)
             sink.prepare(table, folded.columns)
             sink.merge(table, folded.rows, replace=folded.truncated, unchanged=folded.unchanged, sequence=sequence)
-            return Merged(done=True, bytes=folded.bytes, fold_s=read - began, merge_s=time.monotonic() - read)
+            merge_s = time.monotonic() - read
+            return Merged(done=True, changes=folded.changes, bytes=folded.bytes, fold_s=read - began, merge_s=merge_s)
+
+    def close(self) -> None:
+        """After the last merge."""
+        self._stable.close()
 
     def _folded(
         self, spark: SparkSession, sink: Sink, table: Table, ranges: list[Range], held: ExitStack, *, carries: bool
     ) -> Folded:
-        raw = kafka.ranges(spark, self._where, ranges, over_markers=True)
         try:
+            decided = self._stable.have_passed(spark, ranges)
+            raw = kafka.ranges(spark, self._where, ranges, decided=decided, over_markers=True)
             folded = self._fold(raw, sink, table, held, refresh=False, carries=carries)
             if _differing(ranges, folded.counts):
                 # What was taken for a marker may be a record of a transaction that is in doubt, or was rolled back.
                 held.close()
-                raw = kafka.ranges(spark, self._where, ranges)
+                raw = kafka.ranges(spark, self._where, ranges, decided=decided)
                 folded = self._fold(raw, sink, table, held, refresh=False, carries=carries)
         except Exception as error:
             if "UnknownTopicOrPartition" not in str(error):
@@ -144,8 +154,8 @@ def _check_counts(table: Table, ranges: Iterable[Range], counts: dict[int, int])
     for partition, there, declared in _differing(ranges, counts):
         raise TableRefused(
             f"{table.topic}-{partition} holds {there} of the {declared} records that its commit records declare",
-            at_stake="the missing changes",
-            repair=f"`twofold backfill start {table}`; look at the topic's retention and cleanup.policy",
+            at_stake="the missing changes: other readers of the topic do not have them either",
+            repair=f"`twofold backfill start {table}`; look at the topic's retention and cleanup.policy, and where they do not say it, `twofold audit` does",
         )
 
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 from twofold_spark.errors import MissingGround
 
 _HELP = {
-    "twofold_job_rows_total": ("counter", "records applied by this process"),
+    "twofold_job_rows_total": ("counter", "changes applied by this process"),
     "twofold_job_batches_total": (
         "counter",
         "bites applied and published (changelog: turns that had something) by this process",

@@ -42,7 +42,8 @@ class Applied:
     offset: int
     """Of its last commit record, in the commits topic."""
     transactions: int
-    rows: int
+    changes: int
+    """That were merged: rows of Kafka without the tombstones, and without what the tables had already."""
     tables: int
     seconds: float
     lag_seconds: float
@@ -52,7 +53,7 @@ class Applied:
 
     def __str__(self) -> str:
         return (
-            f"mirror: {self.rows} rows of {self.transactions} transactions in {self.tables} tables, "
+            f"mirror: {self.changes} changes of {self.transactions} transactions in {self.tables} tables, "
             f"{self.seconds:.2f} s, lag {self.lag_seconds:.1f} s, cut {self.cut.sequence}"
         )
 
@@ -120,6 +121,7 @@ class Mirror:
     def close(self) -> None:
         """After the last batch."""
         self._pool.shutdown()
+        self._merger.close()
         if self._sink is not None:
             self._sink.close()
 
@@ -187,7 +189,7 @@ class Mirror:
                 cut=self._cut,
                 offset=last.offset,
                 transactions=sum(c.transactions for c in bite),
-                rows=sum(c.rows for c in bite),
+                changes=sum(m.changes for m in merged.values()),
                 tables=len(ranges),
                 seconds=ended - began,
                 lag_seconds=max(0.0, time.time() - last.committed_us / 1e6),

@@ -25,6 +25,8 @@ from twofold_spark.errors import MissingGround
 Avro = dict[str, Any]
 """A parsed Avro schema of a record."""
 
+_ABSENT = {40401, 40402, 40403}
+"""The registry's own codes: it has no such subject, version or schema."""
 _TIMEOUT_S = 10
 PATIENCE_S = 30.0
 """How long an answer is asked for: as long as a registry takes to start anew."""
@@ -110,9 +112,9 @@ class Registry:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._context) as answer:  # noqa: S310
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            if error.code == 404:
+            if error.code == 404 and _own_code(error) in _ABSENT:
                 return None
-            if error.code >= 500:  # as one that is about to start says
+            if error.code >= 500 or error.code == 404:  # as one that is about to start says, or a gateway before it
                 raise
             if error.code in {401, 403}:
                 raise MissingGround(
@@ -120,6 +122,14 @@ class Registry:
                     "TWOFOLD_REGISTRY__PASSWORD, or TWOFOLD_REGISTRY__TOKEN, in the job's environment"
                 ) from error
             raise MissingGround(f"the registry answers {error.code} to {self._url}{path}: {error.reason}") from error
+
+
+def _own_code(error: urllib.error.HTTPError) -> int:
+    """The registry's; 0: something else answers, and says nothing of what the registry has."""
+    try:
+        return int(json.load(error)["error_code"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return 0
 
 
 def _authorization() -> dict[str, str]:

@@ -21,6 +21,7 @@ from twofold_spark.errors import Refused
 
 _GONE = "Some data may have been lost because they are not available in Kafka any more"
 _PATIENCE_S = 60.0
+_AROUND_A_BATCH_S = 2.0
 
 
 class AskedToEnd(Exception):
@@ -59,12 +60,14 @@ class Job:
         self._failure: Exception | None = None
         self._query: StreamingQuery | None = None
         self._cut_off = False
+        self._in_a_batch = False
 
     def start(self, stream: DataFrame, checkpoint: Path | str, trigger: Trigger) -> None:
         writer = stream.writeStream.queryName(self._name).option("checkpointLocation", str(checkpoint))
         self._query = trigger.on(writer.foreachBatch(self._batch)).start()
 
     def _batch(self, batch: DataFrame, number: int) -> None:
+        self._in_a_batch = True
         try:
             _as_many_tasks_as_cores(batch.sparkSession)
             self._handle(batch, number)
@@ -74,6 +77,8 @@ class Job:
                 raise AskedToEnd from None
             self._failure = error
             raise
+        finally:
+            self._in_a_batch = False
 
     def run(self, listened: threading.Event | None = None) -> None:
         """Until the stream ends, fails, or SIGTERM or Ctrl-C asks for the end; `listened` if that was asked for before."""
@@ -105,10 +110,12 @@ class Job:
             raise failure
 
     def _after_this_batch(self) -> None:
-        """What is cut off would only be repeated: it is given a minute."""
+        """What is cut off would only be repeated: a batch is given a minute. Around it Spark asks Kafka, which may not answer, or writes down what is done."""
         assert self._query is not None
         deadline = time.monotonic() + _PATIENCE_S
         while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline:
+            if not self._in_a_batch:
+                deadline = min(deadline, time.monotonic() + _AROUND_A_BATCH_S)
             time.sleep(0.05)
 
 

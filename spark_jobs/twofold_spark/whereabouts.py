@@ -35,7 +35,8 @@ class Whereabouts:
         """Does not wait: how the last one went is looked at when the next one is due."""
         self._look_back()
         cut = applied.cut
-        words = json.dumps({"sequence": cut.sequence, "applied_lsn": cut.applied_lsn, "committed_us": cut.committed_us})
+        said = {"sequence": cut.sequence, "applied_lsn": cut.applied_lsn, "committed_us": cut.committed_us}
+        words = json.dumps(said) + "\0"  # clients on librdkafka read on into their memory until there is one
         offsets = self._jvm.java.util.HashMap()
         offsets.put(
             self._partition, self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(applied.offset + 1, words)

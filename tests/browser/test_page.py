@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from fix_chromium import Browser, Page, looks
-from fix_connector import Installation, Maker, wait_until
+from fixtures.chromium import Browser, Page, looks
+from fixtures.connector import Installation, Maker, wait_until
 from twofold.bridge import initial
 from twofold.config import load
 from twofold.errors import START_ANEW, Refused, Unreachable

@@ -18,7 +18,8 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
-from chaos.ground import Servers, remove
+from chaos import packets
+from chaos.ground import Servers, download, remove
 from chaos.plan import KINDS
 from chaos.report import RESULTS, rounds, totals
 from chaos.trial import Trial
@@ -33,6 +34,9 @@ def main() -> int:
     results: Path = options.results
     results.parent.mkdir(parents=True, exist_ok=True)
     bad = 0
+    if "lost-packets" in kinds and packets.can_be_lost():
+        download(kinds)
+        packets.move_into_namespace()
     with ExitStack() as ending:
         folder = temporary_folder()
         servers = Servers(folder, ending)
@@ -48,7 +52,7 @@ def main() -> int:
             with results.open("a") as file:
                 file.write(result.line() + "\n")
             say(f"seed {seed}: {sum(result.faults.values())} faults, {result.transactions} transactions, {result.commits} commit records, {result.starts} starts,"
-                f" all there {result.caught_up_s} s after the last fault: {result.violations} violations {result.kinds or ''}")  # fmt: skip
+                f" {result.ends_inside} late ends accepted inside a later transaction, all there {result.caught_up_s} s after the last fault: {result.violations} violations {result.kinds or ''}")  # fmt: skip
             if result.violations:
                 bad += 1
                 say(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from chaos import journal
 from chaos.checks import History, check
+from chaos.ends import read_ends
 from chaos.reading import avro, consumer, read_all, topics_of
 
 KEPT_MAX = 1_000_000
@@ -46,6 +47,7 @@ def gather(bootstrap: str, registry: str, prefix: str, folder: Path) -> History:
         progress=read_all(bootstrap, decode, [f"{prefix}.progress"]),
         ledger=read_all(bootstrap, decode, [f"{prefix}.prepared"]),
         source=json.loads((folder / "source.json").read_text()),
+        ends=read_ends(bootstrap, prefix),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
+from chaos.ends import Ended, parted
 from chaos.journal import Journal, Op
 from chaos.reading import Record
 
@@ -37,6 +38,8 @@ class History:
     ledger: Sequence[Record]
     source: Mapping[str, Sequence[Mapping[str, Any]]]
     """Tables as they are at the end, `marks` among them."""
+    ends: Sequence[Ended] = ()
+    """The Kafka transactions that were committed."""
 
     def table(self, topic: str) -> str:
         rest = topic.removeprefix(f"{self.prefix}.")
@@ -90,6 +93,7 @@ def check(history: History) -> list[Violation]:
         *_ranges(history),
         *_exactly_once(history, transactions),
         *_whole(transactions),
+        *(Violation("split", what) for what in parted(history.prefix, history.ends, len(history.commits))),
         *_in_stretches(history, transactions),
         *_in_order(history),
         *_tombstones(history),

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from chaos import packets
 from chaos.ground import BROKERS, Database, Servers
 from chaos.keeper import Keeper
+from chaos.lateness import LateRequests
 from chaos.plan import LANES, Fault
-from standby import ask, promote
+from helpers.source.standby import ask, promote
 
 REACHED_S = 8.0
 """How long a failpoint is waited for."""
@@ -44,7 +46,7 @@ class Faults:
         spark: Keeper | None,
         spool: Path,
         clock: Path,
-        slot: str,
+        prefix: str,
         say: Callable[[str], None],
     ) -> None:
         self._servers = servers
@@ -53,7 +55,8 @@ class Faults:
         self._spark = spark
         self._spool = spool
         self._clock = clock
-        self._slot = slot
+        self._prefix = prefix
+        self.late = LateRequests(servers.proxy, prefix, connectors, self._lives)
         self._say = say
         self.done: Counter[str] = Counter()
         self.failure: BaseException | None = None
@@ -67,7 +70,7 @@ class Faults:
                     return
                 if fault.kind in LANES["connector"]:
                     self._wait_for_life(until)
-                if self.befall(fault):
+                if self.befall(fault, until):
                     name = f"{fault.kind} {fault.detail}" if fault.detail else fault.kind
                     self.done[name] += 1
                     self._say(f"{name} ({fault.seconds} s)")
@@ -75,7 +78,7 @@ class Faults:
             self.failure = error
             until.set()
 
-    def befall(self, fault: Fault) -> bool:
+    def befall(self, fault: Fault, until: threading.Event) -> bool:
         """Returns when it is healed."""
         what, _, how = fault.kind.partition("-")
         match what:
@@ -96,6 +99,11 @@ class Faults:
                 return self._server(self._database.primary, how, fault, self._database.primary.start)
             case "net":
                 return self._net(how, fault)
+            case "lost":
+                pids = [connector.pid for connector in self._connectors]
+                return packets.moved() and packets.lose(pids, self._servers.broker_fronts, fault.victim, fault.seconds)
+            case "late":
+                return self.late.befall(fault, until)
             case "disk":
                 return self._full_disk(fault)
             case _:
@@ -178,7 +186,7 @@ class Faults:
         standby = database.standby
         if standby is None:
             return False
-        synced = f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{self._slot}'"
+        synced = f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{self._prefix}'"
         deadline = time.monotonic() + SLOT_S
         while not ask(standby, synced):
             if time.monotonic() > deadline:

@@ -6,7 +6,9 @@ Brokers and registry serve all rounds of a run; PostgreSQL is a round's own.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,10 +16,13 @@ from typing import Any
 
 import psycopg
 
-from chaos.plan import Settings
+from chaos.plan import PROMOTABLE, Settings
 from chaos.proxy import Proxy
-from standby import SLOT, standby_of
+from helpers.source.standby import SLOT, standby_of
 from twofold.stack import KafkaCluster, PostgresServer, RegistryServer
+from twofold.stack.ground import server_user
+from twofold.stack.local import fetch_all
+from twofold.stack.postgres import find_binaries
 from twofold.stack.process import choose_port
 
 DATABASE = "shop"
@@ -45,7 +50,7 @@ class Servers:
         self.registry = RegistryServer(folder / "registry")
         behind = dict(zip(self.broker_fronts, (node.port for node in self.kafka.nodes), strict=True))
         behind |= {self.registry_front: self.registry.port, self.postgres_front: 1}
-        self.proxy = Proxy(behind)
+        self.proxy = Proxy(behind, kafka=self.broker_fronts, events=folder / "late.jsonl")
         ending.callback(self.proxy.close)
         ending.callback(self.kafka.stop)
         ending.callback(self.registry.stop)
@@ -150,6 +155,16 @@ def _toml(value: Any) -> str:
             return f"[{', '.join(map(_toml, value))}]"
         case _:
             return str(value)
+
+
+def download(kinds: Collection[str]) -> None:
+    """All that rounds of these kinds start, for who will not reach a registry later."""
+    fetch_all()
+    if "postgres-promote" in kinds:
+        for version in PROMOTABLE:
+            find_binaries(version, server_user())
+    if any(kind.startswith("spark") for kind in kinds):
+        subprocess.run([sys.executable, "-m", "twofold_spark", "jars"], check=True, capture_output=True)
 
 
 def remove(folder: Path) -> None:

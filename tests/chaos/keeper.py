@@ -40,6 +40,7 @@ class Keeper(threading.Thread):
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._expected = False
+        self._killed: subprocess.Popen[bytes] | None = None
         self._away_until = 0.0
         self._once: dict[str, str] = {}
         self._over = threading.Event()
@@ -85,6 +86,8 @@ class Keeper(threading.Thread):
             if number in {signal.SIGTERM, signal.SIGKILL}:
                 self._expected = True
                 self._away_until = time.monotonic() + away_s
+            if number is signal.SIGKILL:
+                self._killed = process
             process.send_signal(number)
             return True
 
@@ -101,7 +104,8 @@ class Keeper(threading.Thread):
             return False
         try:
             status = process.wait(patience_s)
-            if status not in {0, -signal.SIGTERM}:
+            killed = status == -signal.SIGKILL and self._killed is process  # by another lane, meanwhile
+            if status not in {0, -signal.SIGTERM} and not killed:
                 self.ended.append((status, f"after SIGTERM: {self._last_words()}"))
         except subprocess.TimeoutExpired:
             self.ended.append((-99, f"SIGTERM did not end it within {patience_s:.0f} s: {self._last_words()}"))

@@ -25,6 +25,8 @@ from twofold.stack import temporary_folder
 ROOT = Path(__file__).parents[2]
 ROUND_S = 30.0
 DEATHS = frozenset(LANES["connector"]) - {"connector-outlasted"}
+LATE = frozenset(LANES["late main"]) | frozenset(LANES["late pool"])
+SPARK = DEATHS | {"spark-kill"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Mutant:
     file: str
     old: str
     new: str
-    spark: bool = False
+    faults: frozenset[str] = DEATHS
 
 
 MUTANTS = (
@@ -52,7 +54,8 @@ MUTANTS = (
     Mutant("recovery has read what it has not", "connector/twofold/runner/recovery.py", "confirmed_lsn=slot.confirmed_flush,", "confirmed_lsn=Lsn(progress.applied_lsn),"),
     Mutant("chunks take the place of changes", "connector/twofold/backfill/plan.py", "keys=frozenset().union(*(changes.keys for changes in unseen)),", "keys=frozenset(),"),
     Mutant("savepoints of streamed transactions stay", "connector/twofold/runner/streamed.py", "self._streamed[xid].take_back(subxid)", "pass"),
-    Mutant("the mirror takes a key's first row", "spark_jobs/twofold_spark/fold.py", 'f.max(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', 'f.min(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', spark=True),
+    Mutant("the mirror takes a key's first row", "spark_jobs/twofold_spark/fold.py", 'f.max(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', 'f.min(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', faults=SPARK),
+    Mutant("an end that may come twice is believed", "connector/twofold/sink/producer.py", "if retried or took_s > SENT_ONCE_S:", "if False:", faults=LATE),
 )  # fmt: skip
 
 
@@ -69,13 +72,13 @@ def main() -> int:
     with ExitStack() as ending:
         folder = temporary_folder()
         servers = Servers(folder, ending)
-        if found := tried(1, servers, folder, ROOT, spark=True):
+        if found := tried(1, servers, folder, ROOT, SPARK | LATE):
             raise SystemExit(f"the product as it is: {found}")
         say("the product as it is: nothing is found")
         for mutant in chosen:
             product = break_copy(mutant, folder / "product")
             for seed in range(1, options.rounds + 1):
-                verdicts[mutant.name] = tried(seed, servers, folder, product, spark=mutant.spark)
+                verdicts[mutant.name] = tried(seed, servers, folder, product, mutant.faults)
                 if verdicts[mutant.name]:
                     break
             say(f"mutant {mutant.name!r}: {verdicts[mutant.name] or 'NOT FOUND'}")
@@ -85,9 +88,8 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def tried(seed: int, servers: Servers, folder: Path, product: Path, *, spark: bool) -> list[str]:
+def tried(seed: int, servers: Servers, folder: Path, product: Path, kinds: frozenset[str]) -> list[str]:
     """The kinds of violations that were found."""
-    kinds = DEATHS | ({"spark-kill"} if spark else frozenset())
     room = folder / f"mutant-{seed}"
     shutil.rmtree(room, ignore_errors=True)
     try:

@@ -1,6 +1,6 @@
 """What a seed decides: the server's version, the connector's settings, and every fault with its moment, victim and length.
 
-Pure: the same seed gives the same plan on every machine. Faults run in lanes side by side (what befalls the connectors, the servers, the network and the machine), one after the other within a lane, so
+Pure: the same seed gives the same plan on every machine. Faults run in lanes side by side (what befalls the connectors, the servers, the network and the machine, requests that come late), one after the other within a lane, so
 that each fault meets the others in ever new ways. How far the lanes come depends on the machine, and so does the interleaving: a seed repeats the plan, not the accident.
 """
 
@@ -17,6 +17,8 @@ FAILPOINTS: Final = (
     "after_progress_read", "after_checks",
 )  # fmt: skip
 
+_OF_MAIN: Final = {"late-commit": 14, "late-partitions": 2, "late-produce": 2, "late-init": 2}
+_OF_POOL: Final = {"late-commit": 7, "late-abort": 10, "late-partitions": 2, "late-produce": 2, "late-init": 2}
 LANES: Final = {
     "connector": {
         "connector-kill": 5, "connector-pause": 2, "connector-outlasted": 1, "connector-stop": 2, "failpoint": 8,
@@ -26,21 +28,40 @@ LANES: Final = {
         "registry-kill": 1, "registry-stop": 1, "registry-pause": 1, "spark-kill": 2, "spark-stop": 1, "spark-pause": 1,
     },
     "surroundings": {
-        "net-cut": 4, "net-freeze": 3, "net-halfopen": 2, "net-delay": 3, "disk-full": 2, "clock": 2,
+        "net-cut": 4, "net-freeze": 3, "net-halfopen": 2, "net-delay": 3, "disk-full": 2, "clock": 2, "lost-packets": 3,
     },
+    "late main": _OF_MAIN, "late main.2": _OF_MAIN, "late pool": _OF_POOL, "late pool too": _OF_POOL,
 }  # fmt: skip
-"""Kinds of faults by lane, and how often each is drawn beside the others of its lane."""
+"""Kinds of faults by lane, and how often each is drawn beside the others of its lane.
+Late requests have four lanes, since of each producer one at a time is withheld."""
 
+PROMOTABLE: Final = ("17", "18")
+"""Versions of PostgreSQL whose slots survive a promotion."""
 KINDS: Final = frozenset(kind for kinds in LANES.values() for kind in kinds)
-GAP_S: Final = {"connector": (0.3, 4.0), "servers": (0.5, 5.0), "surroundings": (0.2, 3.0)}
+GAP_S: Final = {
+    "connector": (0.3, 4.0),
+    "servers": (0.5, 5.0),
+    "surroundings": (0.2, 3.0),
+    "late main": (0.1, 1.0),
+    "late main.2": (0.1, 1.0),
+    "late pool": (0.1, 1.0),
+    "late pool too": (0.1, 1.0),
+}
 """From the end of a fault to the next of its lane."""
 
 SECONDS: Final = {
     "connector-outlasted": (9.0, 12.0), "connector-pause": (0.2, 5.0), "connector-stop": (0.0, 1.5), "connector-kill": (0.0, 1.5), "failpoint": (0.0, 1.5),
-    "clock": (1.0, 5.0), "disk-full": (1.0, 5.0), "net-delay": (2.0, 6.0), "postgres-promote": (0.0, 0.0),
+    "clock": (1.0, 5.0), "disk-full": (1.0, 5.0), "net-delay": (2.0, 6.0), "lost-packets": (2.0, 13.0), "postgres-promote": (0.0, 0.0),
 }  # fmt: skip
 """How long a fault lasts; a process that was killed stays away that long. Others: `OTHERS_S`."""
 OTHERS_S: Final = (0.2, 4.0)
+
+MOMENTS: Final = {
+    "added": 3, "produced": 3, "before-record": 3, "behind-record": 2, "before-end": 2, "idle": 2, "after": 2, "kill": 1, "failover": 1,
+}  # fmt: skip
+"""When a late request is delivered: those of `late.rules.Moment`, and after a kill or a failover."""
+CUTS: Final = {"fin": 6, "rst": 6, "hold": 1}
+"""What its client notices: its connection is closed, reset, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +73,25 @@ class Fault:
     gap: float
     seconds: float
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """The detail of a late request."""
+
+    moment: str
+    cut: str
+    whose: str
+    """How the transactional id goes on behind the prefix."""
+    nth: int
+
+    def __str__(self) -> str:
+        return f"{self.moment}:{self.cut}:{self.whose}:{self.nth}"
+
+    @classmethod
+    def of(cls, detail: str) -> Lateness:
+        moment, cut, whose, nth = detail.split(":")
+        return cls(moment, cut, whose, int(nth))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +128,7 @@ class Plan:
                 victim=rng.randrange(60),
                 gap=round(rng.uniform(*GAP_S[lane]) * self.pace, 2),
                 seconds=round(rng.uniform(*SECONDS.get(kind, OTHERS_S)), 2),
-                detail=_detail(kind, rng),
+                detail=_detail(lane, kind, rng),
             )
 
     def reloads(self) -> Iterator[tuple[float, str]]:
@@ -101,7 +141,7 @@ class Plan:
 def draw(seed: int, kinds: Collection[str], pace: float = 1.0) -> Plan:
     """Rounds with a standby to promote take a server whose slots survive it."""
     rng = random.Random(seed)
-    version = rng.choice(["17", "18"]) if "postgres-promote" in kinds and seed % 4 == 0 else None
+    version = rng.choice(PROMOTABLE) if "postgres-promote" in kinds and seed % 4 == 0 else None
     settings = Settings(
         postgres=version,
         streaming=rng.choice(["on", "on", "off"]),
@@ -116,7 +156,7 @@ def draw(seed: int, kinds: Collection[str], pace: float = 1.0) -> Plan:
     return Plan(seed, settings, pace)
 
 
-def _detail(kind: str, rng: random.Random) -> str:
+def _detail(lane: str, kind: str, rng: random.Random) -> str:
     match kind:
         case "failpoint":
             action = rng.choices(["kill", "error", "stop"], [6, 2, 1])[0]
@@ -125,5 +165,9 @@ def _detail(kind: str, rng: random.Random) -> str:
             return rng.choice(["-3600", "+3600", "-86400", "+30", "-5", "+31536000"])
         case "net-cut" | "net-freeze" | "net-halfopen" | "net-delay":
             return rng.choice(["broker", "broker", "brokers", "postgres", "postgres", "registry"])
+        case _ if kind.startswith("late-"):
+            whose = {"late main": "main$", "late main.2": "main.2$"}.get(lane, "prepared")
+            moment, cut = (rng.choices(list(each), list(each.values()))[0] for each in (MOMENTS, CUTS))
+            return str(Lateness(moment, cut, whose, rng.choice([1, 1, 2, 3])))
         case _:
             return ""

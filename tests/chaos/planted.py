@@ -4,93 +4,15 @@ check that the violation is named after has to find it by itself.
 
 from __future__ import annotations
 
-import copy
-import random
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
-from chaos.checks import History
+from chaos.draft import Draft, transaction_of
 from chaos.reading import Record
 
-Plant = Callable[["Draft"], None]
-
-
-class Draft:
-    """A history that can be changed: rows by commit record, in the order in which they were written."""
-
-    def __init__(self, history: History, rng: random.Random) -> None:
-        self.history = history
-        self.rng = rng
-        self.journal = copy.deepcopy(history.journal)
-        self.source = {table: [dict(row) for row in rows] for table, rows in history.source.items()}
-        self.commits: list[dict[str, Any]] = [dict(commit.value) for commit in history.commits]
-        self.progress = list(history.progress)
-        self.ledger = list(history.ledger)
-        by_partition: dict[tuple[str, int], list[Record]] = defaultdict(list)
-        for record in history.rows:
-            by_partition[record.topic, record.partition].append(record)
-        self.home: dict[int, list[Record]] = {commit["sequence"]: [] for commit in self.commits}
-        for commit in self.commits:
-            for r in commit["ranges"]:
-                rows = by_partition[r["topic"], r["partition"]]
-                first = bisect_left(rows, r["first"], key=lambda row: row.offset)
-                self.home[commit["sequence"]] += rows[first : first + r["count"]]
-
-    def rows(self, table: str, op: str = "") -> list[tuple[int, Record]]:
-        """With the commit records that they are in."""
-        topic = f"{self.history.prefix}.public.{table}"
-        found = [(sequence, row) for sequence, rows in self.home.items() for row in rows if row.topic == topic]
-        return [(n, row) for n, row in found if row.value is not None and (not op or row.value["op"] == op)]
-
-    def transaction(self, *, at_least: int = 2) -> tuple[int, list[Record]]:
-        """A committed one with so many rows, the mark among them, and its commit record."""
-        found = []
-        for sequence, mark in self.rows("marks", "c"):
-            rows = [row for row in self.home[sequence] if _transaction(row) == _transaction(mark)]
-            if len(rows) >= at_least and all(row.value["op"] in {"c", "u"} for row in rows):
-                found.append((sequence, rows))
-        return self.rng.choice(found)
-
-    def drop(self, sequence: int, rows: Sequence[Record]) -> None:
-        self.home[sequence] = [row for row in self.home[sequence] if all(row is not other for other in rows)]
-
-    def done(self) -> History:
-        """Offsets and, as a connector would declare them, ranges anew."""
-        written: list[Record] = []
-        next_offset: dict[tuple[str, int], int] = defaultdict(int)
-        for commit in self.commits:
-            ranges: dict[tuple[str, int], dict[str, Any]] = {}
-            rows = self.home[commit["sequence"]]
-            for row in rows:
-                place = row.topic, row.partition
-                offset = next_offset[place]
-                next_offset[place] += 1
-                written.append(replace(row, offset=offset))
-                r = ranges.setdefault(place, {"topic": place[0], "partition": place[1], "first": offset, "count": 0})
-                r["last"], r["count"] = offset, r["count"] + 1
-            for place in ranges:
-                next_offset[place] += 1  # the commit's marker
-            commit["ranges"], commit["rows"] = list(ranges.values()), len(rows)
-            if commit["kind"] in {"batch", "prepared"}:
-                commit["transactions"] = len({_transaction(row) for row in rows if row.value is not None})
-        commits = [Record(f"{self.history.prefix}.commits", 0, n, None, value) for n, value in enumerate(self.commits)]
-        return History(
-            prefix=self.history.prefix,
-            journal=self.journal,
-            rows=sorted(written, key=lambda record: record.place),
-            commits=commits,
-            progress=self.progress,
-            ledger=self.ledger,
-            source=self.source,
-        )
-
-
-def _transaction(row: Record) -> str | None:
-    return row.value["transaction"]["id"] if row.value and row.value.get("transaction") else None
+Plant = Callable[[Draft], None]
 
 
 def a_lost_row(draft: Draft) -> None:
@@ -111,7 +33,7 @@ def a_doubled_row(draft: Draft) -> None:
 def every_first_row_doubled(draft: Draft) -> None:
     """So what the checker takes for a row's original is that of another, perhaps of another table; it goes on."""
     for rows in draft.home.values():
-        firsts = {_transaction(row): row for row in reversed(rows) if _transaction(row)}
+        firsts = {transaction_of(row): row for row in reversed(rows) if transaction_of(row)}
         rows[:0] = firsts.values()
 
 
@@ -160,9 +82,9 @@ def a_wrong_order_of_transactions(draft: Draft) -> None:
     draft.home[first], draft.home[second] = draft.home[second], draft.home[first]
 
 
-def a_rolled_back_transaction(draft: Draft) -> None:
+def a_rolled_back_transaction(draft: Draft, rows: Sequence[Record] = ()) -> None:
     """The source has it not, its client was told so, and it is visible."""
-    _, rows = draft.transaction()
+    rows = rows or draft.transaction()[1]
     name = next(row.value["after"]["id"] for row in rows if row.topic.endswith(".marks"))
     draft.journal.entries[name].told = "rolled back"
     draft.source["marks"] = [row for row in draft.source["marks"] if row["id"] != name]
@@ -236,6 +158,36 @@ def a_source_that_differs(draft: Draft) -> None:
     draft.source["docs"][0]["n"] += 1
 
 
+def a_lost_one_of_a_late_abort(draft: Draft) -> None:
+    """Its rows were aborted behind its commit record's back, which still names where they were."""
+    sequence, rows = draft.transaction()
+    draft.hidden += [row for row in draft.home[sequence] if transaction_of(row) == transaction_of(rows[0])]
+
+
+def a_dirty_one_of_a_late_commit(draft: Draft) -> None:
+    """Its rows came into sight while it was in doubt, in no commit record; then it was rolled back."""
+    sequence, rows = draft.transaction()
+    a_rolled_back_transaction(draft, rows)
+    draft.drop(sequence, rows)
+    draft.unsaid[sequence] = rows
+
+
+def a_doubled_one_of_a_late_commit(draft: Draft) -> None:
+    """Its rows came into sight in no commit record; recovery published them again."""
+    sequence, rows = draft.transaction()
+    draft.unsaid[sequence] = rows
+
+
+def a_split_one_of_a_late_commit(draft: Draft) -> None:
+    """Its rows came into sight, and later, in a Kafka transaction of its own, the commit record that names them."""
+    draft.split.add(draft.transaction()[0])
+
+
+def a_prepared_one_in_sight_while_in_doubt(draft: Draft) -> None:
+    """The same of a prepared one, before its COMMIT PREPARED."""
+    draft.split.add(next(commit["sequence"] for commit in draft.commits if commit["prepared"]))
+
+
 PLANTS: dict[Plant, set[str]] = {
     a_lost_row: {"lost", "differs"},
     a_lost_transaction: {"lost"},
@@ -259,5 +211,10 @@ PLANTS: dict[Plant, set[str]] = {
     progress_that_goes_back: {"progress"},
     a_doubt_that_does_not_end: {"ledger"},
     a_source_that_differs: {"final"},
+    a_lost_one_of_a_late_abort: {"ranges"},
+    a_dirty_one_of_a_late_commit: {"rolled back"},
+    a_doubled_one_of_a_late_commit: {"doubled"},
+    a_split_one_of_a_late_commit: {"split"},
+    a_prepared_one_in_sight_while_in_doubt: {"split"},
 }
 """Each with the kinds of which one must be found."""

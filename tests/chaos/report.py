@@ -51,12 +51,12 @@ def section(results: Path) -> str:
     found = faults(of)
     sums = {
         name: sum(each.get(name, 0) for each in of)
-        for name in ("transactions", "commits", "starts", "cuts", "violations")
+        for name in ("transactions", "commits", "starts", "cuts", "ends_inside", "violations")
     }
     waited = [each["caught_up_s"] for each in of]
     summary = (
         f"{len(of)} rounds, each of a seed of its own; {sum(found.values())} faults in {len(found)} kinds; {sums['transactions']} committed transactions in {sums['commits']} commit records"
-        f" ({told['unknown']} whose outcome the client was not told, {told['rolled back']} rolled back); {sums['starts']} starts of a connector; {sums['cuts']} cuts:"
+        f" ({told['unknown']} whose outcome the client was not told, {told['rolled back']} rolled back); {sums['starts']} starts of a connector; {sums['cuts']} cuts; {sums['ends_inside']} late ends accepted inside a later transaction:"
         f" **{sums['violations']} violations**."
     )
     lines = [

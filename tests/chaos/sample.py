@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chaos.checks import History
+from chaos.ends import Ended
 from chaos.journal import Entry, Journal, Op
 from chaos.reading import Record
 
@@ -20,6 +21,7 @@ class Sample:
         self.journal = Journal()
         self.rows: list[Record] = []
         self.commits: list[Record] = []
+        self.ends: list[Ended] = []
         self.tables: dict[str, dict[int, dict[str, Any]]] = {}
         self.notes: list[str] = []
         self.marks: list[str] = []
@@ -109,6 +111,7 @@ class Sample:
             "ranges": list(ranges.values()), "backfilling": [f"{PREFIX}.public.{table}" for table in loading],
         }  # fmt: skip
         self.commits.append(Record(f"{PREFIX}.commits", 0, sequence - 1, None, value))
+        self.ends.append(ended(PREFIX, sequence, ranges))
         self.rows += self._group
         self._group, self._prepared, self._inside = [], [], 0
 
@@ -133,7 +136,14 @@ class Sample:
                 "notes": [{"line": line} for line in self.notes],
                 "marks": [{"id": name} for name in self.marks],
             },
+            ends=self.ends,
         )
+
+
+def ended(prefix: str, number: int, rows: Iterable[tuple[str, int]], *, record: bool = True) -> Ended:
+    """A Kafka transaction that was committed: rows in these partitions, and, if so, the commit record and the progress."""
+    records = {(f"{prefix}.commits", 0), (f"{prefix}.progress", 0)} if record else set()
+    return Ended(f"{prefix}.main", 1, 0, number, frozenset(rows) | records)
 
 
 def faultless() -> History:

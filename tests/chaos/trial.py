@@ -50,6 +50,8 @@ class Result:
     cuts: int = 0
     starts: int = 0
     caught_up_s: float = 0.0
+    ends_inside: int = 0
+    """Late ends that the broker took for the end of a later transaction."""
     violations: int = 0
     kinds: list[str] = field(default_factory=list)
 
@@ -104,7 +106,7 @@ class Trial:
                 spark=mirror.keeper if mirror else None,
                 spool=spool,
                 clock=self.folder / "clock",
-                slot=self.prefix,
+                prefix=self.prefix,
                 say=self.say,
             )
             faults.wait_for_a_connector(CAUGHT_UP_S)
@@ -117,6 +119,7 @@ class Trial:
             for connector in [*connectors, *([mirror.keeper] if mirror else [])]:
                 connector.close()
                 self.violations += [f"gave up: {connector.name} ended with {status}: {words}" for status, words in connector.ended]  # fmt: skip
+            result.ends_inside = faults.late.ends_inside()
             result.starts = sum(connector.starts for connector in connectors)
             checked = self._check()
             if mirror is not None:

@@ -93,6 +93,7 @@ def diagnosed(twofold: Path, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.core
 def test_a_wheel_holds_one_package_and_its_data(wheels: Path) -> None:
     tops, names = {}, set()
     for wheel in wheels.glob("*.whl"):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from model.explore import Found, explore
 from model.mutants import MUTANTS
+from model.run import Model
 from model.scenarios import FULL
 
 JOBS = [*((each.name, None) for each in FULL), *((None, each.name) for each in MUTANTS)]
@@ -20,7 +21,7 @@ def run(job: tuple[str | None, str | None]) -> tuple[str | None, str | None, Fou
     began = time.process_time()
     scenario, mutant = job
     if mutant is None:
-        found = explore(next(each for each in FULL if each.name == scenario))
+        found = explore(Model(next(each for each in FULL if each.name == scenario)))
     else:
         with next(each for each in MUTANTS if each.name == mutant).applied() as broken:
             found = explore(broken)

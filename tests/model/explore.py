@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from model.logs import Scenario, Violation
-from model.world import Model, World
+from model.logs import Violation
+from model.run import Model
+from model.world import World
 from twofold.errors import RunEnded
 
 
@@ -17,9 +18,8 @@ class Found(NamedTuple):
     way: tuple[World, ...]
 
 
-def explore(scenario: Scenario, model: Model | None = None) -> Found:
+def explore(model: Model) -> Found:
     """Depth first, every world once. On a violation, also when the bridge itself raises: the way that led there."""
-    model = model or Model(scenario)
     first = model.first()
     seen, way = {model.pack(first)}, [(first, model.after(first))]
     while way:

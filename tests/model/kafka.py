@@ -1,4 +1,4 @@
-"""Kafka as the model has it: one partition, transactions by producer, fences; and the sink's worker that writes into it. Promises about what is in Kafka are checked here."""
+"""Kafka as the model has it: one partition, transactions by producer, fences, requests that come late; and the sink's worker that writes into it. Promises about what is in Kafka are checked here."""
 
 from __future__ import annotations
 
@@ -8,13 +8,26 @@ from model.logs import Record, check
 from twofold.bridge import actions
 from twofold.positions import PreparedIdentity
 
+MAIN = -1
+"""The main producer; others are slots of the pool."""
+
 
 class Chunk(NamedTuple):
-    """A transaction's rows in the partition. Producer -1 is main, others are slots; a dead one was aborted by Kafka and nobody has noticed."""
+    """A transaction's rows in the partition.
+
+    Kafka aborted a dead one and raised the producer's epoch: its next call fails. A late request aborted a void one: nothing tells its producer.
+    """
 
     producer: int
     rows: tuple[str, ...]
-    status: str  # open, committed, dead
+    status: str  # open, committed, dead, void
+
+
+class End(NamedTuple):
+    """An EndTxn."""
+
+    producer: int
+    commits: bool
 
 
 class Kafka(NamedTuple):
@@ -26,44 +39,61 @@ class Kafka(NamedTuple):
     sequence: int
     ledger: frozenset[PreparedIdentity]  # unresolved
     noted: tuple[tuple[PreparedIdentity, str], ...]  # in main's open transaction
+    late: frozenset[End]  # sent on a connection that was cut, and not yet processed
+    raised: frozenset[int]  # producers without an open chunk whose epoch Kafka has raised
 
 
-Item = tuple[str, ...] | actions.Action  # rows for the main producer, or an action
+class Initialise(NamedTuple):
+    """Only a broken rule has it in the queue: the worker takes the producer's epoch by itself, and after that has it."""
+
+    producer: int
+    done: bool
+
+
+Item = tuple[str, ...] | actions.Action | Initialise  # rows for the main producer, or an action
 
 
 class Sink:
     """Carries out actions on a Kafka, knowing what the log says."""
 
-    def __init__(self, log: tuple[Record, ...]) -> None:
+    def __init__(self, log: tuple[Record, ...], second_line: bool) -> None:
         prepares = {r.name: r for r in log if r.kind in "PQEH"}
         self.prepare = {r.identity: r for r in prepares.values()}
         outcomes = [(r, prepares[r.name] if r.kind == "K" else r) for r in log if r.kind in "TLMK"]
         self.expected = [(outcome.start, content.rows) for outcome, content in outcomes if content.rows]
         self.outcome = {r.identity: r for r in log if r.kind in "KR"}
+        self.second_line = second_line
+
+    def ends_the_epoch(self, end: End, *, takeover: bool = False) -> bool:
+        """The rule: whether nothing more happens under this epoch after an end that may have been sent twice."""
+        return True
 
     def carry_out(self, kafka: Kafka, action: Item, spool: frozenset[PreparedIdentity]) -> Kafka | None:
+        """What Kafka is after it. None: the call fails."""
+        if producer_of(action) in kafka.raised:
+            return None
         match action:
             case actions.CommitMain(sequence, applied_lsn, _, rows):
-                chunk = find(kafka, -1)
+                chunk = find(kafka, MAIN)
                 check(
                     rows == (len(chunk.rows) if chunk else 0),
                     "the commit record's rows are not those that were written",
                 )
                 return self._commit(kafka, chunk, applied_lsn, sequence, kafka.noted)._replace(noted=())
             case actions.CommitChunk(sequence, applied_lsn):
-                check(find(kafka, -1) is None, "a chunk's commit would carry rows of the group")
+                check(find(kafka, MAIN) is None, "a chunk's commit would carry rows of the group")
                 check(applied_lsn == kafka.applied_lsn, "a chunk moves the position")
                 check(sequence == kafka.sequence + 1, "the sequence is not dense")
                 return kafka._replace(sequence=sequence)
             case actions.OpenPrepared(identity, slot):
                 check(identity in spool, "the spool no longer has the rows")
-                check(find(kafka, -1) is None, "opened before the main producer has committed: rows interleave")
+                check(find(kafka, MAIN) is None, "opened before the main producer has committed: rows interleave")
                 check(find(kafka, slot) is None, "two transactions of one id")
                 check(self.outcome[identity].end > kafka.applied_lsn, "opened one whose outcome is in Kafka")
                 return kafka._replace(tail=(*kafka.tail, Chunk(slot, self.prepare[identity].rows, "open")))
             case actions.CommitPrepared(identity, slot, sequence, applied_lsn, _, in_ledger):
                 chunk = find(kafka, slot)
-                if chunk is None or chunk.status == "dead":
+                if chunk is None or chunk.status == "dead" or (self.second_line and seen_to_be_void(kafka, chunk)):
                     return None
                 return self._commit(
                     kafka, chunk, applied_lsn, sequence, ((identity, "committed"),) if in_ledger else ()
@@ -76,9 +106,11 @@ class Sink:
                 raise AssertionError(action)
 
     def produce(self, kafka: Kafka, rows: tuple[str, ...]) -> Kafka:
-        chunk = find(kafka, -1)
+        if MAIN in kafka.raised:  # the commit will fail
+            return kafka
+        chunk = find(kafka, MAIN)
         if chunk is None:
-            return kafka._replace(tail=(*kafka.tail, Chunk(-1, rows, "open")))
+            return kafka._replace(tail=(*kafka.tail, Chunk(MAIN, rows, "open")))
         check(kafka.tail[-1] is chunk, "rows of two producers interleave")
         return kafka._replace(tail=(*kafka.tail[:-1], chunk._replace(rows=chunk.rows + rows)))
 
@@ -92,7 +124,7 @@ class Sink:
     ) -> Kafka:
         committed, tail = kafka.committed, kafka.tail
         if chunk:
-            left = chunk.rows
+            left = chunk.rows if chunk.status == "open" else ()
             while left:
                 check(committed < len(self.expected), f"{left} were never committed in the source, or are here twice")
                 rows = self.expected[committed][1]
@@ -115,7 +147,70 @@ class Sink:
         check(behind == committed, f"progress {applied_lsn} says {behind} transactions and {committed} are there")
         done = {identity for identity, state in notes if state in {"committed", "rolled_back"}}
         ledger = (kafka.ledger | {identity for identity, _ in notes}) - done
-        return settled(Kafka(committed, tail, applied_lsn, sequence, ledger, kafka.noted))
+        return settled(
+            kafka._replace(committed=committed, tail=tail, applied_lsn=applied_lsn, sequence=sequence, ledger=ledger)
+        )
+
+
+def producer_of(item: Item) -> int:
+    match item:
+        case actions.OpenPrepared(_, slot) | actions.CommitPrepared(_, slot) | actions.AbortPrepared(_, slot):
+            return slot
+        case _:
+            return MAIN
+
+
+def end_of(action: Item) -> End | None:
+    """The EndTxn with which the action ends."""
+    match action:
+        case actions.CommitMain() | actions.CommitChunk() | actions.CommitPrepared():
+            return End(producer_of(action), commits=True)
+        case actions.AbortPrepared(_, slot):
+            return End(slot, commits=False)
+        case _:
+            return None
+
+
+def arrives(kafka: Kafka, end: End) -> Kafka:
+    """A late end is processed: it ends whatever the producer has open by now, under the same epoch."""
+    kafka = kafka._replace(late=kafka.late - {end})
+    chunk = find(kafka, end.producer)
+    if chunk is None or chunk.status != "open":
+        return kafka
+    check(not end.commits, f"a late end makes {chunk.rows} visible: they are in no commit record")
+    return kafka._replace(tail=replaced(kafka.tail, kafka.tail.index(chunk), chunk._replace(status="void")))
+
+
+def seen_to_be_void(kafka: Kafka, chunk: Chunk) -> bool:
+    """Whether the partition's last stable offset tells that the rows were aborted. An older transaction that is open hides it.
+
+    A late end between this question and our own is all or nothing, so it is as one before the question or as one after our end.
+    """
+    return chunk.status == "void" and kafka.tail[0] is chunk
+
+
+def raised(kafka: Kafka, producer: int) -> Kafka:
+    """Kafka raises the epoch by itself.
+
+    The time of the producer's transaction is over, which may be an empty one that a late AddPartitions began; or an InitProducerId of its own comes late.
+    """
+    kafka = kafka._replace(late=unprocessed(kafka, producer))
+    chunk = find(kafka, producer)
+    if producer == MAIN or chunk is None:
+        return fenced(kafka, producer)._replace(raised=kafka.raised | {producer})
+    return kafka._replace(tail=replaced(kafka.tail, kafka.tail.index(chunk), chunk._replace(status="dead")))
+
+
+def fenced(kafka: Kafka, *producers: int) -> Kafka:
+    """The producers are initialised: what they have open is aborted, and what they had sent is void."""
+    tail = tuple(c for c in kafka.tail if c.status == "committed" or c.producer not in producers)
+    return settled(
+        kafka._replace(tail=tail, late=unprocessed(kafka, *producers), raised=kafka.raised.difference(producers))
+    )
+
+
+def unprocessed(kafka: Kafka, *voided: int) -> frozenset[End]:
+    return frozenset(end for end in kafka.late if end.producer not in voided)
 
 
 def replaced(tail: tuple[Chunk, ...], place: int, chunk: Chunk) -> tuple[Chunk, ...]:
@@ -132,9 +227,3 @@ def settled(kafka: Kafka) -> Kafka:
     while tail and tail[0].status == "committed":
         tail = tail[1:]
     return kafka._replace(tail=tail)
-
-
-def fenced(kafka: Kafka, *producers: int) -> Kafka:
-    return settled(
-        kafka._replace(tail=tuple(c for c in kafka.tail if c.status == "committed" or c.producer not in producers))
-    )

@@ -8,7 +8,7 @@ from twofold.bridge import Policy
 from twofold.positions import Lsn, PreparedIdentity
 
 LENGTH = 10
-RECOVERY = ("fence main", "fence pool", "read progress")
+RECOVERY = ("fence main", "fence pool", "take over", "read progress")
 
 
 class Violation(AssertionError):
@@ -48,12 +48,14 @@ class Scenario:
     log: tuple[Record, ...]
     pool: int = 2
     crashes: int = 2
-    timeouts: int = 0
+    cuts: int = 0  # how many times a connection is cut under a transaction's end
+    timeouts: int = 0  # how many times Kafka raises a producer's epoch by itself
     policy: Policy = field(default_factory=Policy)
     parks: int = 1  # how many are parked because their time is over, or for a backfill
     chunks: int = 0  # how many chunks of a backfill are published, at any time
     turns: bool = False  # TurnFull and OpenDue may come
     recovery: tuple[str, ...] = RECOVERY
+    second_line: bool = True  # a prepared transaction's rows are looked for before they are declared
 
 
 def scenario(name: str, log: str, **settings: object) -> Scenario:

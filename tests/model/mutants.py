@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from model.kafka import MAIN, End, Initialise, Sink, fenced, producer_of
 from model.logs import LENGTH, RECOVERY, Scenario
+from model.recovery import Recovery
+from model.run import Model
 from model.scenarios import BY_NAME
+from model.world import World
 from twofold.bridge import State, feedback, group, prepared
 from twofold.bridge.actions import Forget
 from twofold.bridge.events import MessageRead, PlainRead
@@ -22,21 +26,19 @@ stepping = importlib.import_module("twofold.bridge.step")  # the package has a f
 
 @dataclass(frozen=True)
 class Mutant:
-    """`broken` takes the place of `where.name`; or, without that, recovery's order is changed."""
+    """`broken` takes the place of `where.attribute`; or, without that, recovery's order is changed."""
 
     name: str
     scenario: Scenario
     where: Any = None
     attribute: str = ""
     broken: Any = None
+    recovery: type[Recovery] = Recovery
 
     @contextmanager
-    def applied(self) -> Iterator[Scenario]:
-        if self.where is None:
-            yield self.scenario
-            return
-        with patch.object(self.where, self.attribute, self.broken):
-            yield self.scenario
+    def applied(self) -> Iterator[Model]:
+        with patch.object(self.where, self.attribute, self.broken) if self.where else nullcontext():
+            yield Model(self.scenario, self.recovery)
 
 
 def _without_group(function: Callable[..., State]) -> Callable[..., State]:
@@ -103,8 +105,66 @@ def _sequence_for_all(state: State, out: Any) -> State:
     return _close(state, out)._replace(sequence=state.sequence + 1)
 
 
+def _no_end(sink: Sink, end: End, *, takeover: bool = False) -> bool:
+    return takeover
+
+
+def _only_main(sink: Sink, end: End, *, takeover: bool = False) -> bool:
+    return end.producer == MAIN
+
+
+def _only_the_pool(sink: Sink, end: End, *, takeover: bool = False) -> bool:
+    return takeover or end.producer != MAIN
+
+
+def _only_commits(sink: Sink, end: End, *, takeover: bool = False) -> bool:
+    return end.commits
+
+
+def _only_in_a_run(sink: Sink, end: End, *, takeover: bool = False) -> bool:
+    return not takeover
+
+
+class InitialisingZombie(Recovery):
+    """In doubt about an end, the old worker initialises the id by itself, without the slot. It does so after its successor has read the progress, and writes on under that id, which it has taken back."""
+
+    def zombie(self, world: World) -> Iterator[World]:
+        head = self.worker.head(world)
+        if isinstance(head, Initialise):
+            yield from self._with_its_own_epoch(world, head)
+            return
+        for following in super().zombie(world):
+            yield following
+            for end in following.kafka.late - world.kafka.late:
+                initialise = self.worker.items.number(Initialise(end.producer, done=False))
+                yield following._replace(queue=(initialise, *world.queue[1:]))
+
+    def left_to_a_zombie(self, world: World) -> tuple[int, ...]:
+        return world.queue if isinstance(self.worker.head(world), Initialise) else ()
+
+    def begun(self, world: World) -> World:
+        head = self.worker.head(world)
+        if world.stage == len(self.scenario.recovery) and isinstance(head, Initialise) and head.done:
+            kafka = fenced(world.kafka, head.producer)
+            world = world._replace(kafka=kafka._replace(raised=kafka.raised | {head.producer}))
+        return super().begun(world)
+
+    def _with_its_own_epoch(self, world: World, head: Initialise) -> Iterator[World]:
+        first, *rest = world.queue
+        if not head.done and world.saved:
+            taken = self.worker.items.number(head._replace(done=True))
+            yield world._replace(kafka=fenced(world.kafka, head.producer), queue=(taken, *rest))
+        elif head.done and rest and producer_of(self.worker.items[rest[0]]) == head.producer:
+            going_on = self.worker.rows_on_their_way(world._replace(queue=tuple(rest)))
+            if going_on.queue == tuple(rest):
+                going_on, _ = next(self.worker.carry_out(going_on), (going_on, None))
+            yield going_on._replace(queue=(first, *going_on.queue))
+
+
 _stage, _park, _join, _close = prepared.stage, prepared.park, group.join, group.close
 _take_plain: Callable[[State, Any], State] = stepping._take_plain
+
+LATE = replace(BY_NAME["one slot again and again"], cuts=1, timeouts=0, parks=0, second_line=False)
 
 MUTANTS = (
     Mutant("hold the position one record too far", BY_NAME["one"], feedback, "oldest_unresolved", _one_record_too_far),
@@ -123,10 +183,10 @@ MUTANTS = (
         "oldest_uncommitted",
         lambda _: NO_FLOOR,
     ),
-    Mutant("read the progress before the fence", replace(BY_NAME["one"], recovery=("read progress", *RECOVERY[:2]))),
+    Mutant("read the progress before the fence", replace(BY_NAME["one"], recovery=("read progress", *RECOVERY[:-1]))),
     Mutant(
         "read the progress between the fences",
-        replace(BY_NAME["one"], recovery=("fence main", "read progress", "fence pool")),
+        replace(BY_NAME["one"], recovery=("fence main", "read progress", "fence pool", "take over")),
     ),
     Mutant("commit out of order", BY_NAME["one"], prepared, "_commit_open", _without_group(prepared._commit_open)),
     Mutant(
@@ -171,5 +231,22 @@ MUTANTS = (
         feedback,
         "oldest_unacknowledged",
         lambda _: NO_FLOOR,
+    ),
+    Mutant("keep the epoch after an end that may have been sent twice", LATE, Sink, "ends_the_epoch", _no_end),
+    Mutant("the same, of the pool's producers", LATE, Sink, "ends_the_epoch", _only_main),
+    Mutant("the same, of the main producer", LATE, Sink, "ends_the_epoch", _only_the_pool),
+    Mutant("the same, after an abort", LATE, Sink, "ends_the_epoch", _only_commits),
+    Mutant("the same, after recovery's own transaction", LATE, Sink, "ends_the_epoch", _only_in_a_run),
+    Mutant(
+        "look whether the rows are there, in place of the rule",
+        replace(LATE, second_line=True),
+        Sink,
+        "ends_the_epoch",
+        _no_end,
+    ),
+    Mutant(
+        "initialise a doubted producer again in place, without the slot",
+        replace(LATE, recovery=(*RECOVERY, "stream")),
+        recovery=InitialisingZombie,
     ),
 )

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import functools
 import typing
+from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
 from model.explore import Found, explore
+from model.kafka import Sink
 from model.logs import Scenario, check_locks, scenario
-from model.mutants import MUTANTS, Mutant
+from model.mutants import LATE, MUTANTS, Mutant
+from model.run import Model
 from model.scenarios import SHORT
-from model.world import Model
 from twofold.bridge import actions, events
 
 
 @functools.cache
 def explored(short: Scenario) -> tuple[Found, frozenset[type]]:
     model = Model(short)
-    return explore(short, model), frozenset(model.met)
+    return explore(model), frozenset(model.met)
 
 
 @pytest.mark.parametrize("short", SHORT, ids=lambda each: each.name)
@@ -32,6 +35,13 @@ def test_promises_hold(short: Scenario) -> None:
 def test_broken_rule_is_caught(mutant: Mutant) -> None:
     with mutant.applied() as broken:
         assert explore(broken).violation
+
+
+def test_rows_that_are_looked_for_are_not_lost_to_a_late_abort() -> None:
+    """The second line alone: where aborts may come late, a lost prepared transaction is noticed before it is declared."""
+    with patch.object(Sink, "ends_the_epoch", lambda _, end, **__: end.commits):
+        assert explore(Model(LATE)).violation
+        assert explore(Model(replace(LATE, second_line=True))).violation is None
 
 
 def test_model_reaches_every_event_and_action() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fix_crashes import Death, read, table
+from fixtures.crashes import Death, read, table
 
 
 def test_counts_grow_from_what_is_there() -> None:

@@ -26,7 +26,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
         {"twofold_avro", "prometheus_client"},
     ),
     "ops": (
-        LEAVES | {"source", "sink", "bridge", "runner", "config"},
+        LEAVES | {"source", "sink", "bridge", "runner", "config", "gids"},
         {"twofold_avro", "prometheus_client", "pydantic", "pydantic_core"} | POSTGRES | KAFKA,
     ),
     "stack": ({"errors"}, {"twofold_avro"} | POSTGRES | KAFKA),

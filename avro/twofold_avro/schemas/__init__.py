@@ -13,6 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from twofold_avro.connect import with_names, with_names_in_key
 from twofold_avro.names import avro_name, namespace_of
 from twofold_avro.shapes import ColumnShape, TableShape
 from twofold_avro.types import Avro, encoding_of, key_encoding_of
@@ -26,7 +27,7 @@ def key_schema(shape: TableShape, prefix: str) -> Avro | None:
     """The message key's record, of the key's columns in the table's order; None for a keyless table."""
     if shape.keyless:
         return None
-    fields = [_field(column, key_encoding_of(column.type).schema) for column in shape.key]
+    fields = [_field(column, _key_type(column)) for column in shape.key]
     return _record("Key", shape, prefix, f"The message key of {shape.schema}.{shape.table}.", fields)
 
 
@@ -97,6 +98,13 @@ def misread(old: Avro, new: Avro) -> list[str]:
     ]
 
 
+def optional_columns(envelope: Avro) -> frozenset[str]:
+    """The table's columns that may be null in the rows of this envelope, by their names in PostgreSQL."""
+    return frozenset(
+        column.get("postgres.name", column["name"]) for column in _columns(envelope) if isinstance(column["type"], list)
+    )
+
+
 def _columns(record: Avro) -> list[dict[str, Any]]:
     """The row's columns: of an envelope those of `before`, where the row is defined; a key is itself the row."""
     fields: list[dict[str, Any]] = record["fields"]
@@ -165,9 +173,16 @@ def _namespace(shape: TableShape, prefix: str) -> str:
 def _column(column: ColumnShape) -> Avro:
     """A column of the row: the key's are always there, all others may be missing in an old or a partial row."""
     encoding = encoding_of(column.type)
-    if column.in_key and encoding.total:
-        return _field(column, encoding.schema)
-    return {**_field(column, ["null", encoding.schema]), "default": None}
+    schema = with_names(column.type, encoding.schema)
+    if column.in_key and encoding.total and not column.optional:
+        return _field(column, schema)
+    return {**_field(column, ["null", schema]), "default": None}
+
+
+def _key_type(column: ColumnShape) -> Avro:
+    """A name is of the natural type: of the text in its place it would be wrong."""
+    encoding = key_encoding_of(column.type)
+    return encoding.schema if encoding.as_text else with_names_in_key(column.type, encoding.schema)
 
 
 def _field(column: ColumnShape, schema: Avro) -> dict[str, Any]:

@@ -154,6 +154,8 @@ class Gate:
                 mine.extend([r for r in read if _key(r) not in drop.keys] if drop.keys else read)
         if chunk.whole is not None:
             self._publish_whole(chunk.whole, chunk.snapshot, load)
+        elif chunk.copying is None:
+            self._release(load, None)  # the table is gone: no snapshot has any of them
         rows = chunk.rows if chunk.whole is not None else batch.records
         load.place = _next(load.place, chunk, drop).counted(rows, chunk.size, load.seconds(chunk))
         load.state = "ready" if load.place.complete else "running"
@@ -171,7 +173,9 @@ class Gate:
             return
         for piece in load.held.chunks():
             rows = RowBatch()
-            for topic, _, records in RowBatch.from_bytes(piece).partitions():
+            for topic, partition, records in RowBatch.from_bytes(piece).partitions():
+                if partition:
+                    continue  # a truncate, which the first partition has as well
                 kept = rows.lists(topic, 1)[0]
                 kept += [r for r in records if snapshot is None or not snapshot.sees(self._look.at(r["value"])[0])]
             self._publisher.produce(rows)

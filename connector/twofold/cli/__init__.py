@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
 
+from twofold import __version__
 from twofold.errors import TwofoldError
 
 COMMANDS = {
@@ -18,6 +20,7 @@ COMMANDS = {
     "run": "Carry changes until stopped.",
     "status": "Where the connector stands.",
     "doctor": "What is wrong, or will be, and what mends it.",
+    "audit": "Compare commit records with what consumers see.",
     "backfill": "Load tables: start, pause, resume, cancel, status.",
     "prepared": "Prepared transactions in doubt.",
     "reset": "Remove what init made.",
@@ -43,6 +46,14 @@ class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and (alike := get_close_matches(name, COMMANDS, n=1)):
+            ctx.fail(f"No such command {name!r}. Did you mean {alike[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name not in COMMANDS:
             return None
@@ -65,6 +76,7 @@ class _Lazy(click.Group):
     envvar="TWOFOLD_CONFIG",
     help="Configuration file [default: twofold.toml if it is there].",
 )
+@click.version_option(__version__, message="twofold %(version)s")
 @click.pass_context
 def twofold(ctx: click.Context, config_file: Path | None) -> None:
     """Carry PostgreSQL's changes into Kafka exactly once, prepared transactions included.

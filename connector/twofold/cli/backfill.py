@@ -74,9 +74,10 @@ def cancel(config_file: Path | None, tables: tuple[str, ...]) -> None:
 def status(config_file: Path | None, *, as_json: bool) -> None:
     from dataclasses import asdict  # noqa: PLC0415
 
-    from twofold.runner.report import backfills  # noqa: PLC0415  (loads the clients)
+    from twofold.runner.report import backfills, read_progress  # noqa: PLC0415  (loads the clients)
 
-    found = backfills(load(config_file))
+    config = load(config_file)
+    found = backfills(config, read_progress(config))
     if as_json:
         click.echo(json.dumps([asdict(each) for each in found], indent=2))
         return

@@ -30,13 +30,15 @@ import click
 def command(*, keep: bool, version: str | None) -> None:
     from rich.console import Console  # noqa: PLC0415  (the demo alone needs these)
 
-    from twofold.demo import tell  # noqa: PLC0415
+    from twofold.demo import check_spark, tell  # noqa: PLC0415
     from twofold.demo.teller import Teller  # noqa: PLC0415
     from twofold.stack import LocalStack, temporary_folder  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(soft_wrap=True)
     folder = temporary_folder()
+    with console.status("looking whether Spark can run"):
+        check_spark()
     with ExitStack() as ending:
         with console.status("starting PostgreSQL, Kafka and a schema registry"):
             stack = ending.enter_context(LocalStack(folder / "servers", postgres=version))

@@ -84,6 +84,7 @@ def up(
             brokers=brokers,
             registry=registry,
             ports=Ports(postgres_port, kafka_port, registry_port),
+            say=lambda words: click.echo(words, err=True),
         ) as stack,
     ):
         found = Endpoints.of(stack)

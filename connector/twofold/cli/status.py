@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from twofold.config import load
+from twofold.errors import TwofoldError
+from twofold.gids import describe
 from twofold.positions import format_lsn
 
 if TYPE_CHECKING:
-    from twofold.ops.mirror_view import MirrorPlace
-    from twofold.runner.report import Backfill, Status
+    from twofold.config import Config
+    from twofold.ops.mirror_view import MirrorPlace, MirrorView
+    from twofold.runner.report import Backfill, InDoubt, Status
 
-    Seen: TypeAlias = "tuple[Status, Sequence[Backfill], MirrorPlace | None]"
+LOADS_MAX = 10
+"""So many are named; twofold backfill status has all."""
 
 
 @click.command(
     help="""Where the connector stands: positions, lag, who holds the slot, transactions in doubt, backfills, the mirror.
 
-    Asks PostgreSQL and Kafka, so it works whether the connector runs or not. Changes nothing.
+    Asks PostgreSQL and Kafka, so it works whether the connector runs or not. Changes nothing. What PostgreSQL says is shown at once; if Kafka is away, status 4.
 
     Example: twofold -c bank.toml status --live"""
 )
@@ -33,62 +38,133 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
     from twofold.ops.mirror_view import MirrorView  # noqa: PLC0415  (loads the clients)
-    from twofold.runner.report import backfills, look  # noqa: PLC0415
+    from twofold.runner.report import look_at_source  # noqa: PLC0415
 
     config = load(config_file)
     mirror = MirrorView(config)
 
-    def seen() -> Seen:
-        status = look(config)
-        return status, backfills(config) if status.backfilling else (), mirror.look() if status.initialised else None
+    def report() -> str:
+        source = look_at_source(config)
+        return "\n".join([*_source_lines(source), *_kafka_lines(_ask_kafka(config, source, mirror))])
 
     if live:
         from rich.console import Console  # noqa: PLC0415
 
         from twofold.cli.live import show  # noqa: PLC0415
 
-        show(lambda: _words(*seen()), Console(), threading.Event())
+        show(report, Console(), threading.Event())
         return
-    status, loads, place = seen()
-    if as_json:
-        more = {"backfills": [asdict(each) for each in loads], "mirror": place and asdict(place)}
-        click.echo(json.dumps({**asdict(status), **more}, indent=2))
-    else:
-        click.echo(_words(status, loads, place))
+    source = look_at_source(config)
+    if not as_json:
+        click.echo("\n".join(_source_lines(source)))
+    seen = _ask_kafka(config, source, mirror)
+    click.echo(json.dumps(_as_json(seen), indent=2) if as_json else "\n".join(_kafka_lines(seen)))
+    if seen.kafka_error is not None:
+        sys.exit(seen.kafka_error.exit_status)
 
 
-def _words(status: Status, loads: Sequence[Backfill], mirror: MirrorPlace | None) -> str:
-    def lsn(position: int | None) -> str:
-        return "-" if position is None else format_lsn(position)
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What both sides said."""
 
+    status: Status
+    is_behind_exact: bool = False
+    """As the connector itself says; else more WAL may be passed over than is known from outside."""
+    loads: Sequence[Backfill] = ()
+    mirror: MirrorPlace | None = None
+    mirror_error: str | None = None
+    kafka_error: TwofoldError | None = None
+
+
+def _ask_kafka(config: Config, source: Status, mirror: MirrorView) -> Seen:
+    from twofold.ops.page_client import ask_behind_bytes  # noqa: PLC0415  (loads the clients)
+    from twofold.runner.report import backfills, read_progress, with_kafka  # noqa: PLC0415
+
+    if source.initialised is False:
+        return Seen(source)
+    try:
+        recovered = read_progress(config)
+    except TwofoldError as error:
+        return Seen(source, kafka_error=error)
+    status = with_kafka(config, source, recovered)
+    behind = ask_behind_bytes(config) if status.held_by_pid else None
+    if behind is not None:
+        status = replace(status, behind_bytes=behind)
+    loads = backfills(config, recovered)
+    try:
+        place, why = mirror.look() if status.initialised else None, None
+    except TwofoldError as error:  # only its own line suffers
+        place, why = None, str(error)
+    return Seen(status, behind is not None, loads, place, why)
+
+
+def _as_json(seen: Seen) -> dict[str, Any]:
+    return {
+        **asdict(seen.status),
+        "backfills": [asdict(each) for each in seen.loads],
+        "mirror": seen.mirror and asdict(seen.mirror),
+        "mirror_error": seen.mirror_error,
+        "kafka_error": seen.kafka_error and str(seen.kafka_error),
+    }
+
+
+def _source_lines(status: Status) -> list[str]:
     waits = [f"waits for   {holder}" for holder in status.waits_for]
-    if not status.initialised:
-        return "\n".join([f"connector {status.name} is not initialised: run twofold init", *waits])
-    lines = [
-        f"connector   {status.name}, "
-        + (f"running (walsender {status.held_by_pid})" if status.held_by_pid else "not running: nobody holds the slot"),
-        f"two_phase   {status.two_phase}",
-        f"source      {lsn(status.source_lsn)}",
-        f"in Kafka    {lsn(status.applied_lsn)}, commit record {status.sequence}, {status.behind_bytes} bytes of WAL behind",
-        f"confirmed   {lsn(status.confirmed_lsn)}, slot {status.slot}, WAL {status.wal_status}",
+    if status.initialised is False:
+        return [f"connector {status.name} is not initialised: run twofold init", *waits]
+    holder = f"running (walsender {status.held_by_pid})" if status.held_by_pid else "not running: nobody holds the slot"
+    return [
+        f"connector   {status.name}, {holder}",
+        f"source      {_lsn(status.source_lsn)}",
+        f"confirmed   {_lsn(status.confirmed_lsn)}, slot {status.slot}, WAL {status.wal_status}",
+        *waits,
     ]
-    if mirror is not None:
-        behind = max(0, (status.sequence or 0) - mirror.sequence)
+
+
+def _kafka_lines(seen: Seen) -> list[str]:
+    status = seen.status
+    if seen.kafka_error is not None:
+        return [f"in Kafka    not known: {seen.kafka_error}", *_in_doubt_lines(status)]
+    if not status.initialised:
+        return [] if status.confirmed_lsn is None else ["in Kafka    nothing: run twofold init"]
+    lag = f"{'' if seen.is_behind_exact else 'at most '}{status.behind_bytes:,} bytes of WAL behind"
+    lines = [
+        f"in Kafka    {_lsn(status.applied_lsn)}, commit record {status.sequence}, {lag}",
+        f"two_phase   {status.two_phase}",
+    ]
+    if seen.mirror_error is not None:
+        lines.append(f"mirror      not known: {seen.mirror_error}")
+    if seen.mirror is not None:
+        behind = max(0, (status.sequence or 0) - seen.mirror.sequence)
         lines.append(
-            f"mirror      {lsn(mirror.applied_lsn)}, commit record {mirror.sequence}, "
+            f"mirror      {_lsn(seen.mirror.applied_lsn)}, commit record {seen.mirror.sequence}, "
             + (f"{behind} commit records behind" if behind else "up to date")
         )
-    lines += waits
-    lines += [f"backfill    {each.table}: {each.state}, {each.words}" for each in loads]
-    lines.append(f"in doubt    {len(status.in_doubt)}")
+    lines += [f"backfill    {each.table}: {each.state}, {each.words}" for each in seen.loads[:LOADS_MAX]]
+    if (more := len(seen.loads) - LOADS_MAX) > 0:
+        lines.append(f"backfill    and {more} more tables: twofold backfill status")
+    return [*lines, *_in_doubt_lines(status)]
+
+
+def _in_doubt_lines(status: Status) -> list[str]:
+    lines = [f"in doubt    {len(status.in_doubt)}"]
     for each in status.in_doubt:
-        lines.append(f"  {each.gid}  xid {each.xid}, {each.age_s:.0f} s, {each.in_kafka}, owner {each.owner}")
+        lines.append(f"  {describe(each.gid)}  xid {each.xid}, {each.age_s:.0f} s, {each.in_kafka}, owner {each.owner}")
         if each.too_long:
             lines.append(
                 f"    TOO LONG (prepared.doubt_warning): database {each.database}, {_known(each.wal_bytes)} bytes of WAL since, {_known(each.rows)} rows"
-                f" in {', '.join(each.topics) or 'no topic'}; to end it: {' or '.join(each.statements)}"
+                f" in {', '.join(each.topics) or 'no topic'}; to end it: {_ending(each)}"
             )
-    return "\n".join(lines)
+    return lines
+
+
+def _ending(each: InDoubt) -> str:
+    """What its siblings allow is a longer look."""
+    return "see twofold prepared list" if each.global_id else " or ".join(each.statements)
+
+
+def _lsn(position: int | None) -> str:
+    return "-" if position is None else format_lsn(position)
 
 
 def _known(number: int | None) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 
 from twofold.demo.teller import StoryFailed
+from twofold.errors import MissingGround
 from twofold.stack import LocalStack, spark_java_home
 from twofold.stack.process import GuardedProcess
 
@@ -46,6 +47,23 @@ _TABLES = """
 CREATE TABLE account (id int PRIMARY KEY, owner text NOT NULL, balance bigint NOT NULL CHECK (balance >= 0));
 CREATE TABLE transfer (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, debtor int NOT NULL, creditor int NOT NULL, amount bigint NOT NULL, at timestamptz NOT NULL DEFAULT now());
 """
+
+
+def check_spark() -> None:
+    """Raise `MissingGround` unless the mirror can run here: before any server is started, not at the end of the story. Fetches Spark's jars."""
+    spark_java_home()
+    done = subprocess.run(
+        [sys.executable, "-m", "twofold_spark", "jars"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise MissingGround(
+            f"the demo's mirror cannot run ({why}): install its part with Spark, of the same version: pip install 'twofold-spark[spark]'"
+        )
 
 
 class Bank:

@@ -14,6 +14,7 @@ from twofold.ops.chronicle import LATENCY_BOUNDS_S, View
 from twofold.ops.health import Health
 from twofold.ops.sampler import Sampler
 
+END_CAUSES = ("DoubtedEnd", "EndedElsewhere", "Fenced", "Refused", "RunEnded", "Unreachable")
 PHASES = ("starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped")
 
 
@@ -84,7 +85,7 @@ class Metrics:
         yield outcomes
         yield CounterMetricFamily("twofold_recoveries", "Recoveries that went through.", totals.recoveries)
         ends = CounterMetricFamily("twofold_run_ends", "Runs that an error ended.", labels=["cause"])
-        for cause in sorted({"Unreachable", "RunEnded", "Fenced", "Refused", *totals.ends}):
+        for cause in sorted({*END_CAUSES, *totals.ends}):
             ends.add_metric([cause], totals.ends[cause])
         yield ends
         latency = HistogramMetricFamily(

@@ -6,16 +6,19 @@ A mirror in another group, or one that may not write it, is not seen; nothing bu
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from twofold.config import Config
+from twofold.errors import MissingGround, RunEnded
 from twofold.positions import Lsn
 from twofold.runner.ground import kafka_settings, names_of
 from twofold.sink.client import sorted_errors
 
 ASKED_S = 4.0
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +41,33 @@ class MirrorView:
         self._consumer: Consumer | None = None
 
     def look(self) -> MirrorPlace | None:
-        """None: there is no mirror, or none that says where it is."""
+        """None: no mirror has said yet where it is. Raises what says why that is not known."""
+        group = f"{self._config.prefix}.mirror"
         with sorted_errors("asking how far the mirror is"):
             if self._consumer is None:
                 settings = kafka_settings(self._config).consumer()
-                self._consumer = Consumer({**settings, "group.id": f"{self._config.prefix}.mirror"})
-            (place,) = self._consumer.committed([TopicPartition(names_of(self._config).commits, 0)], ASKED_S)
+                self._consumer = Consumer({**settings, "group.id": group})
+            place = self._place()
             if place.error is not None:  # the library throws only what concerns the whole request
                 raise KafkaException(place.error)
-        return _place(place.metadata)
+        return None if place.offset < 0 else _read(place.metadata, group)
+
+    def _place(self) -> TopicPartition:
+        assert self._consumer is not None
+        wanted = [TopicPartition(names_of(self._config).commits, 0)]
+        for _ in range(_TRIES):
+            with suppress(UnicodeDecodeError):  # of what lies behind the text in memory; the next answer lies elsewhere
+                (place,) = self._consumer.committed(wanted, ASKED_S)
+                return place
+        raise RunEnded(f"what Kafka said of the mirror's place could not be read {_TRIES} times")
 
 
-def _place(words: str | None) -> MirrorPlace | None:
+def _read(words: str | None, group: str) -> MirrorPlace:
+    """librdkafka does not end a group's metadata with a NUL: whatever follows in memory may stand behind the JSON. A mirror ends it with one."""
     try:
-        said = json.loads(words or "")
-        return MirrorPlace(said["sequence"], Lsn(said["applied_lsn"]), said["committed_us"])
-    except (ValueError, KeyError, TypeError):
-        # Nobody has written there yet, or another program has: there is nothing to show.
-        return None
+        said, _ = json.JSONDecoder().raw_decode(words or "")
+        return MirrorPlace(int(said["sequence"]), Lsn(int(said["applied_lsn"])), int(said["committed_us"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise MissingGround(
+            f"the consumer group {group} has an offset without a mirror's words ({(words or '')[:60]!r}): another program wrote it; the mirror writes its own with its next cut"
+        ) from error

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import psycopg
@@ -72,6 +71,7 @@ class Sampler:
         self.source: SourceView | None = None
         self.source_error = ""
         self.mirror: MirrorPlace | None = None
+        self.mirror_error = ""
         self._thread = threading.Thread(target=self._run, name="status-sampler", daemon=True)
 
     def __enter__(self) -> Sampler:
@@ -151,8 +151,12 @@ class Sampler:
     def _ask_for_mirror(self) -> None:
         if self._chronicle.view().phase != "running":
             return  # Kafka may be what is away: its silence would hold up what PostgreSQL says
-        with suppress(TwofoldError):  # what it said last is still shown, and falls behind
+        try:
             self.mirror = self._ask_mirror() or self.mirror
+            self.mirror_error = ""
+        except TwofoldError as error:
+            # What it said last is still shown, and falls behind.
+            self.mirror_error = str(error).partition("\n")[0]
 
     def forget(self) -> None:
         """Close the connection; the next sample opens another."""

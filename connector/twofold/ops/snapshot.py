@@ -7,6 +7,7 @@ from typing import Any
 
 from twofold import __version__
 from twofold.config import Config
+from twofold.gids import describe
 from twofold.ops.chronicle import View
 from twofold.ops.health import Health
 from twofold.ops.marks import Mark
@@ -31,6 +32,7 @@ def snapshot(
         "why": health.why,
         "path": _path(config, view, sampler, now),
         "mirror": _mirror(view, sampler, now),
+        "mirror_error": sampler.mirror_error,
         "totals": {
             "rows": view.totals.rows,
             "transactions": view.totals.transactions,
@@ -70,6 +72,7 @@ def in_doubt(view: View, sampler: Sampler) -> list[dict[str, Any]]:
     found += [
         {
             "gid": each.gid,
+            "shown": describe(each.gid),
             "xid": each.xid,
             "rows": None,
             "state": "not yet read",
@@ -118,6 +121,7 @@ def _mirror(view: View, sampler: Sampler, now: float) -> dict[str, Any] | None:
 def _mark(mark: Mark) -> dict[str, Any]:
     return {
         "gid": mark.identity.gid,
+        "shown": describe(mark.identity.gid),
         "xid": mark.identity.xid,
         "rows": mark.rows,
         "state": mark.state,

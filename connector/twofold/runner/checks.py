@@ -36,7 +36,7 @@ def check(
         raise MissingGround("twofold init was interrupted before it was through: run twofold init again")
     if slot.two_phase != two_phase:
         raise other_two_phase(slot.name, wanted=two_phase)
-    _check_source(progress, slot, server, prefix)
+    check_source(progress, slot, server, prefix)
     _check_timeline(progress, server, history)
     if slot.confirmed_flush > progress.applied_lsn:
         raise Refused(
@@ -44,11 +44,12 @@ def check(
             at_stake="the changes in between: PostgreSQL will not send them again (the slot was made anew, or another program used it, or the progress topic was set back)",
             repair=START_ANEW,
         )
-    _check_commits(recovered, progress, prefix)
+    check_commits(recovered, progress, prefix)
     return progress
 
 
-def _check_source(progress: Progress, slot: SlotState, server: ServerIdentity, prefix: str) -> None:
+def check_source(progress: Progress, slot: SlotState, server: ServerIdentity, prefix: str) -> None:
+    """Refuse topics that belong to another source."""
     was = (progress.system_identifier, progress.database, progress.slot)
     now = (server.system_identifier, server.database, slot.name)
     if was != now:
@@ -72,7 +73,8 @@ def _check_timeline(progress: Progress, server: ServerIdentity, history: Sequenc
         )
 
 
-def _check_commits(recovered: Recovered, progress: Progress, prefix: str) -> None:
+def check_commits(recovered: Recovered, progress: Progress, prefix: str) -> None:
+    """Does the last commit record say what the progress says?"""
     last = recovered.last_commit
     if last is not None and (last.sequence != progress.sequence or last.applied_lsn > progress.applied_lsn):
         raise Refused(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from twofold.gids import describe
 from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner.waiting import PreparedRows
 
@@ -40,11 +41,12 @@ class Doubts:
             self._said_at_age_s[each.identity] = said_at_s
 
     def _words(self, prepared: PreparedRows, age_s: float, read_lsn: Lsn) -> str:
-        commit, rollback = statements(prepared.identity.gid)
+        gid = prepared.identity.gid
+        ended_by = "twofold prepared list says how" if prepared.parsed.global_id else " or ".join(statements(gid))
         return (
-            f"in doubt too long: {prepared.identity.gid} (xid {prepared.identity.xid}, database {self._database}) is prepared for {age_s:.0f} s (prepared.doubt_warning:"
+            f"in doubt too long: {describe(gid)} (xid {prepared.identity.xid}, database {self._database}) is prepared for {age_s:.0f} s (prepared.doubt_warning:"
             f" {self._threshold_s:g} s), holds at least {max(0, read_lsn - prepared.prepare_lsn)} bytes of WAL, {prepared.rows.records} rows in {', '.join(prepared.topics) or 'no topic'};"
-            f" twofold status names its owner, who ends it: {commit} or {rollback}"
+            f" twofold status names its owner, who ends it: {ended_by}"
         )
 
 

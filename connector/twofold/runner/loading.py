@@ -20,7 +20,7 @@ from twofold.backfill.plan import Snapshot
 from twofold.bridge import State, events
 from twofold.positions import NO_LSN
 from twofold.runner.carrier import Carrier
-from twofold.runner.newcomers import Newcomers
+from twofold.runner.newcomers import Found, Newcomers
 from twofold.runner.observer import Backfill
 from twofold.runner.table import IN_BACKFILL
 from twofold.runner.tables import Tables
@@ -34,8 +34,18 @@ WISHES_LOOK_S = 0.25
 class Loading:
     """One a run."""
 
-    def __init__(self, loads: Loads, tables: Tables, carrier: Carrier, wishes: Wishes, newcomers: Newcomers) -> None:
+    def __init__(
+        self,
+        loads: Loads,
+        tables: Tables,
+        carrier: Carrier,
+        wishes: Wishes,
+        newcomers: Newcomers,
+        *,
+        reload_on_rewrite: bool = False,
+    ) -> None:
         self._newcomers = newcomers
+        self._reload_on_rewrite = reload_on_rewrite
         self._loads = loads
         self._tables = tables
         self._carrier = carrier
@@ -76,7 +86,10 @@ class Loading:
             self._look_at = now + WISHES_LOOK_S
             for topic, what in self._wishes.take().items():
                 self._order(topic, what)
-            self._tables.announce(self._newcomers.take())
+            self._look_at_tables(self._newcomers.take())
+        for topic in self._tables.take_made_anew():
+            _log.info("backfill of %s: its table was dropped and made again", topic)
+            self._start(topic)
         while self._answered:
             self._carried_out(self._answered.pop())
         for topic in [topic for topic, answer in self._cancelled.items() if answer.done()]:
@@ -100,6 +113,19 @@ class Loading:
                 case _:
                     raise AssertionError(offer)
 
+    def _look_at_tables(self, found: Found) -> None:
+        """New tables get their topics. One that was rewritten is loaded anew, or a person is told."""
+        self._tables.announce(found.relations)
+        reloads = self._reload_on_rewrite
+        for topic, what in self._tables.look_at_storage(found.relations, found.stored, reloads=reloads):
+            pin = self._tables.pin(topic)
+            name = f"{pin.schema}.{pin.table}"
+            if reloads:
+                _log.warning("%s: %s; it is loaded anew, as source.reload_on_rewrite says", name, what)
+                self._start(topic)
+            else:
+                _log.warning("%s: %s; if that changed what rows say, run: twofold backfill start %s", name, what, name)
+
     def _order(self, topic: str, what: str) -> None:
         """A person's wish about a table's load. One that changes nothing is answered and no more."""
         _log.info("backfill of %s: %s, as asked for", topic, what)
@@ -108,10 +134,7 @@ class Loading:
         loading = topic in self._tables.in_backfill and topic not in self._cancelled
         match what:
             case "start" if known:
-                self._loads.stop(topic)
-                self._cancelled.pop(topic, None)
-                self._tables.load_anew(topic)
-                self._begun.discard(topic)
+                self._start(topic)
             case "pause" | "resume" if loading:
                 stopped = self._loads.stop(topic)
                 self._begun.add(topic)
@@ -130,6 +153,13 @@ class Loading:
                 self._orders.append(_order(topic, "cancel"))  # nothing to do but to answer
             case _:
                 _log.warning("backfill of %s: no such table here", topic)
+
+    def _start(self, topic: str) -> None:
+        self._latest.pop(topic, None)
+        self._loads.stop(topic)
+        self._cancelled.pop(topic, None)
+        self._tables.load_anew(topic)
+        self._begun.discard(topic)
 
     def _carried_out(self, order: Chunk) -> None:
         """Behind a wish to resume its load goes on, unless something else has been wished since."""
@@ -156,6 +186,8 @@ class Loading:
             if chunk.copying is None or self._tables.is_current(chunk.copying):
                 if chunk.wish == "start":
                     self._tables.emptied(chunk.topic)
+                if chunk.copying is None:
+                    self._tables.gone(chunk.topic)
                 return chunk
             chunk.drop()
             chunk.answer.set_result(None)

@@ -1,7 +1,8 @@
-"""Tables that have joined the publication: looked for now and then, on a thread of its own, so that one in which nothing changes gets its topic and its rows too.
+"""Tables that have joined the publication, and how each is stored: looked at now and then, on a thread of its own.
 
-The stream tells of a table only at its first row. What is found here is only a hint: whether a table is new is decided by the thread that runs the turn, and whatever is missed is found by the next look,
-or by recovery.
+So a table in which nothing changes gets its topic and its rows too, and a rewrite is noticed. The stream tells of a table
+only at its first row, and of a rewrite nothing. What is found here is only a hint: the thread that runs the turn decides,
+and whatever is missed is found by the next look, or by recovery.
 """
 
 from __future__ import annotations
@@ -9,14 +10,23 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from typing import NamedTuple
 
 from twofold.errors import TwofoldError
 from twofold.source.messages import Relation
 from twofold.source.published import published_tables
+from twofold.source.rewrites import Stored, stored
 
 _log = logging.getLogger(__name__)
 
 _CLOSE_WAIT_S = 1.0
+
+
+class Found(NamedTuple):
+    """All tables of the publication, and how those are stored that are still there, by oid."""
+
+    relations: tuple[Relation, ...] = ()
+    stored: dict[int, Stored] = {}  # noqa: RUF012  (nobody adds to it)
 
 
 class Newcomers:
@@ -27,15 +37,15 @@ class Newcomers:
         self._conninfo = conninfo
         self._publication = publication
         self._every_s = every_s
-        self._found: queue.SimpleQueue[tuple[Relation, ...]] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[Found] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._look, name="newcomers", daemon=True)
         if every_s:
             self._thread.start()
 
-    def take(self) -> tuple[Relation, ...]:
-        """All tables of the publication, if it was looked at since the last call; else none. Never blocks."""
-        found: tuple[Relation, ...] = ()
+    def take(self) -> Found:
+        """What was found since the last call, if anything. Never blocks."""
+        found = Found()
         while not self._found.empty():
             found = self._found.get()
         return found
@@ -48,7 +58,8 @@ class Newcomers:
     def _look(self) -> None:
         while not self._closing.wait(self._every_s):
             try:
-                self._found.put(published_tables(self._conninfo, self._publication))
+                relations = published_tables(self._conninfo, self._publication)
+                self._found.put(Found(relations, stored(self._conninfo, [r.oid for r in relations])))
             except TwofoldError as error:
                 # The stream meets the same trouble and decides what is to be done; here it only means to look again.
                 _log.debug("tables that have joined the publication: %s", error)

@@ -14,6 +14,7 @@ import functools
 import logging
 import threading
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -35,6 +36,7 @@ from twofold.runner.entries import Origin
 from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.ledger import Ledger
 from twofold.runner.loading import Loading
+from twofold.runner.lookback import Window, look_back
 from twofold.runner.newcomers import Newcomers
 from twofold.runner.run import Run
 from twofold.runner.tables import Tables
@@ -51,6 +53,7 @@ from twofold.source.catalog import Catalog
 from twofold.source.published import published_tables
 from twofold.source.session import ReplicationSession, SessionOptions
 from twofold.spool import Spool
+from twofold_avro.names import topic_of
 from twofold_avro.records import Progress
 
 _log = logging.getLogger(__name__)
@@ -59,9 +62,19 @@ CLOSE_WAIT_S = 5.0
 
 
 def recover(
-    config: Config, stop: threading.Event, opened: ExitStack, *, patience: int = 1, upto: Lsn | None = None
+    config: Config,
+    stop: threading.Event,
+    opened: ExitStack,
+    *,
+    patience: int = 1,
+    upto: Lsn | None = None,
+    look: Window | None = None,
+    anew: Collection[str] = (),
 ) -> Run:
-    """All five steps but the last; `opened` closes what they opened. Kafka transactions may take `patience` times as long as configured; the run ends before `upto`."""
+    """All five steps but the last; `opened` closes what they opened. Kafka transactions may take `patience` times as long as configured; the run ends before `upto`.
+
+    `look`: so much of what was written lately is compared with the commit records, before anything is sent again. None: nothing is. The topics `anew` start anew.
+    """
     aside = Aside(stop, opened)
     session = aside(lambda: take_slot(config, opened))
     aside.tend = session.tend
@@ -80,8 +93,10 @@ def recover(
     tables = Tables(
         prefix=config.prefix,
         database=server.database,
+        publication=config.publication,
         partitions=config.kafka.partitions,
         tombstones=config.kafka.tombstones,
+        placeholders=config.kafka.placeholders,
         catalog=catalog,
         registry=registry,
         topics=topics,
@@ -89,7 +104,11 @@ def recover(
         load_first=config.source.backfill,
     )
     published = aside(lambda: published_tables(config.conninfo, config.publication))
-    tables.start_anew(topic for topic, what in recovered.wishes.items() if what == "start")
+    if look is not None:
+        loadable = {topic_of(config.prefix, each.schema, each.table) for each in published}
+        aside(functools.partial(look_back, config, registry, recovered, look, loadable))
+    wished = (topic for topic, what in recovered.wishes.items() if what == "start")
+    tables.start_anew({*wished, *anew}, published)
     aside(lambda: tables.check(published))
     aside(lambda: tables.announce(published))
     state = _state(config, fencing, progress, slot, server)
@@ -128,7 +147,14 @@ def recover(
         ),
         carrier=carrier,
         worker=worker,
-        loading=Loading(_loads(config, carrier, spool, opened), tables, carrier, wishes, newcomers),
+        loading=Loading(
+            _loads(config, carrier, spool, opened),
+            tables,
+            carrier,
+            wishes,
+            newcomers,
+            reload_on_rewrite=config.source.reload_on_rewrite,
+        ),
         timers=Timers(
             open_within_s=config.prepared.open_within,
             pool=config.prepared.pool,

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Literal
 
 from twofold.backfill.place import Place
 from twofold.config import Config
 from twofold.errors import Unreachable, UsageError
+from twofold.gids import parse
 from twofold.positions import Lsn
-from twofold.runner.doubt import statements
 from twofold.runner.ground import kafka_settings, names_of, registry_settings
+from twofold.runner.siblings import describe_sibling, is_torn, siblings_of, statements_left
+from twofold.sink.ledgers import Branch, Ledgers
+from twofold.sink.metadata import require_brokers
 from twofold.sink.progress import ProgressReader, Recovered
 from twofold.sink.registry import Registry
 from twofold.source import identity, locks
-from twofold.source.copying import outlook
+from twofold.source.outlooks import outlooks
 from twofold.source.published import published_tables
 from twofold_avro.names import topic_of
 from twofold_avro.records import Prepared
 
+ANSWER_S = 3.0
+NAMED_MAX = 10
+CLOCKS_APART_S = 600.0
+"""How far the clocks of servers may differ: siblings commit after all have prepared, each by its own clock."""
 TwoPhase = Literal["disabled", "pending", "enabled"]
 
 
@@ -36,13 +45,17 @@ class InDoubt:
     """Older than prepared.doubt_warning."""
     wal_bytes: int | None
     """WAL since its prepare: at least so much stays on the server for it."""
-    in_kafka: Literal["open", "parked", "not yet read"]
+    in_kafka: Literal["open", "parked", "not yet read", "not known"]
     rows: int | None
     topics: tuple[str, ...]
     global_id: str | None
     branch: str | None
-    statements: tuple[str, str]
-    """The two that end it; a person's to run."""
+    statements: tuple[str, ...]
+    """What ends it; a person's to run. Of a branch whose siblings have an outcome only that one."""
+    siblings: tuple[str, ...] = ()
+    """What is known of the other branches of its global transaction."""
+    torn: bool = False
+    """Siblings of it are committed, and others rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +64,16 @@ class Status:
 
     name: str
     slot: str
-    initialised: bool
+    initialised: bool | None
+    """None: Kafka did not say."""
     held_by_pid: int | None
-    two_phase: TwoPhase
+    two_phase: TwoPhase | None
     source_lsn: Lsn
     confirmed_lsn: Lsn | None
     applied_lsn: Lsn | None
     sequence: int | None
     behind_bytes: int | None
-    """WAL between what is in Kafka and the source's end; what is not published counts as well until progress has followed."""
+    """WAL between what is in Kafka and the source's end, at most: what is not published counts as well until progress has followed."""
     wal_status: str | None
     in_doubt: tuple[InDoubt, ...]
     backfilling: tuple[str, ...]
@@ -69,32 +83,49 @@ class Status:
 
 def look(config: Config) -> Status:
     """One look at both sides."""
+    return with_kafka(config, look_at_source(config), read_progress(config))
+
+
+def look_at_source(config: Config) -> Status:
+    """PostgreSQL's side, Kafka's not known."""
     try:
         slot = identity.slot_state(config.conninfo, config.slot)
     except Unreachable as error:
         if keepers := locks.who_keeps_out(config.conninfo):
             raise Unreachable(f"{error}; no session can begin: {'; '.join(map(str, keepers))}") from error
         raise
-    server = identity.identify(config.conninfo)
-    recovered = read_progress(config)
-    progress = recovered.progress
-    applied = Lsn(progress.applied_lsn) if progress else None
-    backfilling = tuple(topic for topic, pin in recovered.pins.items() if pin.backfill != "ready")
     return Status(
         name=config.name,
         slot=config.slot,
-        initialised=slot is not None and bool(applied),
+        initialised=None if slot else False,
         held_by_pid=slot.active_pid if slot else None,
-        two_phase="disabled" if not slot or not slot.two_phase else "pending" if backfilling else "enabled",
-        source_lsn=server.xlogpos,
+        two_phase=None if slot and slot.two_phase else "disabled",
+        source_lsn=identity.identify(config.conninfo).xlogpos,
         confirmed_lsn=slot.confirmed_flush if slot else None,
+        applied_lsn=None,
+        sequence=None,
+        behind_bytes=None,
+        wal_status=slot.wal_status if slot else None,
+        in_doubt=in_doubt(config, None),
+        backfilling=(),
+        waits_for=tuple(map(str, locks.waits(config.conninfo, slot=config.slot, application_name=config.name))),
+    )
+
+
+def with_kafka(config: Config, source: Status, recovered: Recovered) -> Status:
+    """The same with what Kafka holds of the connector."""
+    progress = recovered.progress
+    applied = Lsn(progress.applied_lsn) if progress else None
+    backfilling = tuple(topic for topic, pin in recovered.pins.items() if pin.backfill != "ready")
+    return replace(
+        source,
+        initialised=source.initialised is None and bool(applied),
+        two_phase=source.two_phase or ("pending" if backfilling else "enabled"),
         applied_lsn=applied,
         sequence=progress.sequence if progress else None,
-        behind_bytes=max(0, server.xlogpos - applied) if applied else None,
-        wal_status=slot.wal_status if slot else None,
+        behind_bytes=max(0, source.source_lsn - applied) if applied else None,
         in_doubt=in_doubt(config, recovered.unresolved.values()),
         backfilling=backfilling,
-        waits_for=tuple(map(str, locks.waits(config.conninfo, slot=config.slot, application_name=config.name))),
     )
 
 
@@ -119,14 +150,16 @@ class Backfill:
     """Who holds a lock under which its rows are written: none of them may be left before its load begins."""
 
 
-def backfills(config: Config) -> tuple[Backfill, ...]:
-    """All tables that are not ready."""
+def backfills(config: Config, recovered: Recovered) -> tuple[Backfill, ...]:
+    """All tables that are not ready, by what Kafka holds of the connector."""
+    pins = {topic: pin for topic, pin in recovered.pins.items() if pin.backfill != "ready"}
+    if not pins:
+        return ()
+    known = outlooks(config.conninfo, config.publication, [(pin.schema, pin.table) for pin in pins.values()])
     found = []
-    for topic, pin in read_progress(config).pins.items():
-        if pin.backfill == "ready":
-            continue
+    for topic, pin in pins.items():
         place = Place.from_bytes(pin.bound)
-        estimate, holders = outlook(config.conninfo, config.publication, pin.schema, pin.table)
+        estimate, holders = known[pin.schema, pin.table]
         waiting = pin.backfill != "paused" and not place.rows
         found.append(
             Backfill(
@@ -146,30 +179,43 @@ def backfills(config: Config) -> tuple[Backfill, ...]:
 
 
 def topics_of(config: Config, tables: Iterable[str]) -> list[str]:
-    """The topics of published tables."""
+    """The topics of tables that are published, or were: a table that is gone may have rows that are not read yet."""
     known = {
         f"{r.schema}.{r.table}": topic_of(config.prefix, r.schema, r.table)
         for r in published_tables(config.conninfo, config.publication)
     }
+    tables = tuple(tables)
+    if not known.keys() >= {*tables}:
+        pins = read_progress(config).pins
+        known = {f"{pin.schema}.{pin.table}": topic for topic, pin in pins.items()} | known
     if unknown := [table for table in tables if table not in known]:
-        raise UsageError(
-            f"not published: {', '.join(unknown)}; the publication {config.publication} has {', '.join(known) or 'no table'}"
-        )
+        alike = [near for table in unknown for near in get_close_matches(table, known, n=1)]
+        hint = f"did you mean {' '.join(alike)}?" if alike else f"it has {_some(list(known))}"
+        raise UsageError(f"not published: {_some(unknown)}; the publication is {config.publication}, {hint}")
     return [known[table] for table in tables]
 
 
+def _some(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"{', '.join(names[:NAMED_MAX])}{more}" if names else "no table"
+
+
 def read_progress(config: Config) -> Recovered:
-    """What Kafka holds of the connector."""
-    return ProgressReader(kafka_settings(config), names_of(config), Registry(registry_settings(config))).read()
+    """What Kafka holds of the connector. A person waits for it: brokers that are away are given up soon."""
+    settings = kafka_settings(config)
+    require_brokers(settings, min(ANSWER_S, settings.call_timeout_s))
+    return ProgressReader(settings, names_of(config), Registry(registry_settings(config))).read()
 
 
-def in_doubt(config: Config, ledger: Iterable[Prepared]) -> tuple[InDoubt, ...]:
-    """Oldest first."""
+def in_doubt(config: Config, ledger: Iterable[Prepared] | None, branches: Sequence[Branch] = ()) -> tuple[InDoubt, ...]:
+    """Oldest first. `ledger` None: it is not known. `branches`: of their global transactions, wherever they are known."""
     source_lsn = identity.identify(config.conninfo).xlogpos
-    entries: dict[tuple[int, str], Prepared] = {(e.xid, e.gid): e for e in ledger}
+    entries: dict[tuple[int, str], Prepared] = {(e.xid, e.gid): e for e in ledger or ()}
     found = []
     for prepared in identity.prepared_transactions(config.conninfo, all_databases=False):
-        entry = entries.get((prepared.xid, prepared.gid))
+        entry, parsed = entries.get((prepared.xid, prepared.gid)), parse(prepared.gid)
+        others = siblings_of(prepared.gid, parsed.global_id, config.prefix, branches) if parsed.global_id else ()
         found.append(
             InDoubt(
                 xid=prepared.xid,
@@ -179,12 +225,32 @@ def in_doubt(config: Config, ledger: Iterable[Prepared]) -> tuple[InDoubt, ...]:
                 age_s=prepared.age.total_seconds(),
                 too_long=prepared.age.total_seconds() > config.prepared.doubt_warning,
                 wal_bytes=max(0, source_lsn - entry.prepare_lsn) if entry else None,
-                in_kafka="not yet read" if entry is None else "open" if entry.state == "open" else "parked",
+                in_kafka=_in_kafka(entry, known=ledger is not None),
                 rows=entry.rows if entry else None,
                 topics=entry.topics if entry else (),
-                global_id=entry.global_id if entry else None,
-                branch=entry.branch if entry else None,
-                statements=statements(prepared.gid),
+                global_id=parsed.global_id,
+                branch=parsed.branch,
+                statements=statements_left(prepared.gid, others),
+                siblings=tuple(map(describe_sibling, others)),
+                torn=is_torn(others),
             )
         )
     return tuple(found)
+
+
+def _in_kafka(entry: Prepared | None, *, known: bool) -> Literal["open", "parked", "not yet read", "not known"]:
+    if entry is None:
+        return "not yet read" if known else "not known"
+    return "open" if entry.state == "open" else "parked"
+
+
+def branches_in_doubt(config: Config) -> tuple[tuple[InDoubt, ...], tuple[str, ...]]:
+    """The same with what is known of other branches; and the topics that could not be looked into, each with the reason."""
+    ledger = read_progress(config).unresolved.values()
+    found = in_doubt(config, ledger)
+    wanted = {each.global_id: each.age_s for each in found if each.global_id}
+    if not wanted:
+        return found, ()
+    since_ms = int((time.time() - max(wanted.values()) - CLOCKS_APART_S) * 1000)
+    branches = Ledgers(kafka_settings(config), Registry(registry_settings(config))).branches(wanted.keys(), since_ms)
+    return in_doubt(config, ledger, branches.found), branches.unread

@@ -22,6 +22,7 @@ from twofold.runner.carrier import Carrier, Positions
 from twofold.runner.collector import Collector
 from twofold.runner.doubt import Doubts
 from twofold.runner.loading import Loading
+from twofold.runner.misfit import StartsAnew
 from twofold.runner.observer import Backfill, Observer, Silent
 from twofold.runner.timers import Timers
 from twofold.runner.waiting import Collected
@@ -46,15 +47,14 @@ STOP_WAIT_S = 10.0
 
 
 class RefusedBehind(RunEnded):
-    """A refusal, and before it whole transactions that are not published: the next run publishes them, and then it is refused.
+    """A refusal, or a topic that is to start anew, and before it whole transactions that are not published: the next run publishes them, and then it happens.
 
     Else they would come again with each start, and be refused in turn once the refusal was repaired: rows with a table's old key behind the new one.
     """
 
-    def __init__(self, refusal: Refused, at: Lsn) -> None:
-        super().__init__(
-            f"what comes at {format_lsn(at)} is refused, and what lies before it is published first: {refusal.what}"
-        )
+    def __init__(self, refusal: Refused | StartsAnew, at: Lsn) -> None:
+        what = refusal.what if isinstance(refusal, Refused) else refusal
+        super().__init__(f"what lies before {format_lsn(at)} is published first, for there {what}")
         self.refusal = refusal
         self.at = at
 
@@ -140,7 +140,7 @@ class Run:
         try:
             for collected in self._collector.collect(received, ts_ms=time.time_ns() // 1_000_000):
                 self._take_collected(collected)
-        except Refused as refusal:
+        except (Refused, StartsAnew) as refusal:
             if self._collector.gathered or self.state.group is not None or self.state.in_flight:
                 raise RefusedBehind(refusal, self._collector.at) from refusal
             raise

@@ -11,17 +11,19 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from twofold.config import Config
-from twofold.errors import START_ANEW, Refused, UsageError
+from twofold.errors import START_ANEW, DoubtedEnd, Refused, UsageError
 from twofold.positions import NO_LSN, Lsn, format_lsn
+from twofold.runner.checks import check_source
 from twofold.runner.entries import Origin
 from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.runner.report import read_progress
 from twofold.runner.tables import Tables
 from twofold.sink.fence import Fencing, fence
 from twofold.sink.records import register_fixed
 from twofold.sink.registry import Registry
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
-from twofold.source import ground, identity, setup
+from twofold.source import ground, identity, publishable, setup
 from twofold.source.catalog import Catalog
 from twofold.source.copying import has_rows
 from twofold.source.published import published_tables
@@ -41,17 +43,14 @@ def initialise(config: Config, say: Say) -> None:
             f"slot {config.slot} belongs to another database ({slot.database}, and this is {database}): choose a name of its own with source.slot"
         )
     if slot is not None and slot.active_pid is not None:
-        pid, holder = slot_holder(config.conninfo, config.slot)
-        say(
-            f"initialised already: slot {config.slot} is in use by process {pid} from {holder}; "
-            f"if that is not this connector, end it with SELECT pg_terminate_backend({pid})"
-        )
+        say(_in_use(config, slot))
         return
     needed = [config.publication] if slot is not None or published is None else []
-    for advice in ground.require(
-        config.conninfo, slot=config.slot, publications=needed, two_phase=config.source.two_phase
-    ):
-        say(f"note: {advice}")
+    advice = ground.require(config.conninfo, slot=config.slot, publications=needed, two_phase=config.source.two_phase)
+    if slot is None and published is not None:
+        advice += ground.refuse(publishable.examine(config.conninfo, config.publication, published))
+    for each in advice:
+        say(f"note: {each}")
     with ExitStack() as opened:
         first = _First(config, opened)
         if first.progress and first.progress.applied_lsn and slot:
@@ -79,6 +78,22 @@ def initialise(config: Config, say: Say) -> None:
         say(f"ready: the stream starts at {format_lsn(start)}; start it with twofold run")
 
 
+def _in_use(config: Config, slot: identity.SlotState) -> str:
+    """Whoever holds the slot is this connector if the topics say so. Where they do not, it is healthy and the configuration is wrong, or it is another program."""
+    pid, holder = slot_holder(config.conninfo, config.slot)
+    names = names_of(config)
+    missing = Topics(kafka_settings(config), topic_policy(config)).missing([names.progress])
+    progress = None if missing else read_progress(config).progress
+    if progress is None:
+        raise Refused(
+            f"slot {config.slot} is in use by process {pid} from {holder}, and at {config.kafka.bootstrap} the topics {config.prefix}.* know nothing of it",
+            at_stake="with two configurations of one slot nobody would know which rows were published",
+            repair="correct kafka.bootstrap, kafka.prefix and name; if that process is another program, choose a slot of this connector's own with source.slot",
+        )
+    check_source(progress, slot, identity.identify(config.conninfo), config.prefix)
+    return f"initialised already: slot {config.slot} is in use by process {pid} from {holder}, published up to {format_lsn(Lsn(progress.applied_lsn))}"
+
+
 def _make_slot(config: Config, say: Say) -> Lsn:
     start = setup.create_slot(
         config.conninfo,
@@ -98,8 +113,10 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
         tables = Tables(
             prefix=config.prefix,
             database=database,
+            publication=config.publication,
             partitions=config.kafka.partitions,
             tombstones=config.kafka.tombstones,
+            placeholders=config.kafka.placeholders,
             catalog=catalog,
             registry=registry,
             topics=Topics(kafka_settings(config), topic_policy(config)),
@@ -141,20 +158,35 @@ class _First:
     fencing: Fencing
     registry: Registry
     progress: Progress | None
+    _watch: Watch
+    _opened: ExitStack
 
     def __init__(self, config: Config, opened: ExitStack) -> None:
         self.config = config
         names, settings = names_of(config), kafka_settings(config)
         Topics(settings, topic_policy(config)).ensure(bookkeeping(names, pinned=False))
-        registry = self.registry = Registry(registry_settings(config))
-        watch = Watch()
-        opened.callback(watch.close)
-        self.fencing = fence(
-            settings, names, registry, register_fixed(registry, names), pool=config.prepared.pool, watch=watch
-        )
-        opened.callback(self.fencing.publisher.close)
+        self.registry = Registry(registry_settings(config))
+        self._watch = Watch()
+        self._opened = opened
+        opened.callback(self._watch.close)
+        self._fence()
         self.progress = self.fencing.recovered.progress
+
+    def _fence(self) -> None:
+        config, names, registry = self.config, names_of(self.config), self.registry
+        self.fencing = fence(
+            kafka_settings(config),
+            names,
+            registry,
+            register_fixed(registry, names),
+            pool=config.prepared.pool,
+            watch=self._watch,
+        )
+        self._opened.callback(self.fencing.publisher.close)
 
     def write(self, applied_lsn: Lsn, pins: dict[str, Pin] | None = None) -> None:
         origin = Origin(identity.identify(self.config.conninfo), self.config.slot, self.config.prepared.pool)
-        self.fencing.publisher.commit_main(None, origin.progress(applied_lsn, sequence=0), pins=pins)
+        try:
+            self.fencing.publisher.commit_main(None, origin.progress(applied_lsn, sequence=0), pins=pins)
+        except DoubtedEnd:  # it is committed, and what may come late is fenced
+            self._fence()

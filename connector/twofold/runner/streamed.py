@@ -80,7 +80,7 @@ class Streamed:
             table.plan.truncate(wal_start, self._header, ts_ms, [one] * table.partitions)
             self._chunk.append(one[0])
             self._current[2] += 1
-            self._made_now.count(table.partitions)
+            self._made_now.count(1 if table.keyless else table.partitions)
         self._run = None
 
     def message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> None:
@@ -181,8 +181,7 @@ class Streamed:
                 said = m.LogicalMessage(True, Lsn(lsn), prefix, content, subxid)
                 self._all_tables.message(said, wal_start, facts, header, ts_ms, batch)
             elif subxid not in self._gone and not (table := tables[number]).void:
-                lists = batch.lists(table.topic, table.partitions)
-                header.finish(packed, table.shape.oid, table.registered_ids, lists)
+                header.finish(packed, table.shape.oid, table.registered_ids, table.lists(batch))
         batch.bytes = len(chunk)
         return batch
 

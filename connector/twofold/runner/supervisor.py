@@ -11,11 +11,15 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 
 from twofold.config import Config
-from twofold.errors import Fenced, Outlasted, RunEnded, Unreachable
+from twofold.errors import DoubtedEnd, EndedElsewhere, Fenced, Outlasted, RunEnded, Unreachable
 from twofold.runner.aside import Stopped
+from twofold.runner.lookback import SINCE_LAST_COMMIT, Window, since_oldest_open
+from twofold.runner.misfit import StartsAnew
 from twofold.runner.observer import Observer, Silent
 from twofold.runner.recovery import recover
 from twofold.runner.run import RefusedBehind
@@ -30,6 +34,8 @@ BACKOFF_S_MAX = 15.0
 STANDBY_POLL_S = 0.5
 LONG_ENOUGH_S = 30.0
 """A run that lasted this long was a good one: the next error starts with a short wait again."""
+OFTEN, OFTEN_WITHIN_S = 5, 600.0
+"""A topic that starts anew more often for the same table, each time so soon after the time before, is refused."""
 PATIENCE_MAX = 1024
 """The brokers' own limit is met before."""
 
@@ -41,17 +47,16 @@ def supervise(
     observer = observer or Silent()
     backoff_s = BACKOFF_S_MIN
     standing_by: str | None = None
-    patience = 1
-    refused: RefusedBehind | None = None
+    lessons = _Lessons(config)
     while not stop.is_set():
-        begun, wait_s = time.monotonic(), 0.0
+        begun, wait_s, recovered = time.monotonic(), 0.0, threading.Event()
         if standing_by is None:
             observer.recovering()
         try:
             if take_over:
                 _end_holder(config)
                 take_over = False
-            _run(config, stop, observer, patience, refused)
+            _run(lessons, stop, observer, recovered)
         except Stopped:
             _log.info("stopped in the middle of recovery")
         except SlotBusy as busy:
@@ -64,31 +69,86 @@ def supervise(
             stop.wait(STANDBY_POLL_S)
             continue
         except (RunEnded, Unreachable, Fenced) as error:
-            if time.monotonic() - begun > LONG_ENOUGH_S:
+            # A transaction whose end is in doubt was committed: on a slow broker each run takes the next step. With the other two nothing has failed.
+            harmless = isinstance(error, DoubtedEnd | StartsAnew | RefusedBehind)
+            if harmless or time.monotonic() - begun > LONG_ENOUGH_S:
                 backoff_s = BACKOFF_S_MIN
             wait_s = backoff_s * random.uniform(0.5, 1.5)  # noqa: S311  (jitter)
             _log.warning("the run has ended (%s: %s); recovering in %.1f s", type(error).__name__, error, wait_s)
             standing_by = None
             observer.ended(error, wait_s)
             _cut_tracebacks(error)
-            if isinstance(error, Outlasted):
-                patience = min(patience * 4, PATIENCE_MAX)
-            refused = error if isinstance(error, RefusedBehind) else refused
-            if isinstance(error, StreamUnclear):
-                source = config.source.model_copy(update={"streaming": "off"})
-                config = config.model_copy(update={"source": source})
+            lessons = lessons.after(error, recovered=recovered.is_set())
         # A client of Kafka that hangs in a cycle keeps its threads and connections until there is so much garbage that Python looks for it: through a long outage one an attempt.
         gc.collect()
         stop.wait(wait_s)
         backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
 
 
-def _run(
-    config: Config, stop: threading.Event, observer: Observer, patience: int, refused: RefusedBehind | None
-) -> None:
-    """Recover, and run until told to stop; or up to what was `refused`, which is refused then."""
+class Anew:
+    """The topics that the next run starts anew."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._times: dict[tuple[str, int], list[float]] = {}
+        self.topics: set[str] = set()
+
+    def add(self, met: StartsAnew) -> None:
+        """A table that causes it over and over is refused: stream and catalog disagree on its key, or somebody changes that all the time."""
+        now = self._clock()
+        recent = {which: times for which, times in self._times.items() if now - times[-1] < OFTEN_WITHIN_S}
+        recent.setdefault((met.topic, met.oid), []).append(now)
+        self._times = recent
+        if len(recent[met.topic, met.oid]) > OFTEN and met.refusal is not None:
+            raise met.refusal
+        self.topics.add(met.topic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lessons:
+    """What the next recovery does otherwise, after errors of runs before it in this process."""
+
+    config: Config
+    patience: int = 1
+    refused: RefusedBehind | None = None
+    look: Window | None = SINCE_LAST_COMMIT
+    anew: Anew = field(default_factory=Anew)
+
+    def after(self, error: RunEnded | Unreachable | Fenced, *, recovered: bool) -> _Lessons:
+        """`recovered`: the run's recovery had come through, so it has looked."""
+        known = replace(self, look=None) if recovered else self
+        match error:
+            case Outlasted():
+                return replace(known, patience=min(self.patience * 4, PATIENCE_MAX))
+            case RefusedBehind():
+                return replace(known, refused=error)
+            case StartsAnew():
+                self.anew.add(error)
+                return replace(known, refused=None)
+            case StreamUnclear():
+                source = self.config.source.model_copy(update={"streaming": "off"})
+                return replace(known, config=self.config.model_copy(update={"source": source}))
+            case EndedElsewhere():
+                return replace(known, look=since_oldest_open(self.config, self.patience))
+        return known
+
+
+def _run(lessons: _Lessons, stop: threading.Event, observer: Observer, recovered: threading.Event) -> None:
+    """Recover, and run until told to stop; or up to what was refused, which is refused then."""
+    refused = lessons.refused
+    upto = refused.at if refused else None
     with ExitStack() as opened:
-        run = recover(config, stop, opened, patience=patience, upto=refused.at if refused else None)
+        run = recover(
+            lessons.config,
+            stop,
+            opened,
+            patience=lessons.patience,
+            upto=upto,
+            look=lessons.look,
+            anew=lessons.anew.topics,
+        )
+        recovered.set()
+        lessons.anew.topics.clear()  # should this run end before it has told Kafka, the next one meets the same rows
         observer.recovered(run.state)
         run.go(observer)
     if refused is not None and not stop.is_set():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from twofold import gids
 from twofold.errors import Refused
 from twofold.gids import ParsedGid
-from twofold.sink.batch import VOID
+from twofold.sink.batch import VOID, Record, RowBatch
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, TransactionHeader
 
@@ -45,7 +45,7 @@ class Table:
 
     shape: TableShape
     topic: str
-    """VOID: with another key than that of its topic, which starts anew. Its rows come before the truncate with which that begins, and are in the load behind it."""
+    """VOID: its rows do not fit its topic. That starts anew, and its load behind them brings what is true of them; or the table is gone."""
     partitions: int
     plan: RowPlan
     provisional_id: int
@@ -54,6 +54,8 @@ class Table:
     """The topics of all tables that are."""
     ids: tuple[int, int] | None = None
     """Of key and envelope, once committed."""
+    passed_over: str | None = None
+    """The topic that rows of it were meant for, if none of them is published."""
     keyless: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,11 @@ class Table:
     def name(self) -> str:
         return _name(self.shape)
 
+    def pass_over(self, plan: RowPlan) -> None:
+        """None of its rows is published."""
+        self.passed_over = self.topic
+        self.topic, self.partitions, self.plan = VOID, 1, plan
+
     @property
     def committed(self) -> bool:
         return self.ids is not None
@@ -70,6 +77,10 @@ class Table:
     @property
     def void(self) -> bool:
         return self.topic == VOID
+
+    def lists(self, batch: RowBatch) -> list[list[Record]]:
+        """Those of the batch for finished rows: without a key all lie in the topic's first partition, and so do truncates."""
+        return batch.lists(self.topic, self.partitions)[: 1 if self.keyless else None]
 
     @property
     def registered_ids(self) -> tuple[int, int]:
@@ -94,12 +105,15 @@ class Described:
     number: int
 
 
-def key_changed(shape: TableShape) -> Refused:
-    return Refused(
-        f"the message key of table {_name(shape)} is not what it was",
-        at_stake="rows of one key would lie in two partitions, and their order would be lost",
-        repair=f"{'delete its topic (without a key it has one partition), then' if shape.keyless else 'start the topic anew:'} twofold backfill start {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
-    )
+class KeyChanged(Refused):
+    """Rows have another message key than their topic."""
+
+    def __init__(self, shape: TableShape) -> None:
+        super().__init__(
+            f"the message key of table {_name(shape)} is not what it was",
+            at_stake="rows of one key would lie in two partitions, and their order would be lost",
+            repair=f"start the topic anew: twofold backfill start {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
+        )
 
 
 def key_id_changed(shape: TableShape, was: int | None, now: int | None) -> Refused:

@@ -9,25 +9,27 @@ Used by the thread that reads. Asks the catalog, the registry and Kafka only whe
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
 
 from twofold import __version__
 from twofold.backfill.chunk import Copying
 from twofold.backfill.place import Place
-from twofold.errors import RunEnded
-from twofold.runner.table import Described, Facts, Table, key_changed, key_id_changed, misread_columns
+from twofold.errors import Refused, RunEnded
+from twofold.runner.misfit import PASSED_OVER, Decision, StartsAnew, Version, decide
+from twofold.runner.subjects import Subjects
+from twofold.runner.table import Described, Facts, KeyChanged, Table, key_id_changed
 from twofold.sink.batch import PROVISIONAL_KEY_ID, VOID, RowBatch
-from twofold.sink.registry import Registry, key_subject, value_subject
+from twofold.sink.registry import Registry, value_subject
 from twofold.sink.topics import Topics, Wanted
 from twofold.source import messages as m
 from twofold.source.catalog import Catalog
+from twofold.source.rewrites import Stored, unsent
 from twofold_avro.names import topic_of
 from twofold_avro.records import Message, MessageBody, Pin, Source, Transaction
-from twofold_avro.schemas import canonical, envelope_schema, fixed, key_schema, misread
+from twofold_avro.schemas import canonical, fixed
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, ServerConstants, TransactionHeader
 
@@ -42,8 +44,10 @@ class Tables:
         *,
         prefix: str,
         database: str,
+        publication: str,
         partitions: int,
         tombstones: bool,
+        placeholders: bool,
         catalog: Catalog,
         registry: Registry,
         topics: Topics,
@@ -52,10 +56,13 @@ class Tables:
     ) -> None:
         """`load_first`: the rows that a new table has are to be loaded."""
         self._prefix = prefix
+        self._publication = publication
         self._partitions = partitions
         self._tombstones = tombstones
+        self._placeholders = placeholders
         self._catalog = catalog
         self._registry = registry
+        self._subjects = Subjects(registry, prefix)
         self._topics = topics
         self._pins = pins
         self._server = ServerConstants(version=__version__, prefix=prefix, db=database)
@@ -72,35 +79,51 @@ class Tables:
         self._load_first = load_first
         self._anew = {t for t, pin in pins.items() if pin.backfill != "ready" and Place.from_bytes(pin.bound).reload}
         """The topics that start anew and have not been emptied."""
+        self._made_anew: set[str] = set()
         self.in_backfill = {topic: pin.key_schema is None for topic, pin in pins.items() if pin.backfill != "ready"}
 
-    def start_anew(self, topics: Iterable[str]) -> None:
-        """As a person wishes: whatever was pinned of them counts no more, and their load begins with a truncate. Before `check`, which would refuse what it is to repair."""
-        for topic in topics:
-            if self._pins.pop(topic, None):
+    def start_anew(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
+        """Whatever was pinned of these counts no more, and their load begins with a truncate. Of a table that is published no more nothing is loaded, and rows that do not fit are passed over. Before `check`,
+        which would refuse what this is to repair. So starts by itself a table that is published again after rows of it were passed over."""
+        in_use = self._topics_of(published)
+        gone = {topic for topic, pin in self._pins.items() if pin.relation == PASSED_OVER}
+        for topic in {*topics, *(gone & in_use)}:
+            self.in_backfill.pop(topic, None)  # until it is pinned again
+            if topic in in_use:
+                self._pins.pop(topic, None)
                 self._anew.add(topic)
-                self.in_backfill.pop(topic, None)  # until it is pinned again
+            elif topic in self._pins:
+                self._give_up(topic)
 
     def check(self, published: Iterable[m.Relation]) -> None:
-        """Every topic that is pinned must still be there as it was. Of a table that is published no more it may be gone: should rows come after all, it starts anew."""
-        in_use = {topic_of(self._prefix, relation.schema, relation.table) for relation in published}
+        """Every topic that is pinned must still be there as it was. Of a table that is published no more it need not: should rows come after all that do not fit, they are passed over."""
+        in_use = self._topics_of(published)
         for topic in self._topics.missing(self._pins.keys() - in_use):
             del self._pins[topic]
             self.in_backfill.pop(topic, None)
-        self._topics.ensure(
-            Wanted(
-                topic,
-                "table",
-                pin.partitions,
-                pinned=True,
-                table=f"{pin.schema}.{pin.table}",
-                keyless=pin.key_schema is None,
-            )
-            for topic, pin in self._pins.items()
-        )
+        self._topics.ensure(_pinned(topic, pin) for topic, pin in self._pins.items() if topic in in_use)
+        for topic, refusal in self._topics.unlike([_pinned(t, p) for t, p in self._pins.items() if t not in in_use]):
+            _log.warning("of a table that is not published any more: %s", refusal.what)
+            self._give_up(topic)
+
+    def _give_up(self, topic: str) -> None:
+        """Rows that do not fit are passed over, as long as no table of this name is published."""
+        self.in_backfill.pop(topic, None)
+        self._anew.discard(topic)
+        pin = replace(self._pins[topic], backfill="ready", bound=None, relation=PASSED_OVER)
+        self._pins[topic] = self._unwritten_pins[topic] = pin
+
+    def _topics_of(self, relations: Iterable[m.Relation]) -> set[str]:
+        return {topic_of(self._prefix, relation.schema, relation.table) for relation in relations}
 
     def announce(self, relations: Iterable[m.Relation]) -> None:
         """Give the tables that have no topic yet theirs, all at once, before their first row comes. What the stream has said of them stays: the catalog may be ahead."""
+        relations = tuple(relations)
+        for relation in relations:
+            topic = topic_of(self._prefix, relation.schema, relation.table)
+            if topic in self._pins and self._pins[topic].relation == PASSED_OVER:
+                raise StartsAnew(f"{relation.schema}.{relation.table}", topic, relation.oid)
+            self._look_whether_made_anew(topic, relation.oid)
         new = (r for r in relations if topic_of(self._prefix, r.schema, r.table) not in self._pins)
         tables = [table for relation in new if not (table := self.describe(relation).table).committed]
         made = self._topics.ensure(map(_wanted, tables)) if tables else {}
@@ -113,8 +136,8 @@ class Tables:
 
     def describe(self, relation: m.Relation) -> Described:
         """The table as the message has it. In a transaction in progress that holds for it alone."""
-        shape = self._catalog.shape(relation)
         topic = topic_of(self._prefix, relation.schema, relation.table)
+        shape = self._subjects.like_before(self._catalog.shape(relation), topic, self._pins.get(topic))
         self._descriptions += 1
         # Transactions in progress are told of a new shape again with each part of them that the server streams.
         for known in (self._committed.get(topic), self._uncommitted.get(topic)):
@@ -154,11 +177,38 @@ class Tables:
 
     def _certain(self, table: Table) -> None:
         """Rows of it are part of a transaction that is committed."""
-        if table.void:
-            if topic_of(self._prefix, table.shape.schema, table.shape.table) not in self._anew:
-                raise key_changed(table.shape)  # it was emptied before this came, or is not to start anew any more
-        elif not table.committed:
-            self._commit(table)
+        if table.committed or table.passed_over is not None:
+            return
+        topic = topic_of(self._prefix, table.shape.schema, table.shape.table)
+        try:
+            if not table.void:
+                self._commit(table)
+            elif topic not in self._anew:  # it was emptied before this came, or is not to start anew any more
+                raise KeyChanged(table.shape)
+        except Refused as refusal:
+            self._settle_misfit(table, topic, refusal)
+
+    def _settle_misfit(self, table: Table, topic: str, refusal: Refused) -> None:
+        """Rows do not fit their topic. Those of a table that is gone are passed over; else its topic starts anew, or a person decides."""
+        shape, pin = table.shape, self._pins.get(topic)
+        relation = self._catalog.published(self._publication, shape.schema, shape.table)
+        decision = decide(
+            Version(shape.oid, self._subjects.key(shape, pin)),
+            Version(relation.oid, self._subjects.key(self._catalog.shape(relation), pin)) if relation else None,
+            pin,
+            key_differs=isinstance(refusal, KeyChanged),
+            emptied_later=topic in self._anew,
+        )
+        match decision:
+            case Decision.REFUSE:
+                raise refusal
+            case Decision.START_ANEW:
+                raise StartsAnew(table.name, topic, shape.oid, refusal) from refusal
+        _log.warning("%s is gone: rows that its topic cannot have are passed over: %s", table.name, refusal.what)
+        self._uncommitted.pop(topic, None)  # should the stream tell of it again, it is looked at again
+        table.pass_over(self._plan(shape, 1, PROVISIONAL_KEY_ID, table.provisional_id))
+        if relation is None and pin is not None:
+            self._give_up(topic)
 
     def await_messages(self) -> int:
         """The id of their schema, which is registered when the first is met."""
@@ -205,7 +255,8 @@ class Tables:
 
     def _starts_with_another_key(self, shape: TableShape, topic: str) -> bool:
         """Rows of one key would lie in two partitions, but behind the truncate that is to come all of them come again."""
-        return topic in self._anew and topic in self._pins and self._pins[topic].key_schema != self._key(shape)
+        pin = self._pins.get(topic)
+        return topic in self._anew and pin is not None and pin.key_schema != self._subjects.key(shape, pin)
 
     def _void(self, shape: TableShape) -> Table:
         _log.warning(
@@ -219,15 +270,15 @@ class Tables:
 
     def _new(self, shape: TableShape, topic: str) -> Table:
         pin = self._pins.get(topic)
-        partitions = 1 if shape.keyless else pin.partitions if pin else self._partitions
+        partitions = pin.partitions if pin else 1 if shape.keyless else self._partitions
         self._provisional_id += 1
         # The key's id is part of what chooses a row's partition. Were it another for each version, a key's rows before and after an ALTER in one transaction would not lie in one list, in their order.
         key_id = (pin.key_schema_id if pin else None) or PROVISIONAL_KEY_ID
         plan = self._plan(shape, partitions, key_id, self._provisional_id)
         table = Table(shape, topic, partitions, plan, self._provisional_id, self.in_backfill)
         # Shapes with different keys may have one envelope. Another key than is pinned is refused when it is committed, and it may be rolled back.
-        if pin and pin.key_schema == self._key(shape):
-            known_id = self._registry.known_id(value_subject(topic), self._envelope(shape))
+        if pin and pin.key_schema == self._subjects.key(shape, pin) and pin.relation != PASSED_OVER:
+            known_id = self._subjects.known_envelope(shape, topic)
             if pin.value_schema_id == known_id:
                 self._commit(table, value_id=known_id)
         return table
@@ -237,25 +288,31 @@ class Tables:
         was made or checked just now."""
         shape, topic = table.shape, table.topic
         pin = self._pins.get(topic)
-        key_text = self._key(shape)
-        if pin is not None and pin.key_schema != key_text:
-            raise key_changed(shape)
+        key_text = self._subjects.key(shape, pin)
+        if pin is not None and (pin.key_schema != key_text or pin.relation == PASSED_OVER):
+            raise KeyChanged(shape)
         if pin is not None:
             partitions = pin.partitions
         elif partitions is None:
             partitions = self._topics.ensure([_wanted(table)])[topic]
-        key_id = None if key_text is None else self._registry.register(key_subject(topic), key_text)
+        if pin is None and key_text is None and topic in self._anew:
+            self._subjects.withdraw_key(shape, topic)
+        key_id = self._subjects.register_key(key_text, topic)
         if pin is not None and pin.key_schema_id != key_id:
             raise key_id_changed(shape, pin.key_schema_id, key_id)
         if value_id is None:
-            value_id = self._register_envelope(shape, topic)
+            value_id = self._subjects.register_envelope(shape, topic)
         table.partitions = partitions
         ids = table.ids = key_id or 0, value_id
         table.plan = self._plan(shape, partitions, *ids)
         self._committed[topic] = table
         self._uncommitted.pop(topic, None)
+        self._look_whether_made_anew(topic, shape.oid)
+        starts_anew = topic in self._anew or topic in self._made_anew
+        # Until it is emptied the pin names the former table: should this run end before, the next one must know.
+        relation = pin.relation if pin and pin.relation is not None and starts_anew else shape.oid
         new = pin or self._new_pin(shape, topic, partitions, key_text)
-        new = replace(new, key_schema_id=key_id, value_schema_id=value_id)
+        new = replace(new, key_schema_id=key_id, value_schema_id=value_id, relation=relation)
         if new != pin:
             self._pins[topic] = self._unwritten_pins[topic] = new
         return ids
@@ -273,9 +330,14 @@ class Tables:
     def copying(self, relation: m.Relation) -> Copying:
         """The table as a snapshot shows it, committed, with a plan for another thread. What the stream has said of it stays: the snapshot may be ahead."""
         table = self.describe(relation).table
-        if table.void:
-            raise key_changed(table.shape)
-        ids = table.ids or self._commit(table)
+        topic = topic_of(self._prefix, relation.schema, relation.table)
+        try:
+            if table.void:
+                raise KeyChanged(table.shape)
+            ids = table.ids or self._commit(table)
+        except Refused as refusal:
+            self._settle_misfit(table, topic, refusal)
+            raise RunEnded(f"{table.name} was dropped while it was about to be loaded") from refusal
         return Copying(table.shape, table.partitions, self._plan(table.shape, table.partitions, *ids), table)
 
     def is_current(self, copying: Copying) -> bool:
@@ -288,38 +350,58 @@ class Tables:
     def has(self, topic: str) -> bool:
         return topic in self._pins
 
+    def _look_whether_made_anew(self, topic: str, oid: int) -> None:
+        """Another table has the name: the rows of the former one are not there any more."""
+        pin = self._pins.get(topic)
+        if pin and pin.relation not in {None, oid} and self._load_first and topic not in self._anew:
+            self._made_anew.add(topic)
+
+    def take_made_anew(self) -> set[str]:
+        """The topics whose tables were dropped and made again."""
+        made_anew, self._made_anew = self._made_anew, set()
+        return made_anew
+
+    def look_at_storage(
+        self, relations: Iterable[m.Relation], stored: Mapping[int, Stored], *, reloads: bool
+    ) -> list[tuple[str, str]]:
+        """The topics of tables of which rows have changed that PostgreSQL does not send, each with what happened. Told once, or until it is loaded anew if it `reloads`."""
+        found = []
+        for relation in relations:
+            topic, now = topic_of(self._prefix, relation.schema, relation.table), stored.get(relation.oid)
+            pin = self._pins.get(topic)
+            if pin is None or now is None or topic in self._anew or pin.stored == now.to_text():
+                continue
+            if pin.stored is not None and pin.relation == relation.oid:
+                what = unsent(Stored.from_text(pin.stored), now)
+                found += [(topic, what)] if what else []
+                if what and reloads:
+                    continue  # until it is emptied
+            self._pins[topic] = self._unwritten_pins[topic] = replace(pin, stored=now.to_text())
+        return found
+
     def load_anew(self, topic: str) -> None:
-        """From the beginning, as a person wishes."""
+        """From the beginning."""
         pin = self._pins[topic]
         self.in_backfill[topic] = pin.key_schema is None
         self._pins[topic] = replace(pin, backfill="waiting", bound=Place(reload=True).to_bytes())
         self._anew.add(topic)
 
     def emptied(self, topic: str) -> None:
-        """What comes from here on is behind the truncate."""
+        """What comes from here on is behind the truncate, and of the table as it is now."""
         self._anew.discard(topic)
+        pin, table = self._pins[topic], self._committed.get(topic)
+        relation = table.shape.oid if table else pin.relation
+        self._pins[topic] = self._unwritten_pins[topic] = replace(pin, relation=relation, stored=None)
+
+    def gone(self, topic: str) -> None:
+        """A load has found no such table: if one comes again it starts anew."""
+        self._pins[topic] = self._unwritten_pins[topic] = replace(self._pins[topic], relation=PASSED_OVER)
 
     def loaded(self, topic: str) -> None:
         """Its backfill is over, and Kafka knows."""
         self.in_backfill.pop(topic, None)
         self._anew.discard(topic)
         self._pins[topic] = replace(self._pins[topic], backfill="ready", bound=None)
-
-    def _register_envelope(self, shape: TableShape, topic: str) -> int:
-        """Compared with every version, for rows of each may lie in the topic: a column that was dropped may come back as something else."""
-        subject, text = value_subject(topic), self._envelope(shape)
-        new = json.loads(text)
-        for version in self._registry.versions(subject):
-            if columns := misread(json.loads(version), new):
-                raise misread_columns(shape, columns)
-        return self._registry.register(subject, text)
-
-    def _key(self, shape: TableShape) -> str | None:
-        key = key_schema(shape, self._prefix)
-        return None if key is None else canonical(key)
-
-    def _envelope(self, shape: TableShape) -> str:
-        return canonical(envelope_schema(shape, self._prefix))
 
     def _plan(self, shape: TableShape, partitions: int, key_id: int, value_id: int) -> RowPlan:
         return RowPlan(
@@ -329,6 +411,7 @@ class Tables:
             partitions=partitions,
             server=self._server,
             tombstones=self._tombstones,
+            placeholders=self._placeholders,
         )
 
     def take_pins(self) -> dict[str, Pin]:
@@ -339,4 +422,9 @@ class Tables:
 
 def _wanted(table: Table) -> Wanted:
     """Its topic."""
-    return Wanted(table.topic, "table", table.partitions, table=table.name, keyless=table.shape.keyless)
+    return Wanted(table.topic, "table", table.partitions, table=table.name)
+
+
+def _pinned(topic: str, pin: Pin) -> Wanted:
+    """A topic as it was pinned."""
+    return Wanted(topic, "table", pin.partitions, pinned=True, table=f"{pin.schema}.{pin.table}")

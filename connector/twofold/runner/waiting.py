@@ -54,12 +54,15 @@ class BatchRows:
 
     def batches(self) -> Iterator[RowBatch]:
         settled = [
-            Settled(table.topic, table.provisional_id, *table.registered_ids, table.partitions)
+            Settled(table.topic, table.provisional_id, *table.registered_ids, table.partitions, table.keyless)
             for table in self.provisional
             if not table.void
         ]
+        passed_over = [table.passed_over for table in self.provisional if table.passed_over is not None]
         for chunk in self._waiting.chunks():
             batch = RowBatch.from_bytes(chunk)
+            for topic in passed_over:
+                batch.take(topic)
             batch.settle(settled)
             yield batch
 

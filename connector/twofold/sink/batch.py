@@ -32,6 +32,7 @@ class Settled:
     key_id: int
     value_id: int
     partitions: int
+    keyless: bool
 
 
 class RowBatch:
@@ -107,7 +108,10 @@ class RowBatch:
                 for record in records:
                     record["key"] = _with_id(record["key"], PROVISIONAL_KEY_ID, table.key_id)
                     record["value"] = _with_id(record["value"], table.provisional_id, table.value_id)
-            self._topics[table.topic] = _distributed(lists, table.partitions)
+            if table.keyless:  # its rows stay in the first partition
+                self._topics[table.topic] = lists + [[] for _ in range(len(lists), table.partitions)]
+            else:
+                self._topics[table.topic] = _distributed(lists, table.partitions)
 
     def to_bytes(self) -> bytes:
         """For the spool's files, which only this process reads."""
@@ -128,8 +132,7 @@ def _with_id(data: bytes | None, provisional_id: int, real_id: int) -> bytes | N
 
 def _distributed(lists: list[list[Record]], partitions: int) -> list[list[Record]]:
     """Each record into its key's partition; a record without a key (a truncate) stands in every list, at the same place among its like, and so it does afterwards."""
-    if partitions == 1:
-        assert len(lists) == 1, "a keyless table has one partition"
+    if partitions == 1 == len(lists):
         return lists
     new: list[list[Record]] = [[] for _ in range(partitions)]
     rest = [iter(records) for records in lists]

@@ -8,6 +8,7 @@ The user's settings are passed through by librdkafka's own names, so that every 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,11 +16,25 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from twofold.errors import Fenced, MissingGround, Refused, RunEnded, TwofoldError, Unreachable, UsageError
+from twofold.errors import (
+    EndedElsewhere,
+    Fenced,
+    MissingGround,
+    Refused,
+    RunEnded,
+    TwofoldError,
+    Unreachable,
+    UsageError,
+)
 from twofold.sink.seldom import Seldom
 
 _librdkafka = logging.getLogger("twofold.librdkafka")
 _librdkafka.addFilter(Seldom())
+
+RETRY_BACKOFF_MS = 1000
+"""librdkafka sends no request a second time before 0.8 of this has passed: it draws the pause from 80 to 120 per cent."""
+SENT_ONCE_S = 0.75 * RETRY_BACKOFF_MS / 1000
+"""The end of a transaction that was answered within this time was sent once (`producer.TransactionalProducer._end`)."""
 
 _REFUSED = {
     "acks": "every in-sync replica must acknowledge",
@@ -34,6 +49,8 @@ _REFUSED = {
     "queuing.strategy": "rows of one key must stay in order",
     "message.send.max.retries": "a message that is given up ends the run",
     "retries": "a message that is given up ends the run",
+    "retry.backoff.ms": "how long an end of a transaction took tells whether it may have been sent twice, and that rests on this pause",
+    "retry.backoff.max.ms": "how long an end of a transaction took tells whether it may have been sent twice, and that rests on this pause",
     "group.id": "Twofold reads without a group",
     "auto.offset.reset": "recovery reads from the first offset",
     "enable.auto.commit": "Twofold commits no consumer offsets",
@@ -41,6 +58,7 @@ _REFUSED = {
     "enable.auto.offset.store": "Twofold commits no consumer offsets",
     "allow.auto.create.topics": "topics are made with the configured partitions and replication",
 }
+_SOCKET_TIMEOUT = "socket.timeout.ms"
 _IN_FLIGHT = ("max.in.flight.requests.per.connection", "max.in.flight")
 _PRODUCER_ONLY = (
     "queue.",
@@ -48,7 +66,6 @@ _PRODUCER_ONLY = (
     "batch.",
     "compression.",
     "sticky.",
-    "retry.backoff",
     "max.in.flight",
     "message.",
     "partitioner",
@@ -80,14 +97,25 @@ class KafkaSettings:
                 raise UsageError(
                     f"kafka.options sets {name!r} above 5: retries could then change the order of rows; set 5 or less, or remove it"
                 )
+        if float(self.client.get(_SOCKET_TIMEOUT, math.inf)) < (least_ms := self._socket_timeout_ms):
+            raise UsageError(
+                f"kafka.options sets {_SOCKET_TIMEOUT!r} below {least_ms}, the lesser of kafka.call_timeout and kafka.transaction_timeout: requests would be given up and sent again"
+                f" while the broker still has them; set it to {least_ms} or more, or remove it"
+            )
         if self.transaction_timeout_ms < 1000:
             raise UsageError(
                 f"a transaction timeout of {self.transaction_timeout_ms} ms is shorter than a commit may take: at least 1000"
             )
 
+    @property
+    def _socket_timeout_ms(self) -> int:
+        """A request is waited for as long as its call is; librdkafka wants no more than the transaction's timeout."""
+        return min(int(self.call_timeout_s * 1000), self.transaction_timeout_ms)
+
     def producer(self, transactional_id: str) -> dict[str, Any]:
         return {
             "queue.buffering.max.kbytes": self.queue_kbytes_max,
+            _SOCKET_TIMEOUT: self._socket_timeout_ms,
             "compression.type": "lz4",  # a third of the bytes for a twentieth of the CPU (docs/performance.md)
             **self.client,
             "transactional.id": transactional_id,
@@ -95,6 +123,8 @@ class KafkaSettings:
             "acks": "all",
             "transaction.timeout.ms": self.transaction_timeout_ms,
             "message.timeout.ms": self.transaction_timeout_ms,
+            "retry.backoff.ms": RETRY_BACKOFF_MS,
+            "retry.backoff.max.ms": RETRY_BACKOFF_MS,
             "logger": _librdkafka,
         }
 
@@ -128,6 +158,16 @@ PURGED = KafkaError._PURGE_QUEUE
 """What librdkafka says of records that a failed transaction never sent."""
 NOT_ALLOWED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 UNKNOWN_TOPIC = KafkaError.UNKNOWN_TOPIC_OR_PART
+MOVING = frozenset(
+    {
+        UNKNOWN_TOPIC,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+    }
+)
+"""A partition is being made, or has another leader since a moment: its broker is asked again."""
 WRONG_STATE, MSG_SIZE_TOO_LARGE, TOPIC_ALREADY_EXISTS, TOPIC_EXCEPTION = (
     KafkaError._STATE,
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -138,10 +178,13 @@ WRONG_STATE, MSG_SIZE_TOO_LARGE, TOPIC_ALREADY_EXISTS, TOPIC_EXCEPTION = (
 _TOOK_OVER = "another instance took over this prefix, or the broker timed the transaction out"
 _AWAY = "check that the brokers of kafka.bootstrap run, take our credentials and have enough replicas in sync"
 
+_ENDED_ELSEWHERE = "the broker has no open transaction of this producer: it was ended by a request that came late, or by somebody else; the run recovers and compares what is visible with the commit records"
+
 _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     KafkaError._FENCED: (Fenced, _TOOK_OVER),
     KafkaError.PRODUCER_FENCED: (Fenced, _TOOK_OVER),
     KafkaError.INVALID_PRODUCER_EPOCH: (Fenced, _TOOK_OVER),
+    KafkaError.INVALID_TXN_STATE: (EndedElsewhere, _ENDED_ELSEWHERE),
     KafkaError._TRANSPORT: (Unreachable, _AWAY),
     KafkaError._ALL_BROKERS_DOWN: (Unreachable, _AWAY),
     KafkaError._RESOLVE: (Unreachable, _AWAY),

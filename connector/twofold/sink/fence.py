@@ -2,6 +2,7 @@
 
 `init_transactions` of every id the connector may have used, the first main one first, makes every older holder's calls fail and aborts what it left open. Then a takeover record, committed through that one: of two
 instances that fence at once, the one that lost it learns it here. Only then is the progress read: read before the fence, it could be the progress before a predecessor's last commit.
+The takeover's own end may be in doubt as any other. It is committed then, and its id is initialised once more: the progress that is read afterwards tells whether a rival took over in between.
 If it names a larger pool than ours, the ids beyond are fenced too, and the takeover and the reading are repeated.
 """
 
@@ -12,9 +13,10 @@ import uuid
 from dataclasses import dataclass
 
 from twofold import failpoints
-from twofold.errors import Fenced
+from twofold.errors import DoubtedEnd, Fenced
 from twofold.sink.client import KafkaSettings
 from twofold.sink.names import Names
+from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.progress import ProgressReader, Recovered
 from twofold.sink.publisher import Publisher, close_quietly
@@ -42,14 +44,19 @@ def fence(
     reader = ProgressReader(settings, names, registry)
     try:
         first, second = names.main_ids
-        producers.append(main := TransactionalProducer(first, settings, watch))
-        main.init()
+        producers.append(TransactionalProducer(first, settings, watch))
+        producers[0].init()
         failpoints.hit("fence_main")
         while True:
             wanted = [first, second, *map(names.prepared_id, range(ids_in_use))]
             _fence_ids(producers, wanted[len(producers) :], settings, watch)
             token = uuid.uuid4().hex
-            _take_over(main, names, token)
+            try:
+                _take_over(producers[0], names, token)
+            except DoubtedEnd as doubted:
+                _log.warning("%s", doubted)
+                producers[0] = TransactionalProducer(first, settings, watch)
+                producers[0].init()
             failpoints.hit("after_takeover")
             recovered = reader.read()
             failpoints.hit("after_progress_read")
@@ -62,12 +69,13 @@ def fence(
                 break
             _log.info("the last progress names a pool of %d producers: fencing those beyond %d", used, ids_in_use)
             ids_in_use = used
+        check = OpenCheck(settings, watch)
     except BaseException:
         close_quietly(producers)
         raise
     for beyond in producers[2 + pool :]:
         beyond.destroy()
-    return Fencing(recovered, Publisher(names, ids, producers[:2], producers[2 : 2 + pool]))
+    return Fencing(recovered, Publisher(names, ids, producers[:2], producers[2 : 2 + pool], check))
 
 
 def _fence_ids(producers: list[TransactionalProducer], ids: list[str], settings: KafkaSettings, watch: Watch) -> None:

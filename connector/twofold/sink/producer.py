@@ -3,7 +3,8 @@
 Promises
 - A call returns, or raises a `TwofoldError`, within `call_timeout_s`; retriable errors are retried until then, in slices of time.
 - `commit` returning means committed. Where that cannot be known the producer is destroyed: only recovery, which reads the progress behind the fence, tells the outcome.
-- `ranges` are exact: the offsets of the first and the last record of each partition, from their delivery reports, and the count of what was handed over. No offset is computed.
+- An end (commit or abort) that may have been sent twice is the last thing that happens under this producer's epoch: see `_end`.
+- `ranges` are exact: see `deliveries`.
 - Order in a partition is the order of `produce`: a full queue makes librdkafka refuse the rest of a list, never a record in its middle.
 
 What is queued here is lost on kill -9, and was never committed: the next holder of the id has the broker abort it, and PostgreSQL sends the rows again.
@@ -15,17 +16,17 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
-from twofold.errors import RunEnded, TwofoldError
+from twofold.errors import DoubtedEnd, RunEnded, TwofoldError
 from twofold.sink.batch import Record
 from twofold.sink.client import (
     MSG_SIZE_TOO_LARGE,
     PURGED,
     QUEUE_FULL,
+    SENT_ONCE_S,
     TIMED_OUT,
     WRONG_STATE,
     KafkaSettings,
@@ -34,6 +35,7 @@ from twofold.sink.client import (
     sorted_errors,
     too_large,
 )
+from twofold.sink.deliveries import Deliveries, DeliveryCallback, Written
 from twofold.sink.watch import Watch
 
 _SLICE_S: Final = 5.0
@@ -48,20 +50,6 @@ _CHUNK: Final = 10_000
 """Records handed to librdkafka at once: between two chunks delivery reports are served, so that its queue drains while a large transaction is written."""
 
 
-DeliveryCallback = Callable[[KafkaError | None, Message], None]
-
-
-@dataclass(slots=True)
-class Written:
-    """What one transaction wrote into one partition. Offsets are -1 until their delivery reports are in."""
-
-    topic: str
-    partition: int
-    count: int = 0
-    first: int = -1
-    last: int = -1
-
-
 class TransactionalProducer:
     """All methods are called by one thread."""
 
@@ -73,9 +61,7 @@ class TransactionalProducer:
         self._transaction_timeout_s = settings.transaction_timeout_ms / 1000
         self._begun = 0.0
         self._watch = watch
-        self._written: dict[tuple[str, int], Written] = {}
-        self._acknowledged = 0
-        self._failed: KafkaError | None = None
+        self._deliveries = Deliveries()
         with sorted_errors(f"making the producer {transactional_id}"):
             self._producer: Producer | None = Producer(settings.producer(transactional_id))
 
@@ -94,9 +80,7 @@ class TransactionalProducer:
 
     def begin(self) -> None:
         assert not self.in_transaction, self.transactional_id
-        self._written.clear()
-        self._acknowledged = 0
-        self._failed = None
+        self._deliveries = Deliveries()
         begin = self._alive.begin_transaction
         with (
             self._watch.call(f"{self.transactional_id}: begin_transaction", self._timeout_s, keeps_lock=True),
@@ -121,24 +105,23 @@ class TransactionalProducer:
         assert self.in_transaction, self.transactional_id
         if not records:
             return
-        written = self._written.get((topic, partition))
+        deliveries = self._deliveries
         edges = [records[-1]]
-        if written is None:
-            written = self._written[topic, partition] = Written(topic, partition)
+        if deliveries.begins(topic, partition):
             edges.append(records[0])
         if not every:
             for record in edges:
-                record["callback"] = self._delivered
+                record["callback"] = deliveries.delivered
         try:
             with (
                 self._watch.call(f"{self.transactional_id}: produce", _PRODUCE_S_MAX),
                 sorted_errors(f"producing to {topic} [{partition}]"),
             ):
-                self._enqueue(topic, partition, records, self._delivered if every else None)
+                self._enqueue(topic, partition, records, deliveries.delivered if every else None)
         finally:
             for record in edges:
                 record.pop("callback", None)
-        written.count += len(records)
+        deliveries.handed_over(topic, partition, len(records))
 
     def flush(self) -> None:
         """Return when the brokers have acknowledged everything that was handed over and asked to be reported."""
@@ -146,23 +129,25 @@ class TransactionalProducer:
 
     def ranges(self) -> tuple[Written, ...]:
         """What this transaction has written so far; after a flush."""
-        for w in self._written.values():
-            if w.first < 0 or w.last - w.first + 1 < w.count:
-                raise RunEnded(
-                    f"Kafka: the delivery reports of {w.topic} [{w.partition}] give offsets {w.first} to {w.last} for {w.count} records"
-                )
-        return tuple(sorted(self._written.values(), key=lambda w: (w.topic, w.partition)))
+        return self._deliveries.ranges()
+
+    def wrote_before(self, other: Written) -> bool:
+        """Whether this transaction has rows in that partition that begin before those; after a flush."""
+        return self._deliveries.began_before(other)
 
     @property
     def all_acknowledged(self) -> bool:
         """Whether every record of the transaction was reported as delivered; for records produced with `every`."""
-        return self._acknowledged == sum(w.count for w in self._written.values())
+        return self._deliveries.all_acknowledged
 
     def commit(self) -> None:
-        """Return when the transaction is committed. Any error of this call but an abortable one leaves the outcome open, and the producer destroyed."""
+        """Return when the transaction is committed, after a flush. `DoubtedEnd`: it is committed, and the producer is destroyed.
+
+        Any other error except an abortable one leaves the outcome open, and the producer destroyed.
+        """
         assert self.in_transaction, self.transactional_id
-        self._call("commit_transaction", self._alive.commit_transaction)
-        self.in_transaction = False
+        self.flush()
+        self._end("commit_transaction", self._alive.commit_transaction)
 
     def abort(self, within_s: float | None = None) -> None:
         """Abort, after a flush: an abort that overtakes what was just produced can kill the producer."""
@@ -173,8 +158,7 @@ class TransactionalProducer:
             if self._producer is None:
                 raise
             # What failed is what the abort takes away.
-        self._call("abort_transaction", self._alive.abort_transaction, within_s)
-        self.in_transaction = False
+        self._end("abort_transaction", self._alive.abort_transaction, within_s)
 
     def destroy(self) -> None:
         """Drop the client. What is queued is gone; what is open stays so until the id is initialised again or the broker times it out."""
@@ -189,6 +173,31 @@ class TransactionalProducer:
             except:  # noqa: E722, S110 - a fatal error has been raised before, by the call that led here
                 pass
             del producer
+
+    def _end(self, name: str, end: Callable[[float], object], within_s: float | None = None) -> None:
+        """End the transaction by a request that was sent once; or destroy the producer and raise `DoubtedEnd`.
+
+        Kafka's older transaction protocol, which librdkafka speaks, has one epoch for a producer's life. A request for an end (EndTxn) names that epoch and no transaction. If
+        its connection is lost, librdkafka sends it again on another one. The first request may reach the coordinator later, and then it ends whatever this producer has open.
+        The broker processes the requests of one connection in order, so only a request that was given up can be late.
+
+        How long the call took tells whether there was a second request. librdkafka pauses for at least 0.8 of `retry.backoff.ms` before it sends any request again, whatever the
+        cause: a lost connection, a timeout, a coordinator that moved or loads. A call that was answered within `SENT_ONCE_S` therefore had one request, with however many brokers.
+        What was flushed before is not part of the call. Both clocks are the monotonic one. A process that was stopped in the call has taken too long, which costs a recovery.
+
+        Afterwards the id must be initialised again, which raises the epoch and fences whatever is late. This producer must not do that itself: a connector that was replaced
+        meanwhile would take the epoch back from its successor. Recovery does it, which takes the replication slot first.
+        """
+        begun = time.monotonic()
+        retried = self._call(name, end, within_s)
+        took_s = time.monotonic() - begun
+        self.in_transaction = False
+        if retried or took_s > SENT_ONCE_S:
+            self.destroy()
+            raise DoubtedEnd(
+                f"Kafka: {self.transactional_id}: {name} succeeded after {took_s:.2f} s; within {SENT_ONCE_S:g} s its request would have been sent once, now a second one may"
+                " arrive late: the run recovers with a new epoch, which fences it (the connection to the coordinator was lost, or the brokers are slow)"
+            )
 
     @property
     def _alive(self) -> Producer:
@@ -227,24 +236,12 @@ class TransactionalProducer:
                 f"producing to {topic} [{partition}]: the queue has been full for {self._timeout_s:.0f} s",
             )
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._failed = self._failed or error
-            return
-        self._acknowledged += 1
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        assert topic is not None
-        assert partition is not None
-        assert offset is not None
-        written = self._written[topic, partition]
-        written.last = max(written.last, offset)
-        written.first = offset if written.first < 0 else min(written.first, offset)
-
     def _check_delivered(self) -> None:
-        if self._failed is not None:
-            if self._failed.code() == PURGED:  # it was behind the record that made the transaction fail
+        failed = self._deliveries.failed
+        if failed is not None:
+            if failed.code() == PURGED:  # it was behind the record that made the transaction fail
                 self._check_state()
-            raise sort_error(self._failed, f"{self.transactional_id}: delivering rows")
+            raise sort_error(failed, f"{self.transactional_id}: delivering rows")
 
     def _flush_slice(self, slice_s: float) -> int:
         left = self._alive.flush(min(slice_s, _LOOK_S))
@@ -262,22 +259,24 @@ class TransactionalProducer:
             if found is None or found.code() != WRONG_STATE:
                 raise
 
-    def _call(self, name: str, call: Callable[[float], object], within_s: float | None = None) -> None:
-        """Call, in slices of time, until it returns nothing or 0; retriable errors are retried."""
+    def _call(self, name: str, call: Callable[[float], object], within_s: float | None = None) -> bool:
+        """Call, in slices of time, until it returns nothing or 0; retriable errors are retried. Return whether there was one."""
         bound_s, doing = self._timeout_s if within_s is None else within_s, f"{self.transactional_id}: {name}"
         deadline = time.monotonic() + bound_s
+        retried = False
         with self._watch.call(doing, bound_s + 2 * _SLICE_S):
             while True:
                 left = deadline - time.monotonic()
                 try:
                     if not call(max(0.0, min(_SLICE_S, left))):
-                        return
+                        return retried
                     if left > 0:
                         continue
                     error: object = KafkaError(TIMED_OUT, retriable=True)
                 except:  # noqa: E722 - KafkaError is not an Exception
                     error = sys.exc_info()[1]
                 self._go_on_after(error, doing, left)
+                retried = True
 
     def _go_on_after(self, error: object, doing: str, left_s: float) -> None:
         """Return if the call may be resumed. Otherwise raise; and unless the error says that the transaction is merely to be aborted, destroy the producer."""

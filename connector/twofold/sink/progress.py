@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
@@ -57,6 +57,22 @@ class Recovered:
     """None: there is none, or retention has taken it."""
 
 
+class Decoder:
+    """The bookkeeping's records from their bytes, also from those of another version."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._writers: dict[tuple[int, type[Record]], Any] = {}
+        """By a schema's id: None if it is our own."""
+
+    def decode(self, kind: type[_R], message: bytes) -> _R:
+        schema_id, _ = wire.unframe(message)
+        if (schema_id, kind) not in self._writers:
+            writer = json.loads(self._registry.schema(schema_id))
+            self._writers[schema_id, kind] = None if writer == fixed(kind.schema_name) else writer
+        return kind.from_bytes(message, self._writers[schema_id, kind])
+
+
 class ProgressReader:
     """Reads; writes nothing. Used by one thread."""
 
@@ -64,8 +80,7 @@ class ProgressReader:
         self._settings = settings
         self._timeout_s = settings.call_timeout_s
         self._names = names
-        self._registry = registry
-        self._own_schemas: dict[tuple[int, type[Record]], bool] = {}
+        self._decode = Decoder(registry).decode
         with sorted_errors("making the admin client"):
             self._admin = AdminClient(settings.admin())
 
@@ -154,12 +169,6 @@ class ProgressReader:
             finally:
                 consumer.close()
         return found
-
-    def _decode(self, kind: type[_R], message: bytes) -> _R:
-        schema_id, _ = wire.unframe(message)
-        writer = json.loads(self._registry.schema(schema_id))
-        own = self._own_schemas.setdefault((schema_id, kind), writer == fixed(kind.schema_name))
-        return kind.from_bytes(message, None if own else writer)
 
 
 def _keep(latest: _Latest, key: bytes, value: bytes | None) -> None:

@@ -22,9 +22,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from twofold import failpoints
-from twofold.errors import Fenced, Outlasted, RunEnded, TwofoldError
+from twofold.errors import DoubtedEnd, Fenced, Outlasted, RunEnded, TwofoldError
 from twofold.sink.batch import Record, RowBatch
+from twofold.sink.deliveries import Written
 from twofold.sink.names import Names
+from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.records import SchemaIds
 from twofold_avro.records import Commit, Pin, Prepared, Progress, Range
@@ -42,9 +44,11 @@ class Publisher:
         ids: SchemaIds,
         mains: Iterable[TransactionalProducer],
         pool: Sequence[TransactionalProducer],
+        check: OpenCheck,
     ) -> None:
         self._names = names
         self._ids = ids
+        self._check = check
         self._mains = deque(mains)
         self._pool = tuple(pool)
 
@@ -120,6 +124,7 @@ class Publisher:
     def close(self) -> None:
         """Give readers their topics back soon: abort what is open, then drop all producers. Recovery does not depend on it."""
         close_quietly((*self._mains, *self._pool))
+        self._check.close()
 
     @property
     def _main(self) -> TransactionalProducer:
@@ -145,7 +150,8 @@ class Publisher:
     ) -> Commit | None:
         producer.flush()
         failpoints.hit("after_flush")
-        ranges = tuple(Range(w.topic, w.partition, w.first, w.last, w.count) for w in producer.ranges())
+        rows = producer.ranges()
+        ranges = tuple(Range(w.topic, w.partition, w.first, w.last, w.count) for w in rows)
         failpoints.hit("before_commit_record")
         if commit is not None:
             commit = replace(commit, ranges=ranges, rows=sum(r.count for r in ranges))
@@ -164,10 +170,21 @@ class Publisher:
         self._write(producer, self._names.progress, self._progress_records(progress, pins))
         answers: list[Record] = [{"key": self._names.wish_key(topic), "value": None} for topic in answered]
         self._write(producer, self._names.progress, answers)
+        producer.flush()
         failpoints.hit("before_commit")
+        if oldest := self._oldest_somewhere(producer, rows):
+            self._check.assert_open(producer.transactional_id, oldest)
         producer.commit()
         failpoints.hit("after_commit")
         return commit
+
+    def _oldest_somewhere(self, producer: TransactionalProducer, rows: Iterable[Written]) -> Written | None:
+        """Of what the transaction wrote, what lies in a partition where no older one of ours is open. None: an older one everywhere hides whether this one is."""
+        others = [other for other in self._pool if other is not producer and other.in_transaction]
+        for written in rows:
+            if not any(other.wrote_before(written) for other in others):
+                return written
+        return None
 
     def _progress_records(self, progress: Progress, pins: Mapping[str, Pin]) -> list[Record]:
         pinned: Iterable[Record] = (
@@ -185,6 +202,8 @@ def _may_outlast(producer: TransactionalProducer) -> Iterator[None]:
     """A source transaction is never torn, so one that is very large may take longer than Kafka's timeout: then it must be tried again with more time, not in the same way."""
     try:
         yield
+    except DoubtedEnd:  # it has ended in time
+        raise
     except (RunEnded, Fenced) as error:
         if why := producer.outlasted():
             raise Outlasted(

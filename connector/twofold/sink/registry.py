@@ -21,6 +21,8 @@ from urllib.parse import quote, urlsplit
 from twofold.errors import MissingGround, Refused, TwofoldError, Unreachable, UsageError
 
 _TRIES = 4
+_ABSENT = {40401, 40402, 40403}
+"""The registry's own codes: it has no such subject, version or schema."""
 _JSON = "application/vnd.schemaregistry.v1+json"
 
 
@@ -95,6 +97,15 @@ class Registry:
         except _Absent:
             return []
 
+    def withdraw(self, subject: str) -> None:
+        """Delete the subject if it is there. Its schemas stay readable by their ids."""
+        try:
+            self._ask(subject, f"/subjects/{_quoted(subject)}", method="DELETE")
+        except _Absent:
+            return
+        finally:
+            self._ids = {(of, schema): known for (of, schema), known in self._ids.items() if of != subject}
+
     def accepts(self, subject: str, schema: str) -> bool:
         """Whether `register` would be let through: the subject has no version yet, or the new one is compatible."""
         try:
@@ -103,20 +114,20 @@ class Registry:
         except _Absent:
             return True
 
-    def _ask(self, about: str, path: str, body: bytes | None = None) -> Any:
+    def _ask(self, about: str, path: str, body: bytes | None = None, *, method: str | None = None) -> Any:
         """The answer, which may be asked for again: registering the same schema twice is registering it once."""
         pause_s, tries_left = self._timeout_s / (8 * _TRIES), _TRIES
         while True:
             tries_left -= 1
-            request = urllib.request.Request(self._url + path, body, self._headers)  # noqa: S310  (the address is the user's own)
+            request = urllib.request.Request(self._url + path, body, self._headers, method=method)  # noqa: S310  (the address is the user's own)
             try:
                 with self._opener.open(request, timeout=self._timeout_s / (2 * _TRIES)) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as error:
                 with error:
-                    reason = _reason(error)
+                    code, reason = _reason(error)
                 if error.code < 500 or not tries_left:
-                    raise self._sorted(error.code, reason, about) from error
+                    raise self._sorted(error.code, code, reason, about) from error
             except (OSError, http.client.HTTPException) as error:
                 if not tries_left:
                     raise Unreachable(
@@ -129,7 +140,7 @@ class Registry:
             time.sleep(pause_s)
             pause_s *= 2
 
-    def _sorted(self, status: int, reason: str, about: str) -> TwofoldError:
+    def _sorted(self, status: int, code: int, reason: str, about: str) -> TwofoldError:
         match status:
             case 409:
                 return Refused(
@@ -148,8 +159,12 @@ class Registry:
                     f"the registry at {self._url} does not let us in (HTTP {status}): check registry.username and registry.password, or registry.token,"
                     f" and that the account may read and write {about}"
                 )
-            case 404:
+            case 404 if code in _ABSENT:
                 return _Absent(f"the registry at {self._url} does not know {about}")
+            case 404:  # a gateway's, or of an address that is not the API's: it says nothing of what the registry has
+                return Unreachable(
+                    f"the registry at {self._url} does not answer as one: HTTP 404 without the registry's own error code; check registry.url and what stands before it"
+                )
             case _:
                 return Unreachable(f"the registry at {self._url} fails: HTTP {status}, {reason}; look into its log")
 
@@ -162,12 +177,13 @@ def _body(schema: str) -> bytes:
     return json.dumps({"schema": schema, "schemaType": "AVRO"}).encode()
 
 
-def _reason(error: urllib.error.HTTPError) -> str:
-    """In the registry's own words."""
+def _reason(error: urllib.error.HTTPError) -> tuple[int, str]:
+    """In the registry's own words, with its own code; 0: it is not the registry that answers."""
     try:
-        return str(json.load(error)["message"])
+        said = json.load(error)
+        return int(said["error_code"]), str(said["message"])
     except (ValueError, KeyError, TypeError, OSError):
-        return error.reason
+        return 0, error.reason
 
 
 def _authorization(settings: RegistrySettings) -> dict[str, str]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -20,7 +21,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from twofold.errors import START_ANEW, MissingGround, Refused, Unreachable, UsageError
 from twofold.sink.client import (
-    NOT_ALLOWED,
     TOPIC_ALREADY_EXISTS,
     TOPIC_EXCEPTION,
     UNKNOWN_TOPIC,
@@ -29,6 +29,7 @@ from twofold.sink.client import (
     sort_error,
     sorted_errors,
 )
+from twofold.sink.metadata import PAUSE_S, cluster_metadata, existing_topics
 
 Kind = Literal["table", "messages", "commits", "progress", "prepared"]
 
@@ -40,6 +41,13 @@ _SMALL_SEGMENTS = {
     "min.cleanable.dirty.ratio": "0.1",
     "max.compaction.lag.ms": str(3_600_000),
 }
+_UNACCEPTABLE = {
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.POLICY_VIOLATION,
+}
+"""Why Kafka will not make a topic however often it is asked."""
 _DAY_MS = 86_400_000
 _ROLL_MS = 8 * _DAY_MS
 """A row stays beyond its retention until its segment is rolled, 7 days at most by default. Commit records outlive that."""
@@ -81,7 +89,6 @@ class Wanted:
     """It was there before, with these partitions: rows lie in it that cannot be made again without a reload."""
     table: str = ""
     """`schema.table`, for the command in a message."""
-    keyless: bool = False
 
     @property
     def reload(self) -> str:
@@ -101,6 +108,8 @@ class Topics:
     def __init__(self, settings: KafkaSettings, policy: TopicPolicy) -> None:
         self._policy = policy
         self._timeout_s = settings.call_timeout_s
+        self._replicated = False
+        """A topic has as many replicas as are configured: the cluster has enough brokers, though some may be away."""
         with sorted_errors("making the admin client"):
             self._admin = AdminClient(settings.admin())
 
@@ -110,9 +119,9 @@ class Topics:
         found = self._describe(asked)
         for name, topic in found.items():
             _check(asked[name], topic, self._policy)
-        for w in asked.values():
-            if w.pinned and w.name not in found:
-                raise _deleted(w)
+            self._replicated = True
+        for name in self._absent(w.name for w in asked.values() if w.pinned and w.name not in found):
+            raise _deleted(asked[name])
         missing = [w for w in asked.values() if w.name not in found]
         if missing:
             self._create(missing)
@@ -123,31 +132,55 @@ class Topics:
         _check_retention(asked, found)
         return {name: topic.partitions for name, topic in found.items()}
 
+    def unlike(self, wanted: Collection[Wanted]) -> list[tuple[str, Refused]]:
+        """Those that are there and are not as they must be, each with what would be said of it."""
+        found = self._describe({w.name for w in wanted}) if wanted else {}
+        refusals = []
+        for w in wanted:
+            try:
+                if w.name in found:
+                    _check(w, found[w.name], self._policy)
+            except Refused as refusal:
+                refusals.append((w.name, refusal))
+        return refusals
+
     def missing(self, names: Iterable[str]) -> set[str]:
         """Those that are not there."""
         wanted = set(names)
-        return wanted - self._describe(wanted).keys() if wanted else wanted
+        return self._absent(wanted - self._describe(wanted).keys()) if wanted else wanted
 
     def transaction_max_timeout_ms(self) -> int:
         """The broker's bound on a transaction's timeout: `kafka.transaction_timeout` must not be above it."""
         with sorted_errors("reading the broker's configuration"):
-            broker = min(self._admin.list_topics(timeout=self._timeout_s).brokers)
+            broker = min(cluster_metadata(self._admin, self._timeout_s).brokers)
             resource = ConfigResource(ResourceType.BROKER, str(broker))
             config = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource].result()
         return int(config["transaction.max.timeout.ms"].value)
+
+    def _absent(self, names: Iterable[str]) -> set[str]:
+        """Those of the topics not found that do not exist. Unreachable: some exist, and the broker that was asked does not show them."""
+        wanted = set(names)
+        with sorted_errors("asking whether topics exist"):
+            hidden = existing_topics(self._admin, wanted, self._timeout_s)
+        if hidden:
+            raise Unreachable(
+                f"Kafka has the topics {', '.join(sorted(hidden))} and does not show them: a broker is behind its controller, or we may not describe them"
+                " (grant Describe on the prefix's topics)"
+            )
+        return wanted
 
     def _describe(self, names: Collection[str]) -> dict[str, _Found]:
         deadline = time.monotonic() + self._timeout_s
         while (found := self._look(names)) is None:
             if time.monotonic() > deadline:
                 raise Unreachable("Kafka lists topics that its brokers do not know; look into its controller's log")
-            time.sleep(0.05)
+            time.sleep(PAUSE_S)
         return found
 
     def _look(self, names: Collection[str]) -> dict[str, _Found] | None:
         """None: one broker lists a topic that another does not know, yet or any more; a moment later they agree."""
         with sorted_errors("reading the topics"):
-            topics = self._admin.list_topics(timeout=self._timeout_s).topics
+            topics = cluster_metadata(self._admin, self._timeout_s).topics
             there = {name: topics[name] for name in names if name in topics and topics[name].partitions}
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in there]
             futures = self._admin.describe_configs(resources, request_timeout=self._timeout_s) if resources else {}
@@ -174,12 +207,17 @@ class Topics:
                         f"Kafka does not make the topic {name}: {found.str()}; it takes . and _ in names for the same: rename one of the two tables or take it out of the publication,"
                         " and if rows were written to it already, twofold reset and twofold init after that"
                     ) from error
-                if found is not None and found.code() == NOT_ALLOWED:
-                    raise sort_error(found, f"making the topic {name}") from error
-                if found is None or found.code() != TOPIC_ALREADY_EXISTS:
-                    raise MissingGround(
-                        f"Kafka does not make the topic {name}: {found.str() if found else error}; make it by hand, or mend kafka.replication ({self._policy.replication})"
+                if found is not None and found.code() == TOPIC_ALREADY_EXISTS:
+                    continue
+                if found is not None and found.code() == KafkaError.INVALID_REPLICATION_FACTOR and self._replicated:
+                    raise Unreachable(
+                        f"Kafka cannot make the topic {name} now: {found.str()}; start the brokers that are away"
                     ) from error
+                if found is None or found.code() not in _UNACCEPTABLE:
+                    raise sort_error(error, f"making the topic {name}") from error
+                raise MissingGround(
+                    f"Kafka does not make the topic {name}: {found.str()}; make it by hand, or mend kafka.replication ({self._policy.replication})"
+                ) from error
 
     def _await_made(self, names: list[str]) -> dict[str, _Found]:
         """A topic is in every broker's metadata a moment after it was made."""
@@ -189,7 +227,7 @@ class Topics:
                 raise Unreachable(
                     f"Kafka made the topics {', '.join(set(names) - set(found))} and does not show them; look into its controller's log"
                 )
-            time.sleep(0.05)
+            time.sleep(PAUSE_S)
         return found
 
 
@@ -205,15 +243,13 @@ def _check(w: Wanted, topic: _Found, policy: TopicPolicy) -> None:
             repair=_alter(w.name, f"cleanup.policy={should}")
             + (f"; then {w.reload}, for rows may be gone already" if w.kind == "table" and compacted else ""),
         )
-    expected = 1 if w.keyless or w.kind != "table" else w.partitions if w.pinned else topic.partitions
+    expected = 1 if w.kind != "table" else w.partitions if w.pinned else topic.partitions
     if topic.partitions != expected:
         raise Refused(
             f"the topic {w.name} has {topic.partitions} partitions, and must have {expected}"
             + (" as before" if w.pinned else ""),
             at_stake="rows of one key would lie in two partitions, and their order would be lost",
-            repair=f"delete the topic {w.name} (a table without a message key has one partition), then {w.reload}"
-            if w.keyless
-            else f"{w.reload} (it starts the table's topic anew)"
+            repair=f"{w.reload} (it starts the table's topic anew)"
             if w.kind == "table"
             else f"delete the topic {w.name} if nothing was written to it, or choose another prefix",
         )

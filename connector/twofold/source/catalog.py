@@ -19,6 +19,7 @@ from typing import Any
 
 from twofold.source.connection import Plain, connect
 from twofold.source.messages import Relation, Type
+from twofold.source.published import describe
 from twofold_avro.shapes import ColumnShape, TableShape, TypeKind, TypeShape
 
 _TYPES = """
@@ -121,6 +122,11 @@ class Catalog:
             self._connection.close()
             self._connection = None
 
+    def published(self, publication: str, schema: str, table: str) -> Relation | None:
+        """The table that has this name in the publication now."""
+        described = describe(self._connected(), publication, schema, table)
+        return described.relation if described else None
+
     def _key(self, relation: Relation) -> frozenset[str]:
         if relation.replica_identity != "full":
             return frozenset(c.name for c in relation.columns if c.in_identity)
@@ -161,9 +167,12 @@ class Catalog:
         )
 
     def _rows(self, query: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        return self._connected().execute(query, parameters).fetchall()
+
+    def _connected(self) -> Plain:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._conninfo)
-        return self._connection.execute(query, parameters).fetchall()
+        return self._connection
 
 
 def _type_row(row: tuple[Any, ...]) -> _TypeRow:

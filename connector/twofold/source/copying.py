@@ -21,7 +21,7 @@ from twofold.positions import Lsn, parse_lsn
 from twofold.source.connection import Plain, connect
 from twofold.source.locks import Holder, needs_slot, wait_for_all, writers
 from twofold.source.published import Described, describe
-from twofold.source.trouble import words_of
+from twofold.source.trouble import NOT_UTF8, not_utf8, words_of
 from twofold_avro.shapes import TableShape
 from twofold_avro.types import copy_item
 
@@ -89,7 +89,8 @@ class Copier:
             raise self._error(error) from error
         finally:
             if not connection.closed:
-                connection.rollback()
+                # Reading writes WAL (hint bits, pruning), and the next chunk waits until the stream is behind it. COMMIT has it flushed at once, a rollback leaves it to the background writer.
+                connection.commit()
 
     def rows(
         self,
@@ -102,7 +103,8 @@ class Copier:
     ) -> Iterator[bytes]:
         """The tuples of COPY in binary: of the stretch behind the key `after`, in the order of the key, or of the keys `among`. The reader may stop before the end."""
         query = _query(described, shape, after=after, among=among, limit=limit)
-        with self._connection.cursor().copy(query) as copy:
+        # In a savepoint: stopping early is an error to the server, and the view still ends by COMMIT.
+        with self._connection.transaction(), self._connection.cursor().copy(query) as copy:
             messages = _messages(self._connection.pgconn, copy)
             head = next(messages, b"")
             assert head.startswith(_SIGNATURE), "COPY in binary begins with its signature"
@@ -135,6 +137,8 @@ class Copier:
         name = f"{self._schema}.{self._table}"
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             return _forbidden(name, self._connection, error)
+        if error.sqlstate in NOT_UTF8:
+            return not_utf8(f"table {name}", words_of(error))
         return RunEnded(f"the backfill of {name}: {words_of(error)}")
 
 
@@ -160,19 +164,6 @@ def _messages(pgconn: PGconn, copy: psycopg.Copy) -> Iterator[bytes]:
             if failed:
                 raise psycopg.errors.error_from_result(failed[0])
             return
-
-
-def outlook(conninfo: str, publication: str, schema: str, table: str) -> tuple[int, tuple[Holder, ...]]:
-    """For people: how many rows the planner expects (0: not known), and who may be writing to the table."""
-    with connect(conninfo) as connection:
-        holders = writers(connection, schema, table)
-        described = describe(connection, publication, schema, table)
-        try:
-            connection.execute("SET lock_timeout = '1s'")
-            return planned_rows(connection, described) if described else 0, holders
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
-            # Who has it locked is among the holders; that it may not be read is said by the connector, which has to.
-            return 0, holders
 
 
 def planned_rows(connection: Plain, described: Described) -> int:

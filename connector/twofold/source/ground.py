@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from twofold.errors import START_ANEW, MissingGround
 from twofold.source.connection import Plain, connect
 from twofold.source.identity import SlotState, slot_state
-from twofold.source.trouble import lost_slot, missing_publication, slot_holder
+from twofold.source.trouble import AS_UTF8, lost_slot, missing_publication, slot_holder
 
 FLOORS = {15: 19, 16: 15, 17: 11, 18: 6}
 """The first minor version in which two-phase decoding has no known bug."""
+
+NO_ENCODING = "PostgreSQL does not know what the bytes of its text mean, and cannot send them as UTF-8"
 
 _SETTINGS = """
 SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('max_prepared_transactions')::int,
        current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_catalog.pg_replication_slots),
        current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_catalog.pg_stat_replication),
-       current_user::text, (SELECT rolreplication OR rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user)
+       current_setting('server_encoding'), current_user::text, (SELECT rolreplication OR rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user)
 """
 
 
@@ -37,7 +39,11 @@ def require(conninfo: str, *, slot: str, publications: Sequence[str] = (), two_p
     """Raise MissingGround with all that must be mended; else return the advice. Refused: the slot is there, and its stream has a gap that nothing mends."""
     if (state := slot_state(conninfo, slot)) is not None:
         _refuse_a_gap(conninfo, state, publications)
-    findings = examine(conninfo, slot=slot, publications=publications, two_phase=two_phase)
+    return refuse(examine(conninfo, slot=slot, publications=publications, two_phase=two_phase))
+
+
+def refuse(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Raise MissingGround with all that must be mended; else they are advice."""
     if must := [finding for finding in findings if finding.must]:
         raise MissingGround("\n".join(map(str, must)))
     return findings
@@ -69,8 +75,10 @@ def examine(
 def _server(connection: Plain, *, slot_exists: bool, two_phase: bool) -> list[Finding]:
     row = connection.execute(_SETTINGS).fetchone()
     assert row is not None
-    version, wal_level, prepared_max, slots_max, slots, senders_max, senders, user, may_replicate = row
+    version, wal_level, prepared_max, slots_max, slots, senders_max, senders, encoding, user, may_replicate = row
     findings = []
+    if encoding == "SQL_ASCII":
+        findings.append(Finding(f"the database's encoding is SQL_ASCII: {NO_ENCODING}", AS_UTF8))
     if wal_level != "logical":
         findings.append(
             Finding(f"wal_level is {wal_level}", "ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL")

@@ -46,6 +46,22 @@ SELECT DISTINCT ON (l.virtualtransaction, l.pid) l.virtualtransaction AS virtual
 """  # noqa: S608  (put together from constants)
 
 
+_WRITTEN = """
+WITH RECURSIVE held AS (
+    SELECT DISTINCT l.relation AS oid FROM pg_catalog.pg_locks l
+     WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+       AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+       AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+), above AS (
+    SELECT oid FROM held
+    UNION
+    SELECT i.inhparent FROM above JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.oid
+)
+SELECT n.nspname::text, c.relname::text
+  FROM above JOIN pg_catalog.pg_class c ON c.oid = above.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A transaction that may have written to the table."""
@@ -72,6 +88,11 @@ def writers(connection: Plain, schema: str, table: str) -> tuple[Holder, ...]:
     """Now."""
     cursor = connection.cursor(row_factory=class_row(Holder))
     return tuple(cursor.execute(_HOLDERS, {"schema": schema, "table": table}).fetchall())
+
+
+def written_tables(connection: Plain) -> set[tuple[str, str]]:
+    """Schemas and names of the tables that `writers` would name anybody of."""
+    return set(connection.execute(_WRITTEN).fetchall())
 
 
 def needs_slot(connection: Plain) -> bool:

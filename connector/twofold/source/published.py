@@ -66,13 +66,15 @@ SELECT c.oid::bigint, s.nspname::text, c.relname::text, c.relreplident::text,
  ORDER BY 2, 3
 """
 
-# The indexes that can serve as a message key, each with its columns in the index's order.
-_MORE = """,
+_FILTER = """,
        (SELECT pg_catalog.pg_get_expr(r.prqual, r.prrelid) FROM pg_catalog.pg_publication_rel r
          WHERE r.prpubid = p.oid AND r.prrelid = c.oid
            AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n
                             WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace)) AS row_filter,
-       c.relkind = 'p' AS partitioned,
+       c.relkind = 'p' AS partitioned"""
+
+# The indexes that can serve as a message key, each with its columns in the index's order.
+_KEYS = """,
        (SELECT jsonb_object_agg(a.attname, jsonb_build_object(
                    'type', pg_catalog.format_type(base.oid, base.modifier),
                    'schema', coalesce(o.schema, 'pg_catalog'), 'behind', coalesce(o.behind, '>'), 'equal', coalesce(o.equal, '=')))
@@ -155,7 +157,7 @@ def published_tables(conninfo: str, publication: str) -> tuple[Relation, ...]:
 
 def describe(connection: Plain, publication: str, schema: str, table: str) -> Described | None:
     """One table as the publication has it, in the connection's present snapshot; None if it does not."""
-    query = _TABLES.format(more=_MORE, which=" AND s.nspname = %s AND c.relname = %s")
+    query = _TABLES.format(more=_FILTER + _KEYS, which=" AND s.nspname = %s AND c.relname = %s")
     row = connection.execute(query, (publication, schema, table)).fetchone()
     if row is None:
         return None
@@ -163,6 +165,12 @@ def describe(connection: Plain, publication: str, schema: str, table: str) -> De
     unique = tuple(tuple(columns) for columns in keys or ())
     orders = {name: Order(**said) for name, said in (orders or {}).items()}
     return Described(_relation(row[:5]), row_filter, partitioned, orders, unique)
+
+
+def describe_filters(connection: Plain, publication: str) -> tuple[Described, ...]:
+    """All tables as the publication has them, without what their keys are."""
+    rows = connection.execute(_TABLES.format(more=_FILTER, which=""), (publication,)).fetchall()
+    return tuple(Described(_relation(row[:5]), row[5], row[6], {}, ()) for row in rows)
 
 
 def _relation(row: tuple[Any, ...]) -> Relation:

@@ -25,6 +25,8 @@ from twofold.source.trouble import start_error, words_of
 MARK = "made by twofold init"
 LOOK_INTERVAL_S = 0.5
 """How often a waiting creation looks for whom it waits."""
+_READ_WRITE = "SET TRANSACTION READ WRITE"
+"""Where default_transaction_read_only is on, what writes says so."""
 DROP_WAIT_S = 5.0
 """A client that has just gone holds its slot until its walsender notices."""
 
@@ -79,6 +81,7 @@ def create_publication(conninfo: str, name: str, published: Published) -> bool:
             return False
         try:
             with connection.transaction():
+                connection.execute(_READ_WRITE)
                 connection.execute(_publication(name, published))
                 connection.execute(
                     sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(MARK))
@@ -87,7 +90,7 @@ def create_publication(conninfo: str, name: str, published: Published) -> bool:
             remedy = (
                 "a superuser must publish all tables or whole schemas"
                 if published.all_tables or published.schemas
-                else ("the role needs CREATE on the database and must own the tables")
+                else "twofold doctor names the GRANT or the owner"
             )
             raise MissingGround(f"publication {name!r}: {words_of(error)}; remedy: {remedy}") from error
         except psycopg.OperationalError as error:
@@ -224,7 +227,9 @@ def drop(conninfo: str, slot: str, publications: Sequence[str]) -> tuple[str, ..
             removed.append(f"slot {slot}")
         for name in publications:
             if _made_here(connection, name):
-                connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+                with connection.transaction():
+                    connection.execute(_READ_WRITE)
+                    connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
                 removed.append(f"publication {name}")
     return tuple(removed)
 

@@ -55,6 +55,8 @@ def stream_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError
     words = words_of(error)
     if error.sqlstate == "42704" and "publication" in words:
         return missing_publication(words)
+    if error.sqlstate in NOT_UTF8:
+        return not_utf8("what slot " + repr(slot) + " sends next", words)
     if "could not map filen" in words or "unexpected duplicate for tablespace" in words:
         return _undecodable(slot, words)
     if error.sqlstate in {"55000", "57P01", "58P01"} and (lost := _lost(conninfo, slot)) is not None:
@@ -78,6 +80,26 @@ def _undecodable(slot: str, words: str) -> Refused:
         "a table within a savepoint was rolled back before it was decoded",
         at_stake="all changes after it: the server meets the same error at each try",
         repair=START_ANEW,
+    )
+
+
+NOT_UTF8 = ("22021", "22P05")
+"""SQLSTATEs: bytes that are no text in UTF-8, a character that UTF-8 does not have."""
+
+INTO_UTF8 = (
+    "createdb -T template0 -E UTF8 NEW",
+    "pg_dump -E LATIN1 OLD | psql NEW",
+)
+"""LATIN1 stands for the encoding that the text really has."""
+
+AS_UTF8 = "; ".join(INTO_UTF8) + " (with the encoding that the text has, if it is not LATIN1)"
+
+
+def not_utf8(what: str, words: str) -> Refused:
+    return Refused(
+        f"{what} has text that PostgreSQL cannot give as UTF-8: {words}",
+        at_stake="the rows that have it, and with the stream all that comes behind them: the server meets the same bytes at each try",
+        repair=f"move to a database that knows its encoding: {AS_UTF8}; name it in source.dsn and start anew: {START_ANEW}",
     )
 
 

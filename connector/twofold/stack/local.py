@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,10 @@ class LocalStack:
         postgres_settings: Mapping[str, str] | None = None,
         kafka_settings: Mapping[str, str] | None = None,
         kafka_jvm: Sequence[str] = SMALL_JVM,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`say` is told what is waited for."""
+        self._say = say
         ground.require_linux()
         self._temporary = folder is None
         self.folder = temporary_folder() if folder is None else folder.absolute()
@@ -60,7 +64,7 @@ class LocalStack:
         """Returns when all are ready; if one cannot be, none is left."""
         fetch_all(registry=self.registry is not None)
         with ThreadPoolExecutor() as pool:
-            starting = [pool.submit(server.start) for server in self._servers]
+            starting = [pool.submit(self._start, name, server.start) for name, server in self._servers.items()]
             try:
                 wait(starting, return_when=FIRST_EXCEPTION)
                 for future in starting:
@@ -73,10 +77,16 @@ class LocalStack:
                 self.stop()
                 raise
 
+    def _start(self, name: str, start: Callable[[], None]) -> None:
+        self._say(f"{name}: starting")
+        began = time.monotonic()
+        start()
+        self._say(f"{name}: ready after {time.monotonic() - began:.0f} s")
+
     def stop(self) -> None:
         """All side by side, each to its end; then the first error, if there was one."""
         with ThreadPoolExecutor() as pool:
-            stopping = [pool.submit(server.stop) for server in self._servers]
+            stopping = [pool.submit(server.stop) for server in self._servers.values()]
         for future in stopping:
             future.result()
 
@@ -90,9 +100,12 @@ class LocalStack:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
-    def _servers(self) -> list[PostgresServer | KafkaCluster | RegistryServer]:
-        servers: list[PostgresServer | KafkaCluster | RegistryServer] = [self.postgres, self.kafka]
-        return servers if self.registry is None else [*servers, self.registry]
+    def _servers(self) -> dict[str, PostgresServer | KafkaCluster | RegistryServer]:
+        servers: dict[str, PostgresServer | KafkaCluster | RegistryServer] = {
+            "PostgreSQL": self.postgres,
+            "Kafka": self.kafka,
+        }
+        return servers if self.registry is None else {**servers, "registry": self.registry}
 
 
 def fetch_all(*, registry: bool = True) -> None:

@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[3]
 UV = shutil.which("uv") or shutil.which("uv", path=str(ROOT / ".tools" / "bin"))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(UV is None, reason="needs uv to build")
 @pytest.mark.parametrize("compiler", [True, False], ids=["with", "without"])
 def test_the_wheel_builds(compiler: bool, tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from avro_capture import LSN, PARTITIONS, TS_MS, XID, Bench, Capture, Message, append, modules
+from helpers.avro.capture import LSN, PARTITIONS, TS_MS, XID, Bench, Capture, Message, append, modules
 from twofold_avro import wire
 
+pytestmark = pytest.mark.core
+
 BIG = "repeat('0123456789abcdef', 1000)"
+BIG_NUMBER = "repeat('0123456789', 1000)"
 
 
 @pytest.fixture
@@ -41,6 +45,40 @@ def test_an_update_leaves_toast_out_and_says_so(capture: Capture) -> None:
     value = bench.value(message)
     assert (value["op"], value["before"], value["after"]) == ("u", None, row(1, 2))
     assert value["unchanged"] == ["big"]
+
+
+def test_with_placeholders_what_was_not_sent_is_debeziums(database: str, prefix: str) -> None:
+    types = {
+        "t": "text",
+        "b": "bytea",
+        "j": "jsonb",
+        "n": "numeric",
+        "texts": "text[]",
+        "numbers": "int[]",
+        "times": "timestamp[]",
+    }
+    made = Capture(database, prefix)
+    try:
+        made.run(
+            f"CREATE TABLE public.t (id int PRIMARY KEY, v int, {', '.join(f'{n} {t}' for n, t in types.items())})"
+        )
+        for name in types:
+            made.run(f"ALTER TABLE public.t ALTER {name} SET STORAGE EXTERNAL")
+        made.publish("public.t")
+        made.run(
+            f"INSERT INTO public.t SELECT 1, 1, {BIG}, convert_to({BIG}, 'UTF8'), to_jsonb({BIG}), ('1' || {BIG_NUMBER})::numeric,"
+            f" ARRAY[{BIG}], array_agg(n), array_agg('2024-01-01'::timestamp) FROM generate_series(1, 5000) n"
+        )
+        made.changes()
+        made.run("UPDATE public.t SET v = 2")
+        bench = replace(made.bench("t"), placeholders=True)
+        [(_, message)] = bench.stream(made.changes())
+    finally:
+        made.close()
+    word = "__debezium_unavailable_value"
+    placeholders = {"t": word, "b": word.encode(), "j": word, "n": word, "texts": [word], "numbers": [*word.encode()]}
+    assert bench.value(message)["after"] == {"id": 1, "v": 2, **placeholders, "times": None}
+    assert bench.value(message)["unchanged"] == [*types]
 
 
 def test_with_identity_full_the_value_comes_from_the_old_row(capture: Capture) -> None:

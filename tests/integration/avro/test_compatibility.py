@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from schema_readers import Subject
+from helpers.avro.schema_readers import Subject
 from twofold.sink.registry import Registry, RegistrySettings
 from twofold_avro.schemas import canonical, envelope_schema
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
+
+pytestmark = pytest.mark.core
 
 MODES = ("BACKWARD", "FORWARD", "FULL", "NONE")
 

@@ -11,11 +11,13 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, topic_
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from avro_capture import LSN, PARTITIONS, SERVER, TS_US, Capture, Message, append, modules
-from connector_topics import Reader
-from fix_connector import Installation, Maker, wait_until
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.avro.capture import LSN, PARTITIONS, SERVER, TS_US, Capture, Message, append, modules
+from helpers.connector.topics import Reader
 from twofold_avro.names import topic_of
 from twofold_avro.schemas import canonical, envelope_schema, key_schema
+
+pytestmark = pytest.mark.core
 
 
 class _Registry(Protocol):

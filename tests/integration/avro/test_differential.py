@@ -1,7 +1,7 @@
 """Random rows over all types, from a real server: what fastavro reads of our bytes is what psycopg reads of the table.
 
 Every row goes three ways: pgoutput as text, pgoutput in binary (for the columns whose binary form is read) and COPY in binary.
-Both runs of the transcoder and fastavro must give the same bytes (`avro_capture.Bench` checks it on every call).
+Both runs of the transcoder and fastavro must give the same bytes (`Bench` checks it on every call).
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.types import datetime as psycopg_datetime
 
-from avro_capture import Bench, Capture, Message
+from helpers.avro.capture import Bench, Capture, Message
 from twofold_avro.types import encoding_of
+
+pytestmark = pytest.mark.core
 
 
 class Unsayable:

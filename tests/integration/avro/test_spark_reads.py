@@ -16,10 +16,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import ArrayType, DataType, DateType, TimestampNTZType, TimestampType, TimeType
 
-from avro_capture import SERVER, Capture
+from helpers.avro.capture import SERVER, Capture
 from twofold_avro import wire
 from twofold_avro.records import without_logical_types
 from twofold_avro.schemas import envelope_schema
+
+pytestmark = pytest.mark.core
 
 VALUES: dict[str, list[str]] = {
     "bool": ["t", "f"],

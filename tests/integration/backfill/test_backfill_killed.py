@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from backfill_traffic import TABLES, Traffic, compare, fill, traffic
-from fix_backfill import chunks
-from fix_connector import Installation, Maker, wait_until
+from fixtures.backfill import chunks
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.connector.backfill_traffic import TABLES, Traffic, compare, fill, traffic
 from twofold.config import load
 from twofold.runner.report import look
 from twofold.runner.setup import initialise
@@ -50,6 +50,7 @@ def carried_with_kills(here: Installation, kills: int, *, per_second: float, ite
     return told
 
 
+@pytest.mark.core
 def test_loaded_under_traffic_with_kills(here: Installation) -> None:
     carried_with_kills(here, 3, per_second=300, items=4000)
 

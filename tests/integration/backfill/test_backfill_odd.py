@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fix_backfill import ready
-from fix_connector import Maker, wait_until
+from fixtures.backfill import ready
+from fixtures.connector import Maker, wait_until
 from twofold.config import load
 from twofold.runner.setup import initialise
+
+pytestmark = pytest.mark.core
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 ROWS = "FROM generate_series(1, 20) n"

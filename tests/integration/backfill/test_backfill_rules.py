@@ -10,14 +10,14 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from backfill_traffic import fold, newest_by_offset
-from fix_backfill import Between, chunks, ready, until_chunks
-from fix_connector import Installation, Maker, wait_until
-from fix_stack import fresh_database, fresh_prefix
+from fixtures.backfill import Between, chunks, ready, until_chunks
+from fixtures.connector import Installation, Maker, wait_until
+from fixtures.stack import fresh_database, fresh_prefix
+from helpers.connector.backfill_traffic import fold, newest_by_offset
 from twofold.backfill.loader import BARRIER_LOOK_S, Loader
 from twofold.backfill.plan import Drop, Memory, Snapshot
 from twofold.config import load
-from twofold.runner.report import backfills, look
+from twofold.runner.report import Backfill, backfills, look, read_progress
 from twofold.runner.setup import initialise
 from twofold.runner.table import Table
 from twofold.stack import PostgresServer
@@ -29,6 +29,11 @@ TABLES = (
     "INSERT INTO item SELECT n * 10, 0, repeat('old ', 1000) FROM generate_series(1, 200) n",
 )
 ROWS = "SELECT id, version, big FROM item"
+
+
+def waiting_loads(here: Installation) -> tuple[Backfill, ...]:
+    config = load(here.file)
+    return backfills(config, read_progress(config))
 
 
 @pytest.fixture
@@ -93,6 +98,7 @@ def committed_and_not_visible(here: Installation, *statements: str) -> Iterator[
             waiting.join()
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("judge", [as_it_is, no_drop, not_again])
 def test_what_a_snapshot_does_not_see_is_newer(
     judge: Callable[..., Drop],
@@ -130,6 +136,7 @@ def never_in_backfill(table: Table) -> None:
     assert table.committed
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("parked", [True, False])
 def test_a_prepared_transaction_comes_behind_the_chunks(
     parked: bool,
@@ -173,7 +180,7 @@ def test_a_table_that_joins_with_a_transaction_in_doubt(
         report.execute("SELECT FROM late")
         here.sql(f"ALTER PUBLICATION {here.prefix} ADD TABLE late")
         if barrier:
-            (waiting,) = wait_until(lambda: backfills(load(here.file)), what="it is noticed")
+            (waiting,) = wait_until(lambda: waiting_loads(here), what="it is noticed")
             assert ["'on late'" in holder for holder in waiting.waits_for] == [True]
         else:
             wait_until(lambda: here.table("late") in here.reader.topics(here.prefix) and chunks(here))
@@ -208,7 +215,7 @@ def test_a_transaction_that_is_prepared_while_it_is_waited_for(
         writer.execute("PREPARE TRANSACTION 'late'")
         before = len(looks)
         wait_until(lambda: len(looks) > before + 1 or looks[-1], what="a look that began behind the PREPARE")
-        (waiting,) = backfills(load(here.file))
+        (waiting,) = (each for each in waiting_loads(here) if each.table == "public.late")
         assert ["'late'" in holder for holder in waiting.waits_for] == [True]
         writer.execute("COMMIT PREPARED 'late'")
         ready(here)
@@ -217,6 +224,7 @@ def test_a_transaction_that_is_prepared_while_it_is_waited_for(
     assert {s.key["id"] for s in here.read("late")} == {1, 2}
 
 
+@pytest.mark.core
 def test_keys_that_change_across_the_cursor(make: Callable[..., Installation], between: Between) -> None:
     """From ahead of it to behind, so that its TOASTed value would be read by nobody; from behind to ahead; and rows that come and go on both sides."""
     here = make()

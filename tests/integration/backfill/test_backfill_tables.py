@@ -15,9 +15,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from psycopg.conninfo import make_conninfo
 
-from fix_backfill import ready, until_chunks
-from fix_connector import Installation, Maker, wait_until
-from fix_stack import Kafka, Postgres
+from fixtures.backfill import ready, until_chunks
+from fixtures.connector import Installation, Maker, wait_until
+from fixtures.stack import Kafka, Postgres
 from twofold.config import load
 from twofold.errors import MissingGround
 from twofold.runner.report import look
@@ -83,6 +83,7 @@ def test_filters_lists_generated_columns_and_leaves(as_reader: Callable[..., Ins
     assert not here.reader.read([here.table("whole")])
 
 
+@pytest.mark.core
 def test_a_partitioned_table_by_its_root(as_reader: Callable[..., Installation]) -> None:
     here = as_reader(
         "CREATE TABLE whole (id int, region text, v int, PRIMARY KEY (id, region)) PARTITION BY LIST (region)",

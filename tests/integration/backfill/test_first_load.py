@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from connector_ledger import SCHEMA
-from connector_topics import Seen
-from fix_backfill import ready
-from fix_connector import Installation, Maker
+from fixtures.backfill import ready
+from fixtures.connector import Installation, Maker
+from helpers.connector.ledger import SCHEMA
+from helpers.connector.topics import Seen
 from twofold.config import load
 from twofold.runner.report import look
 from twofold.runner.setup import initialise
+
+pytestmark = pytest.mark.core
 
 
 def folded(rows: list[Seen]) -> dict[Any, Any]:

@@ -7,9 +7,9 @@ from contextlib import closing, suppress
 
 import psycopg
 
-from connector_ledger import SCHEMA
-from fix_backfill import ready
-from fix_connector import Maker
+from fixtures.backfill import ready
+from fixtures.connector import Maker
+from helpers.connector.ledger import SCHEMA
 from twofold.config import load
 from twofold.runner.setup import initialise
 from twofold.source.copying import Copier

@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 from chaos.checks import check
+from chaos.draft import Draft
 from chaos.ground import Servers
 from chaos.plan import KINDS
 from chaos.planted import (
     PLANTS,
-    Draft,
     a_doubled_row,
+    a_lost_one_of_a_late_abort,
     a_lost_row,
     a_lost_transaction,
     a_rolled_back_transaction,
+    a_split_one_of_a_late_commit,
     a_torn_transaction,
     a_wrong_order_of_transactions,
     money_out_of_nothing,
@@ -34,9 +36,11 @@ KINDS_HERE = frozenset(
 
 PLANTED = (
     a_doubled_row,
+    a_lost_one_of_a_late_abort,
     a_lost_row,
     a_lost_transaction,
     a_rolled_back_transaction,
+    a_split_one_of_a_late_commit,
     a_torn_transaction,
     a_wrong_order_of_transactions,
     money_out_of_nothing,
@@ -56,6 +60,7 @@ def test_nothing_is_lost_doubled_torn_or_out_of_order_under_faults(
         servers = Servers(open_folder, ending)
         result = Trial(SEED, ROUND_S, KINDS_HERE, servers, open_folder / "round", None, print).run()
     assert result.violations == 0
+    assert result.ends_inside == 0, "no late end was taken for that of a later transaction"
     assert sum(result.faults.values()) >= 8
     assert len({kind.partition("-")[0] for kind in result.faults}) >= 4, result.faults
     assert result.commits > 30

@@ -14,12 +14,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from connector_ledger import Entry, Topics, compare, entries
-from connector_topics import Seen
-from connector_workload import Workload
-from fix_connector import Maker
+from fixtures.connector import Maker
+from helpers.connector.ledger import Entry, Topics, compare, entries
+from helpers.connector.topics import Seen
+from helpers.connector.workload import Workload
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_while_several_sessions_write(kills: int, connector: Maker) -> None:
     here = connector()
@@ -181,6 +182,7 @@ def torn(topics: Topics) -> Topics:
     return replace(topics, commits=commits)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -200,6 +202,7 @@ def test_the_comparison_sees_it(spoil: Callable[[Topics], Topics], history: tupl
         compare(spoil(topics), ledger)
 
 
+@pytest.mark.core
 def test_the_comparison_sees_what_is_not_in_doubt(history: tuple[Topics, list[Entry]]) -> None:
     """What the source committed and the topics have not, from the ledger's side."""
     topics, ledger = history

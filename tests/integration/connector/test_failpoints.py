@@ -12,9 +12,9 @@ from contextlib import suppress
 
 import pytest
 
-from connector_workload import Workload
-from fix_connector import Installation, Maker, Running
-from fix_crashes import Died
+from fixtures.connector import Installation, Maker, Running
+from fixtures.crashes import Died
+from helpers.connector.workload import Workload
 from twofold import failpoints
 
 pytestmark = pytest.mark.timeout(900)
@@ -58,6 +58,7 @@ AT_OTHER_HITS = ["after_begin", "before_commit:5", "after_commit", "after_commit
 """The same places for other transactions."""
 
 
+@pytest.mark.core
 def test_every_place_is_tried() -> None:
     assert {place.partition(":")[0] for place in FOLLOWS} == failpoints.NAMES
 
@@ -92,7 +93,9 @@ def compare(here: Installation, work: Workload) -> None:
     here.check()
 
 
-@pytest.mark.parametrize("kind", CHAINS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.core] * (kind in {"committing", "prepared"})) for kind in CHAINS]
+)
 def test_killed_again_and_again(kind: str, here: Installation, work: Workload, died: Died) -> None:
     try:
         for place in CHAINS[kind]:

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from connector_topics import UNCOMMITTED, gid_of
-from fix_connector import Installation, Maker
+from fixtures.connector import Installation, Maker
+from helpers.connector.topics import UNCOMMITTED, gid_of
 
 
 def ledger(here: Installation) -> list[tuple[str, str, str]]:
@@ -23,7 +23,7 @@ def told(here: Installation, *arguments: str) -> str:
     return said.stdout
 
 
-@pytest.mark.parametrize("outcome", ["commit", "rollback"])
+@pytest.mark.parametrize("outcome", [pytest.param("commit", marks=pytest.mark.core), "rollback"])
 def test_two_branches_share_one_global_id(connector: Maker, outcome: str) -> None:
     places = {"ledger": connector(), "stock": connector()}
     for here in places.values():
@@ -52,6 +52,46 @@ def test_two_branches_share_one_global_id(connector: Maker, outcome: str) -> Non
         assert [(each["global_id"], each["branch"]) for each in outcomes] == expected
         sources = [s.value["source"] for s in topics.rows if gid_of(s) is not None]
         assert [(source["global_id"], source["branch"]) for source in sources] == expected
+
+
+@pytest.mark.parametrize(("opened", "outcome"), [(True, "commit"), (True, "rollback"), (False, "commit")])
+def test_a_branch_whose_sibling_has_an_outcome_is_offered_that_one_alone(
+    connector: Maker, outcome: str, *, opened: bool
+) -> None:
+    """Opened before, the sibling is in its connector's ledger; else in a commit record alone."""
+    places = {name: connector(prepared={"open_within": 0 if opened else 600.0}) for name in ("ledger", "stock")}
+    order = f"order of {places['ledger'].prefix}"
+    branches: dict[str, psycopg.Connection[Any]] = {}
+    for name, here in places.items():
+        here.start()
+        branches[name] = psycopg.connect(here.conninfo)
+        here.at_end(branches[name].close)
+        branches[name].tpc_begin(branches[name].xid(4660, order, name))
+        branches[name].execute("INSERT INTO account VALUES (1, 1, 'x')")
+    for branch in branches.values():
+        branch.tpc_prepare()
+    if opened:
+        for here in places.values():
+            here.tail("account", isolation=UNCOMMITTED).wait_for(lambda s: gid_of(s) is not None)
+    stock = places["stock"]
+    gid = stock.ask("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+    both = [f"COMMIT PREPARED '{gid}';", f"ROLLBACK PREPARED '{gid}';"]
+    listed = told(stock, "prepared", "list")
+    assert listed.startswith(f"4660:{order} branch stock")
+    assert [statement in listed for statement in both] == [True, True]
+
+    branches["ledger"].tpc_commit() if outcome == "commit" else branches["ledger"].tpc_rollback()
+    places["ledger"].caught_up()
+    listed = told(stock, "prepared", "list")
+    said = "committed" if outcome == "commit" else "rolled back"
+    assert [statement in listed for statement in both] == [outcome == "commit", outcome == "rollback"]
+    assert f"sibling 4660:{order} branch ledger of {places['ledger'].prefix} is {said}" in listed
+    assert "this alone keeps the global transaction whole" in listed
+    (as_json,) = json.loads(told(stock, "prepared", "list", "--json"))
+    assert as_json["statements"] == [both[0 if outcome == "commit" else 1]]
+    branches["stock"].tpc_commit() if outcome == "commit" else branches["stock"].tpc_rollback()
+    for here in places.values():
+        here.check()
 
 
 def test_in_doubt_too_long(connector: Maker) -> None:

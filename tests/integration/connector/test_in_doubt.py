@@ -10,8 +10,8 @@ from statistics import quantiles
 import psycopg
 import pytest
 
-from connector_topics import Tail, gid_of
-from fix_connector import Installation, Maker
+from fixtures.connector import Installation, Maker
+from helpers.connector.topics import Tail, gid_of
 from twofold.stack import PostgresServer
 
 SLACK_S = 8

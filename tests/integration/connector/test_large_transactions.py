@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from connector_ledger import SCHEMA
-from fix_connector import Installation, Maker, wait_until
-from streaming_source import force
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.connector.ledger import SCHEMA
+from helpers.source.streaming import force
 from twofold.config import load
 from twofold.runner.setup import initialise
 from twofold.stack import KafkaCluster

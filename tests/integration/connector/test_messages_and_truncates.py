@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from connector_topics import Seen, Tail
-from fix_connector import Installation, Maker
+from fixtures.connector import Installation, Maker
+from helpers.connector.topics import Seen, Tail
+
+pytestmark = pytest.mark.core
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from connector_topics import UNCOMMITTED, Seen, gid_of
-from connector_workload import Workload
-from fix_connector import Installation, Maker, wait_until
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.connector.topics import UNCOMMITTED, Seen, gid_of
+from helpers.connector.workload import Workload
 
 
 def insert(key: int, note: str = "") -> str:
@@ -39,6 +39,7 @@ def is_row(key: int) -> Callable[[Seen], bool]:
     return lambda s: s.value["after"]["id"] == key
 
 
+@pytest.mark.core
 def test_rows_are_in_kafka_at_prepare_and_visible_at_commit_prepared(connector: Maker) -> None:
     here = connector()
     here.start()
@@ -70,6 +71,7 @@ def test_one_that_took_long_to_open_is_parked_before_kafka_gives_it_up(connector
     assert ids(list(here.check().rows)) == [0, 1]
 
 
+@pytest.mark.core
 def test_one_that_is_held_too_long_is_parked_and_others_go_on(connector: Maker) -> None:
     """Its Kafka transaction is given up, so that readers go on; the rows wait here, over two kills."""
     here = connector(prepared={"hold": 1.0})
@@ -97,6 +99,7 @@ def test_one_that_is_held_too_long_is_parked_and_others_go_on(connector: Maker) 
     wait_until(lambda: in_ledger(here, "doubt") == "committed")
 
 
+@pytest.mark.core
 def test_parked_ones_end_in_the_ledger_as_they_ended(connector: Maker) -> None:
     here = connector(prepared={"rules": [{"gid": "slow-*", "action": "park"}]})
     with here.carrying():
@@ -117,6 +120,7 @@ def test_parked_ones_end_in_the_ledger_as_they_ended(connector: Maker) -> None:
     assert "; 0 in doubt" in here.runs[0].said()
 
 
+@pytest.mark.core
 def test_more_in_doubt_than_the_pool(connector: Maker) -> None:
     here = connector(prepared={"pool": 2, "hold": 1.0})
     with here.carrying():
@@ -130,6 +134,7 @@ def test_more_in_doubt_than_the_pool(connector: Maker) -> None:
     assert {gid_of(s) for s in topics.rows} - {None} == {f"g{n}" for n in range(0, 20, 3)}
 
 
+@pytest.mark.core
 def test_a_keyless_tables_rows_wait_for_the_outcome(connector: Maker) -> None:
     here = connector()
     with here.carrying():
@@ -177,6 +182,7 @@ def versions(here: Installation, table: str) -> list[int]:
     return found
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("outcome", ["COMMIT", "ROLLBACK"])
 def test_a_table_that_is_changed_in_a_prepared_transaction(outcome: str, connector: Maker) -> None:
     """A ROLLBACK PREPARED cannot take a registered schema back: so it is registered at COMMIT PREPARED."""
@@ -240,6 +246,7 @@ def test_rows_of_a_changed_table_are_parked_over_a_restart(connector: Maker) -> 
     here.check()
 
 
+@pytest.mark.core
 def test_without_two_phase_they_come_at_their_commit(connector: Maker) -> None:
     here = connector(source={"two_phase": False})
     run = here.start()

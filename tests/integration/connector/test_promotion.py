@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from connector_topics import gid_of
-from connector_workload import Workload
-from fix_connector import Installation, Maker, wait_until
-from standby import SLOT, ask, promote, standby_of
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.connector.topics import gid_of
+from helpers.connector.workload import Workload
+from helpers.source.standby import SLOT, ask, promote, standby_of
 from twofold.errors import Refused
 from twofold.stack import PostgresServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 class Pair:
@@ -65,7 +65,7 @@ def make_pair(connector: Maker, own_postgres: Callable[..., PostgresServer], ope
 MakePair = Callable[..., Pair]
 
 
-@pytest.mark.parametrize("version", ["17", "18"])
+@pytest.mark.parametrize("version", ["17", pytest.param("18", marks=pytest.mark.core)])
 def test_goes_on_with_prepared_transactions_open_across_the_promotion(version: str, make_pair: MakePair) -> None:
     """The primary sends the connector nothing that the standby lacks (synchronized_standby_slots)."""
     pair = make_pair(version, synchronized_standby_slots=SLOT)
@@ -102,6 +102,7 @@ def test_goes_on_with_prepared_transactions_open_across_the_promotion(version: s
     here.check()
 
 
+@pytest.mark.core
 def test_refuses_a_promoted_standby_that_lacks_published_transactions(make_pair: MakePair) -> None:
     pair = make_pair("18")
     here = pair.here

@@ -20,10 +20,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from connector_ledger import SCHEMA
-from fix_backfill import ask_to_load
-from fix_connector import Installation, Maker, wait_until
-from schema_readers import Subject
+from fixtures.backfill import ask_to_load
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.avro.schema_readers import Subject
+from helpers.connector.ledger import SCHEMA
 from twofold.config import load
 from twofold.errors import MissingGround, Refused, TwofoldError, UsageError
 from twofold.positions import Lsn, format_lsn
@@ -58,7 +58,8 @@ def shared(module_connector: Maker) -> Installation:
 def refuses(here: Installation, *words: str, kind: type[TwofoldError] = Refused) -> None:
     """`run` ends with this error, and it has these words."""
     error = here.refusal()
-    assert type(error) is kind
+    assert isinstance(error, kind)
+    assert error.exit_status == kind.exit_status
     for word in words:
         assert word in str(error)
 
@@ -86,6 +87,7 @@ def make_slot(conninfo: str, name: str) -> None:
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", (name,))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     "topic", ["progress", "commits", *(pytest.param(t, marks=pytest.mark.slow) for t in ("prepared", "messages"))]
 )
@@ -94,6 +96,7 @@ def test_a_topic_of_the_bookkeeping_is_gone(stopped: Installation, admin: AdminC
     refuses(stopped, f"the topic {stopped.prefix}.{topic} was in use and is gone")
 
 
+@pytest.mark.core
 def test_the_progress_is_gone_and_its_topic_is_not(stopped: Installation, admin: AdminClient) -> None:
     topic = f"{stopped.prefix}.progress"
     delete_topic(admin, stopped, topic)
@@ -103,6 +106,7 @@ def test_the_progress_is_gone_and_its_topic_is_not(stopped: Installation, admin:
     init_refuses(stopped, "knows nothing of it")
 
 
+@pytest.mark.core
 def test_the_slot_is_gone(stopped: Installation) -> None:
     stopped.ask(f"SELECT pg_drop_replication_slot('{stopped.prefix}')")
     refuses(stopped, "twofold init", kind=MissingGround)
@@ -112,6 +116,7 @@ def test_the_slot_is_gone(stopped: Installation) -> None:
     assert "repair:   `twofold reset`, then `twofold init` with another kafka.prefix" in again.stderr
 
 
+@pytest.mark.core
 def test_the_slot_was_made_anew(stopped: Installation) -> None:
     stopped.ask(f"SELECT pg_drop_replication_slot('{stopped.prefix}')")
     stopped.sql(INSERT.format(2))
@@ -120,6 +125,7 @@ def test_the_slot_was_made_anew(stopped: Installation) -> None:
     assert {s.value["after"]["id"] for s in stopped.read("account")} == {0, 1}
 
 
+@pytest.mark.core
 def test_another_program_moved_the_slot(stopped: Installation) -> None:
     stopped.sql(INSERT.format(2))
     stopped.ask(f"SELECT pg_replication_slot_advance('{stopped.prefix}', pg_current_wal_lsn())")
@@ -151,6 +157,7 @@ def test_the_slot_belongs_to_another_database(shared: Installation, connector: M
     init_refuses(other, "another database", kind=UsageError)
 
 
+@pytest.mark.core
 def test_a_tables_topic_is_gone(stopped: Installation, admin: AdminClient) -> None:
     delete_topic(admin, stopped, stopped.table("account"))
     refuses(stopped, "public.account was in use and is gone", "twofold backfill start public.account")
@@ -162,6 +169,7 @@ def test_a_tables_topic_has_other_partitions(stopped: Installation, admin: Admin
     refuses(stopped, f"the topic {topic} has 5 partitions, and must have 3", "twofold backfill start public.account")
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("topic", "policy"),
     [
@@ -186,6 +194,7 @@ def test_a_topic_is_cleaned_in_another_way(shared: Installation, admin: AdminCli
         clean("compact" if topic == "progress" else "delete")
 
 
+@pytest.mark.core
 def test_commit_records_and_progress_contradict_each_other(stopped: Installation) -> None:
     topic = f"{stopped.prefix}.commits"
     last = stopped.reader.read([topic])[-1].value
@@ -199,6 +208,7 @@ def test_commit_records_and_progress_contradict_each_other(stopped: Installation
     refuses(stopped, f"ends with number {last['sequence'] + 1}", "restore both topics")
 
 
+@pytest.mark.core
 def test_a_tables_key_was_changed(connector: Maker) -> None:
     here = connector()
     run = here.start()
@@ -283,6 +293,7 @@ def test_rows_of_a_prepared_transaction_that_will_not_come_again(connector: Make
         wait_until(lambda: here.records("prepared")[-1]["state"] == "committed")
 
 
+@pytest.mark.core
 def test_the_publication_is_gone(stopped: Installation) -> None:
     stopped.sql(f"DROP PUBLICATION {stopped.prefix}", INSERT.format(2))
     refuses(stopped, "a publication of this slot is gone", "twofold reset")

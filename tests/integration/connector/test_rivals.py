@@ -11,11 +11,12 @@ from functools import partial
 import psycopg
 import pytest
 
-from connector_topics import UNCOMMITTED, gid_of
-from connector_workload import Workload
-from fix_connector import Installation, Maker, Running, wait_until
+from fixtures.connector import Installation, Maker, Running, wait_until
+from helpers.connector.topics import UNCOMMITTED, gid_of
+from helpers.connector.workload import Workload
 
 
+@pytest.mark.core
 def test_the_second_stands_by_and_takes_over(connector: Maker) -> None:
     here = connector()
     work = Workload(here, seed=1)
@@ -182,6 +183,7 @@ def test_the_connection_is_cut_in_the_middle_of_fencing(times: int, connector: M
     here.check()
 
 
+@pytest.mark.core
 def test_a_prepared_transaction_is_carried_through_a_takeover(connector: Maker) -> None:
     here = connector()
     first = here.start()

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from functools import partial
 
 import psycopg
+import pytest
 
-from connector_ledger import SCHEMA
-from connector_workload import Workload
-from fix_connector import START_S, Installation, Maker, wait_until
+from fixtures.connector import START_S, Installation, Maker, wait_until
+from helpers.connector.ledger import SCHEMA
+from helpers.connector.workload import Workload
 from twofold.stack import KafkaCluster
 
 
@@ -19,6 +20,7 @@ def has_confirmed(here: Installation, position: int) -> bool:
     return bool(here.slot("confirmed_flush_lsn - '0/0'") >= position)
 
 
+@pytest.mark.core
 def test_init_may_be_run_again_and_says_what_is_there(connector: Maker) -> None:
     here = connector(init=False)
     here.sql(SCHEMA)
@@ -53,6 +55,7 @@ def test_init_that_was_interrupted_is_taken_up(connector: Maker) -> None:
     here.check()
 
 
+@pytest.mark.core
 def test_a_stop_commits_what_is_gathered_and_leaves_the_rest(connector: Maker) -> None:
     here = connector()
     work = Workload(here, seed=10)
@@ -92,6 +95,7 @@ def test_a_stop_in_the_middle_of_recovery_ends_it_soon(
     here.check()
 
 
+@pytest.mark.core
 def test_nothing_to_do_holds_no_wal(connector: Maker) -> None:
     """Only an unpublished table is written: the position follows, without a commit record."""
     here = connector()
@@ -106,6 +110,7 @@ def test_nothing_to_do_holds_no_wal(connector: Maker) -> None:
     here.check()
 
 
+@pytest.mark.core
 def test_a_prepared_transaction_in_doubt_holds_its_wal_and_no_more(connector: Maker) -> None:
     here = connector()
     here.start()

@@ -9,10 +9,10 @@ from functools import partial
 import psycopg
 import pytest
 
-from connector_topics import COMMITTED, UNCOMMITTED
-from connector_workload import Workload
-from fix_connector import Installation, Maker, Running, wait_until
-from fix_crashes import Died
+from fixtures.connector import Installation, Maker, Running, wait_until
+from fixtures.crashes import Died
+from helpers.connector.topics import COMMITTED, UNCOMMITTED
+from helpers.connector.workload import Workload
 from twofold.stack import KafkaCluster, PostgresServer, RegistryServer
 
 IN_RECOVERY = ("fence_main", "fence_prepared:2", "after_takeover", "after_progress_read")
@@ -132,6 +132,7 @@ def test_postgresql_forgets_confirmed_positions(
     run.stop()
 
 
+@pytest.mark.core
 def test_postgresql_is_killed_under_a_running_connector(
     connector: Maker, own_postgres: Callable[..., PostgresServer], died: Died
 ) -> None:

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from connector_topics import gid_of
-from fix_connector import Maker, wait_until
+from fixtures.connector import Maker, wait_until
+from helpers.connector.topics import gid_of
 from twofold.stack import PostgresServer
 
 FAST = signal.SIGINT
 """What `pg_ctl stop -m fast` sends."""
 
 
-@pytest.mark.parametrize("hold", [30.0, 0.5], ids=["open", "parked"])
+@pytest.mark.parametrize(
+    "hold", [pytest.param(30.0, id="open", marks=pytest.mark.core), pytest.param(0.5, id="parked")]
+)
 @pytest.mark.parametrize("version", ["15", "18"])
 def test_a_transaction_in_doubt_does_not_keep_postgresql_from_shutting_down(
     version: str, hold: float, connector: Maker, own_postgres: Callable[..., PostgresServer]

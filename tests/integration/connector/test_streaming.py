@@ -13,10 +13,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from connector_topics import UNCOMMITTED, gid_of
-from fix_connector import Installation, Maker, wait_until
-from fix_stack import fresh_database, fresh_prefix
-from streaming_source import SideBySide, force, streamed
+from fixtures.connector import Installation, Maker, wait_until
+from fixtures.stack import fresh_database, fresh_prefix
+from helpers.connector.topics import UNCOMMITTED, gid_of
+from helpers.source.streaming import SideBySide, force, streamed
 from twofold.stack import PostgresServer
 
 LINE = "(SELECT string_agg(md5(n::text || i::text), '') FROM generate_series(1, 300) n)"
@@ -77,7 +77,7 @@ def the_example(here: Installation) -> None:
         session.execute("ROLLBACK PREPARED 'test_prepared2'")
 
 
-@pytest.mark.parametrize("version", ["15", "17"])
+@pytest.mark.parametrize("version", ["15", pytest.param("17", marks=pytest.mark.core)])
 def test_many_side_by_side_half_taken_back(
     version: str, connector: Maker, server_of: Callable[[str], PostgresServer]
 ) -> None:
@@ -95,6 +95,7 @@ def test_many_side_by_side_half_taken_back(
         wait_until(lambda: streamed(here) > 50, 10, "they were streamed")
 
 
+@pytest.mark.core
 def test_killed_while_transactions_are_in_progress(connector: Maker) -> None:
     here = connector(spool={"memory": 20_000})
     force(here)
@@ -148,6 +149,7 @@ def test_a_rolled_back_savepoints_messages_are_not_published(connector: Maker) -
     assert "read again without streaming" in run.said()
 
 
+@pytest.mark.core
 def test_a_definition_that_only_a_rolled_back_savepoint_had_is_never_registered(connector: Maker) -> None:
     here = connector()
     force(here)

@@ -17,9 +17,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from connector_topics import UNCOMMITTED, gid_of
-from fix_connector import Installation, Maker, wait_until
-from fix_stack import VERSION, fresh_database, fresh_prefix
+from fixtures.connector import Installation, Maker, wait_until
+from fixtures.stack import VERSION, fresh_database, fresh_prefix
+from helpers.connector.topics import UNCOMMITTED, gid_of
 from twofold.stack import KafkaCluster, PostgresServer
 
 
@@ -96,6 +96,7 @@ def insert(key: int) -> str:
     return f"INSERT INTO account VALUES ({key}, 1, 'x')"
 
 
+@pytest.mark.core
 def test_prepare_returns_when_the_rows_can_be_read(sync: Synchronous) -> None:
     here = sync.here
     here.configure({"prepared": {"pool": 10}})  # none of them has to wait for another's outcome
@@ -169,6 +170,7 @@ def test_without_the_broker_prepare_does_not_return_and_a_rollback_leaves_nothin
     assert {s.value["after"]["id"] for s in topics.rows} == {0, 1}
 
 
+@pytest.mark.core
 def test_the_connector_is_killed_before_it_has_acknowledged(sync: Synchronous) -> None:
     here = sync.here
     dying = here.start("after_open")

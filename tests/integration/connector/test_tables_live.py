@@ -6,14 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
-from connector_ledger import SCHEMA
-from connector_topics import UNCOMMITTED, gid_of
-from fix_backfill import ready
-from fix_connector import Installation, Maker, wait_until
+from fixtures.backfill import ready
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.connector.ledger import SCHEMA
+from helpers.connector.topics import UNCOMMITTED, gid_of
 from twofold.config import load
 from twofold.runner.setup import initialise
+
+pytestmark = pytest.mark.core
 
 
 def ledger_has(here: Installation, gid: str, state: str) -> bool:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 
-from fix_connector import Installation, Maker, wait_until
+import pytest
+
+from fixtures.connector import Installation, Maker, wait_until
 from twofold.source.ground import known_bugs
+
+pytestmark = pytest.mark.core
 
 
 def status(here: Installation) -> str:

@@ -22,6 +22,8 @@ from twofold.ops.health import Health
 from twofold.ops.server import Answers, StatusServer
 from twofold_spark import arguments as spark_commands
 
+pytestmark = pytest.mark.core
+
 ROOT = Path(__file__).parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from evolving import Evolving
-from fix_connector import Installation, Maker
+from fixtures.connector import Installation, Maker
+from helpers.connector.evolving import Evolving
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,10 @@ import psycopg
 import pytest
 from fastavro.read import SchemaResolutionError
 
-from evolving import Evolving, is_row
-from fix_connector import Installation, wait_until
+from fixtures.connector import Installation, wait_until
+from helpers.connector.evolving import Evolving, is_row
+
+pytestmark = pytest.mark.core
 
 ROW = {"id": 2, "v": 20, "big": 200, "small": 2.5, "note": "two", "price": Decimal("2.25")}
 VALUES = "2, 20, 200, 2.5, 'two', 2.25"

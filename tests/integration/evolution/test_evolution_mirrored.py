@@ -11,10 +11,11 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from evolving import Evolving
-from fix_connector import Installation, Maker
-from fix_spark import Lake
-from spark_writer import Writer
+from fixtures.backfill import ready
+from fixtures.connector import Installation, Maker
+from fixtures.spark import Lake
+from helpers.connector.evolving import Evolving
+from helpers.spark.writer import Writer
 from twofold_spark import session
 from twofold_spark.errors import JobError
 
@@ -126,3 +127,24 @@ def test_the_mirror_follows(here: Installation, lake: Lake, late: bool) -> None:
     with pytest.raises(JobError, match=r"e\.misfit\.v is int in the table and string in the topic"):
         lake.mirror()
     assert mirrored(lake, "misfit") == (COLUMNS, {1: ONE})
+
+
+FILLED = "CREATE TABLE e.stage AS SELECT n AS id, n * 10 AS v FROM generate_series(1, 3) n"
+NIGHTS = (
+    (FILLED,),
+    ("ALTER TABLE e.stage ADD PRIMARY KEY (id)", "UPDATE e.stage SET v = 11 WHERE id = 1"),
+    ("DROP TABLE e.stage", FILLED),
+    ("ALTER TABLE e.stage ADD PRIMARY KEY (id)", "DELETE FROM e.stage WHERE id = 2"),
+)
+
+
+def test_the_mirror_of_a_staging_table(here: Installation, lake: Lake) -> None:
+    """Without a key, with one, made again without one, and with one: the mirror's table is the source's each time."""
+    with here.carrying():
+        for statements in NIGHTS:
+            here.sql(*statements)
+            here.caught_up()
+            ready(here)
+            lake.mirror()
+            rows = {str(i): row["v"] for i, row in mirrored(lake, "stage")[1].items()}
+            assert rows == here.ask("SELECT jsonb_object_agg(id, v) FROM e.stage")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from connector_topics import Reader, Seen
-from fix_connector import Maker
-from gates import Door
+from fixtures.connector import Maker
+from helpers.connector.topics import Reader, Seen
+from helpers.security.gates import Door
 from twofold.errors import Unreachable
 from twofold.sink.registry import Registry, RegistrySettings
 
@@ -41,6 +41,7 @@ def has(key: int) -> Callable[[Seen], bool]:
     return lambda s: bool(s.value and s.value["after"]["id"] == key)
 
 
+@pytest.mark.core
 def test_publishing_resumes_where_it_stopped(connector: Maker, door: Door, registry: Any) -> None:
     here = connector(registry_server=door, registry={"timeout": 1.0})
     here.reader = Reader(here.reader.bootstrap, registry.url)  # the test's own eyes stay open

@@ -22,8 +22,8 @@ import yaml  # type: ignore[import-untyped]
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from fix_connector import Installation, Maker, Running, wait_until
-from fix_prometheus import Prometheus, program
+from fixtures.connector import Installation, Maker, Running, wait_until
+from fixtures.prometheus import Prometheus, program
 from twofold.stack import PostgresServer
 from twofold.stack.process import choose_port
 

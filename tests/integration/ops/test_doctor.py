@@ -26,11 +26,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from psycopg.conninfo import make_conninfo
 
-from fix_connector import Installation, Maker, wait_until
-from fix_stack import VERSION
+from fixtures.connector import Installation, Maker, wait_until
+from fixtures.stack import VERSION
 from twofold.config import load
 from twofold.ops.doctor import Finding, Weight, examine
 from twofold.stack import PostgresServer, temporary_folder
+
+pytestmark = pytest.mark.core
 
 
 @dataclass

@@ -14,8 +14,8 @@ from urllib.request import urlopen
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from fix_connector import Running, wait_until
-from fix_secured import SECRETS, Secured, blocks
+from fixtures.connector import Running, wait_until
+from fixtures.secured import SECRETS, Secured, blocks
 from twofold.stack import java
 
 TABLES = """
@@ -86,14 +86,20 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
         page = wait_until(lambda: re.search(r"http://127\.0\.0\.1:\d+/", run.said()))[0]
 
         def status() -> dict[str, object]:
-            return dict(json.load(urlopen(f"{page}api/status")))
+            with urlopen(f"{page}api/status") as answer:
+                return dict(json.load(answer))
 
         for table in ("accounts", "transfers"):
             run.wait_for(f"backfill of public.{table}: ready, 500 rows")
         secured.sql(
             "BEGIN; INSERT INTO transfers (source, amount) VALUES (1, 7); PREPARE TRANSACTION 'one'; COMMIT PREPARED 'one'"
         )
-        wait_until(lambda: b"twofold_rows_total 1.0" in urlopen(f"{page}metrics").read(), 60)
+
+        def metrics() -> bytes:
+            with urlopen(f"{page}metrics") as answer:
+                return bytes(answer.read())
+
+        wait_until(lambda: b"twofold_rows_total 1.0" in metrics(), 60)
 
         (exported,) = (line for line in typed if line.startswith("export "))
         environment = dict(word.split("=", 1) for word in shlex.split(exported)[1:])

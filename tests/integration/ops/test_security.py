@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from fix_connector import Installation, wait_until
-from fix_secured import SECRETS, Secured, blocks
+from fixtures.connector import Installation, wait_until
+from fixtures.secured import SECRETS, Secured, blocks
 from twofold.config import load
 from twofold.ops.doctor import Weight, examine
 

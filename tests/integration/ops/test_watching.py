@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from urllib.request import Request, urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fix_connector import Installation, Maker, wait_until
+from fixtures.connector import Installation, Maker, wait_until
+from twofold.stack.process import choose_port
+
+pytestmark = pytest.mark.core
 
 
 def get(run_or_port: int, path: str, **headers: str) -> tuple[int, str]:
@@ -142,3 +146,17 @@ def test_the_token_is_asked_for(connector: Maker) -> None:
 def test_a_port_that_is_taken_costs_the_page_and_not_the_run(bank: Installation, port: int, connector: Maker) -> None:
     other = connector(status={"listen": f"127.0.0.1:{port}"})
     assert "no status page, no metrics" in other.start().said()
+
+
+def test_the_terminal_has_the_lag_of_the_page(connector: Maker) -> None:
+    """From outside only the last progress is known, and WAL that nothing of was published counts until the next."""
+    bank = connector(status={"listen": f"127.0.0.1:{choose_port(None, 'page')}"}, turn={"idle_progress": 3600.0})
+    bank.start()
+    port = int(bank.file.read_text().partition('listen = "127.0.0.1:')[2].partition('"')[0])
+    bank.sql("CREATE TABLE unseen AS SELECT generate_series(1, 2000)")
+    wait_until(lambda: status(port)["path"]["behind_bytes"] == 0)
+    words = subprocess.run(bank.command("status"), capture_output=True, text=True, timeout=60, check=True).stdout
+    assert re.search(r"^in Kafka .*, 0 bytes of WAL behind$", words, re.MULTILINE), words
+    bank.configure({"status": {"listen": "none"}})
+    words = subprocess.run(bank.command("status"), capture_output=True, text=True, timeout=60, check=True).stdout
+    assert re.search(r"^in Kafka .*, at most [1-9][0-9,]+ bytes of WAL behind$", words, re.MULTILINE), words

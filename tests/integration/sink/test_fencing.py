@@ -13,6 +13,8 @@ from twofold.sink.producer import TransactionalProducer
 from twofold.sink.publisher import Publisher
 from twofold_avro.records import Prepared
 
+pytestmark = pytest.mark.core
+
 Step = Callable[[Ground, Publisher], None]
 
 

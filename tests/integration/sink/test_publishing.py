@@ -12,6 +12,8 @@ from twofold.errors import Refused
 from twofold.sink.batch import RowBatch
 from twofold_avro.records import Commit, Pin, Prepared, Range
 
+pytestmark = pytest.mark.core
+
 LEDGER = Prepared(xid=7, gid="g", prepare_lsn=1, prepared_at=0, state="open", rows=3)
 
 

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from certificates import Authority
-from gates import basic, guarded
-from schema_readers import Subject
+from helpers.avro.schema_readers import Subject
+from helpers.security.certificates import Authority
+from helpers.security.gates import basic, guarded
 from twofold.errors import MissingGround, Refused, Unreachable, UsageError
 from twofold.sink.names import Names
 from twofold.sink.records import register_fixed
 from twofold.sink.registry import Registry, RegistrySettings, key_subject, value_subject
+
+pytestmark = pytest.mark.core
 
 
 def record(*fields: str, kind: str = "long") -> str:
@@ -85,6 +87,22 @@ def test_a_first_version_is_accepted_and_nonsense_is_refused(client: Registry, p
 def test_an_id_that_the_registry_does_not_know_is_told(client: Registry) -> None:
     with pytest.raises(MissingGround, match="schema 2000000000"):
         client.schema(2_000_000_000)
+
+
+def test_a_404_that_is_not_the_registrys_is_no_answer(client: Registry, registry: Any, prefix: str) -> None:
+    """A gateway's, or of a path that is not the API's: whether the subject is there is not known."""
+    assert client.known_id(f"{prefix}-value", record("a")) is None
+    client.register(f"{prefix}-value", record("a"))
+    assert client.known_id(f"{prefix}-value", record("b")) is None
+    elsewhere = make_client(f"{registry.url}/elsewhere")
+    for ask in (
+        lambda: elsewhere.versions(f"{prefix}-value"),
+        lambda: elsewhere.known_id(f"{prefix}-value", record("a")),
+        lambda: elsewhere.accepts(f"{prefix}-value", record("a")),
+        lambda: elsewhere.schema(1),
+    ):
+        with pytest.raises(Unreachable, match=r"HTTP 404 .*check registry\.url"):
+            ask()
 
 
 def test_the_fixed_records_have_subjects_of_their_own(client: Registry, prefix: str) -> None:

@@ -45,6 +45,7 @@ def run(ground: Ground, registry: Any, place: str) -> int:
     return subprocess.run(command, env=environment, timeout=60, check=False, capture_output=True).returncode
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     "places", [FEW, pytest.param(PLACES, marks=pytest.mark.slow)], ids=["one of each kind", "each place"]
 )

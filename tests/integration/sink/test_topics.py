@@ -13,10 +13,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.cimpl import NewTopic
 
-from fix_connector import wait_until
+from fixtures.connector import wait_until
 from twofold.errors import MissingGround, Refused, UsageError
 from twofold.sink.client import KafkaSettings
 from twofold.sink.topics import TopicPolicy, Topics, Wanted
+
+pytestmark = pytest.mark.core
 
 
 @pytest.fixture
@@ -95,11 +97,20 @@ def test_another_number_of_partitions_than_pinned_is_refused(topics: Topics, adm
         topics.ensure([Wanted(table, "table", 6, pinned=True, table="public.a")])
 
 
-@pytest.mark.parametrize("wanted", [Wanted("", "table", keyless=True), Wanted("", "commits")])
-def test_what_has_no_key_has_one_partition(topics: Topics, admin: AdminClient, table: str, wanted: Wanted) -> None:
+def test_the_bookkeeping_has_one_partition(topics: Topics, admin: AdminClient, table: str) -> None:
     make(admin, table, 2)
     with pytest.raises(Refused, match="must have 1"):
-        topics.ensure([Wanted(table, wanted.kind, keyless=wanted.keyless)])
+        topics.ensure([Wanted(table, "commits")])
+
+
+def test_what_is_not_as_it_was_can_be_asked(topics: Topics, admin: AdminClient, table: str) -> None:
+    """Of tables that are published no more: one whose topic is gone, one with more partitions, one as it was."""
+    make(admin, table, 2)
+    make(admin, f"{table}2", 2)
+    wanted = [Wanted(f"{table}{n}", "table", p, pinned=True) for n, p in (("", 1), ("2", 2), ("3", 1))]
+    [(name, refusal)] = topics.unlike(wanted)
+    assert name == table
+    assert "has 2 partitions, and must have 1 as before" in refusal.what
 
 
 @pytest.mark.parametrize("kind", ["table", "progress"])

@@ -13,6 +13,8 @@ from twofold.source.catalog import Catalog
 from twofold.source.messages import Relation, Type
 from twofold_avro.shapes import TableShape, TypeShape
 
+pytestmark = pytest.mark.core
+
 
 class Looker:
     """Streams on, and has a catalog that lives as long."""

@@ -13,6 +13,8 @@ from twofold.errors import Unreachable
 from twofold.source import locks
 from twofold.source.messages import Begin, BeginPrepare, Commit, Insert, Prepare, RollbackPrepared
 
+pytestmark = pytest.mark.core
+
 
 @contextmanager
 def locked(writer: Writer, catalog: str) -> Iterator[None]:

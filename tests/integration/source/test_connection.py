@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from fix_connector import wait_until
+from fixtures.connector import wait_until
 from twofold.errors import Unreachable
 from twofold.source.connection import Plain, connect
 from twofold.stack import PostgresServer
+
+pytestmark = pytest.mark.core
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'"
 

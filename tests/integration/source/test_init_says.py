@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_connector import Installation, Maker, wait_until
-from fix_stack import VERSION
+from fixtures.connector import Installation, Maker, wait_until
+from fixtures.stack import VERSION
 from integration.source.stream import Writer, streaming
 from twofold.stack import PostgresServer
 
@@ -83,22 +83,83 @@ def test_a_role_without_the_right(here: Installation, connector: Maker, database
         refused(
             connector(conninfo=humble, init=False, source=PUBLISHED).init(),
             3,
-            "permission denied",
-            "remedy: the role needs CREATE on the database and must own the tables",
+            f"role {here.prefix} may not make a publication in database",
+            f'remedy: GRANT CREATE ON DATABASE "{here.ask("SELECT current_database()")}" TO "{here.prefix}";',
+            f'remedy: GRANT "postgres" TO "{here.prefix}"; or ALTER TABLE "public"."account" OWNER TO "{here.prefix}";',
         )
+        assert here.prefix not in "".join(here.reader.topics(here.prefix)), "nothing was made"
+        here.sql(
+            f'GRANT CREATE ON DATABASE "{here.ask("SELECT current_database()")}" TO "{here.prefix}"',
+            f'ALTER TABLE "public"."account" OWNER TO "{here.prefix}"',
+        )
+        assert connector(conninfo=humble, init=False, source=PUBLISHED).init().returncode == 0
     finally:
-        here.sql(f"DROP ROLE {here.prefix}")
+        here.sql(f"DROP OWNED BY {here.prefix} CASCADE", f"DROP ROLE {here.prefix}")
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        (["public.acount"], ("source.tables names public.acount, and database", "has no such table")),
+        (["public.Account"], ("has no such table; there is public.account",)),
+        (["shop.*"], ("has no schema shop", 'CREATE SCHEMA "shop";')),
+        (["public.seen"], ("public.seen, which is a view",)),
+        (["public.fast"], ("which is an unlogged table", 'ALTER TABLE "public"."fast" SET LOGGED;')),
+    ],
+)
+def test_tables_that_cannot_be_published_are_said_by_doctor_and_by_init(
+    here: Installation, tables: list[str], words: tuple[str, ...]
+) -> None:
+    here.sql("CREATE VIEW public.seen AS SELECT 1 AS id", "CREATE UNLOGGED TABLE public.fast (id int PRIMARY KEY)")
+    here.configure({"source": {"tables": tables}})
+    examined = subprocess.run(here.command("doctor"), capture_output=True, text=True, timeout=60, check=False)
+    assert examined.returncode == 3
+    for word in words:
+        assert word in examined.stdout
+    refused(here.init(), 3, *words)
+    assert here.prefix not in "".join(here.reader.topics(here.prefix)), "nothing was made"
+
+
+def test_a_database_that_is_read_only_by_default(here: Installation) -> None:
+    name = here.ask("SELECT current_database()")
+    here.sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    done = here.init()
+    assert done.returncode == 0, done.stderr
+    here.configure({"source": {"backfill": True}})
+    with here.carrying():
+        here.sql("SET default_transaction_read_only = off", "INSERT INTO account VALUES (1)")
+        assert here.tail("account").wait_for(lambda s: s.value["after"]["id"] == 1)
+    ended = subprocess.run(here.command("reset", "--yes"), capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 @ON_18
-def test_a_slot_in_use_a_publication_that_went_and_a_slot_of_another_kind(here: Installation, database: str) -> None:
+def test_a_slot_in_use_a_publication_that_went_and_a_slot_of_another_kind(
+    here: Installation, database: str, registry: Any
+) -> None:
     assert here.init().returncode == 0
     with streaming(database, here.prefix) as stream:
         pid = stream.session.backend_pid
         done = here.init()
         assert done.returncode == 0
-        assert f"slot {here.prefix} is in use by process {pid} from 127.0.0.1 ({here.prefix})" in done.stdout
-        assert f"SELECT pg_terminate_backend({pid})" in done.stdout
+        assert (
+            f"slot {here.prefix} is in use by process {pid} from 127.0.0.1 ({here.prefix}), published up to"
+            in done.stdout
+        )
+        wrong = {"kafka": {"prefix": f"{here.prefix}_2"}}, {"kafka": {"bootstrap": "127.0.0.1:9", "call_timeout": 2.0}}
+        right = {"kafka": {"prefix": here.prefix, "bootstrap": here.reader.bootstrap, "call_timeout": 60.0}}
+        here.configure(wrong[0])
+        knows_nothing = (
+            f"in use by process {pid} from 127.0.0.1 ({here.prefix}), and at {here.reader.bootstrap} the topics"
+        )
+        refused(here.init(), 5, knows_nothing, "correct kafka.bootstrap, kafka.prefix and name")
+        here.configure(right)
+        here.configure(wrong[1])
+        refused(here.init(), 4, "Kafka: reading the topics failed")
+        here.configure(right)
+        here.configure({"registry": {"url": "http://127.0.0.1:9", "timeout": 1.0}})
+        refused(here.init(), 4, "the registry at http://127.0.0.1:9 does not answer")
+        here.configure({"registry": {"url": registry.url, "timeout": 10.0}})
     wait_until(lambda: here.slot("active") is False)
     assert f"initialised already: slot {here.prefix}" in here.init().stdout
 
@@ -166,6 +227,7 @@ def test_an_old_minor_version(connector: Maker, old_postgres: PostgresServer) ->
         here.sql(f"DROP PUBLICATION {here.prefix}", "DROP TABLE account")
 
 
+@pytest.mark.core
 def test_nobody_listens(connector: Maker) -> None:
     here = connector(conninfo="host=127.0.0.1 port=1 dbname=d user=u", init=False, source=PUBLISHED)
     refused(here.init(), 4, "PostgreSQL at 127.0.0.1:1/d does not answer")

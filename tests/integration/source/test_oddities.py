@@ -29,6 +29,8 @@ from twofold.source.messages import (
 )
 from twofold.stack import PostgresServer
 
+pytestmark = pytest.mark.core
+
 SINCE_16 = [*(pytest.param(version, marks=pytest.mark.slow) for version in ("16", "17")), "18"]
 
 

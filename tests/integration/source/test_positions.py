@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from integration.source.stream import Stream, Writer, prepare, streaming
 from twofold.positions import Lsn, parse_lsn
 from twofold.source.messages import (
@@ -18,6 +20,8 @@ from twofold.source.messages import (
     RollbackPrepared,
     Update,
 )
+
+pytestmark = pytest.mark.core
 
 
 def insert_position(writer: Writer) -> Lsn:

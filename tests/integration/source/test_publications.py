@@ -12,6 +12,8 @@ from twofold.source import setup
 from twofold.source.messages import Delete, Insert, Relation, Text, Truncate, Update
 from twofold.source.setup import Published, PublishedTable
 
+pytestmark = pytest.mark.core
+
 TABLES = """
 CREATE SCHEMA shop;
 CREATE TABLE t (id int PRIMARY KEY, v text, secret text);

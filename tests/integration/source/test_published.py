@@ -10,6 +10,8 @@ import pytest
 from twofold.errors import Refused
 from twofold.source.published import published_tables
 
+pytestmark = pytest.mark.core
+
 TABLES = """
 CREATE SCHEMA s;
 CREATE TABLE plain (id int PRIMARY KEY, a text, b int GENERATED ALWAYS AS (1) STORED, gone int);

@@ -24,6 +24,8 @@ from twofold.source.messages import (
     Text,
 )
 
+pytestmark = pytest.mark.core
+
 PREPARED = [BeginPrepare, Insert, Prepare]
 
 

@@ -19,6 +19,8 @@ from twofold.source.messages import Relation, RelationColumn, Unchanged
 from twofold.source.session import SessionOptions
 from twofold.stack import PostgresServer
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture
 def other_database(postgres: PostgresServer, prefix: str) -> Iterator[str]:

@@ -22,6 +22,8 @@ from twofold.source.session import ReplicationSession
 from twofold.source.trouble import SlotBusy
 from twofold.stack import PostgresServer
 
+pytestmark = pytest.mark.core
+
 
 def walsender(writer: Writer, name: str) -> tuple[object, ...] | None:
     return writer.execute(

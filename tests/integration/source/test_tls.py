@@ -23,6 +23,8 @@ from twofold.source import identity
 from twofold.source.messages import Begin, Commit, Insert
 from twofold.stack import PostgresServer
 
+pytestmark = pytest.mark.core
+
 NAME = "db.example"
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from fix_spark import Lake
-from spark_writer import table
+from fixtures.spark import Lake
+from helpers.spark.writer import table
 from twofold_avro import records, schemas
 from twofold_spark import commit_topic, mirror
 from twofold_spark.commits import Range
@@ -54,7 +54,7 @@ def test_a_backlog_is_applied_with_a_bounded_number_of_ranges_in_the_driver(
                     tx.upsert(name, {"id": i, "v": n})
     lake.mirror(tables_at_once=1)
     lake.assert_equal()
-    bites = [(a.cut.sequence, a.rows) for a in lake.applied]
+    bites = [(a.cut.sequence, a.changes) for a in lake.applied]
     assert [sequence for sequence, _ in bites] == [15, 30, 40], "bites of 90 ranges: six in each of 40 records"
     # A record more than the bite has been looked at, and what is read of one table is joined: three stretches, and one in the making.
     assert 90 <= _Counted.most <= 90 + 6 + 4

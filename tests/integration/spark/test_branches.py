@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fix_spark import Lake
-from fix_stack import fresh_prefix
-from spark_writer import Writer, table
+from fixtures.spark import Lake
+from fixtures.stack import fresh_prefix
+from helpers.spark.writer import Writer, table
 from twofold_avro.records import PreparedOutcome
 from twofold_spark.branches import branches
 from twofold_spark.registry import Registry

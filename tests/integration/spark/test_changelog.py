@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from changelog_tables import ids, log, lose, sql, written
-from fix_spark import Lake
-from spark_writer import table
+from fixtures.spark import Lake
+from helpers.spark.changelog_tables import ids, log, lose, sql, written
+from helpers.spark.writer import table
 from twofold_avro import schemas
 from twofold_spark.errors import Refused
 from twofold_spark.running import Trigger
 from twofold_spark.sinks import iceberg_tables
 
 
+@pytest.mark.core
 def test_every_committed_change_is_there_once_over_several_starts(lake: Lake) -> None:
     w = lake.writer
     events, others = (w.table(table(n, {"id": "int8", "v": "text"})) for n in ("events", "others"))

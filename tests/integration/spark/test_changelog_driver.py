@@ -14,9 +14,9 @@ from collections import defaultdict
 
 import pytest
 
-from fix_spark import Lake
-from spark_process import running
-from spark_writer import Open, Writer, table
+from fixtures.spark import Lake
+from helpers.spark.process import running
+from helpers.spark.writer import Open, Writer, table
 
 TABLES = ("accounts", "vault")
 Change = tuple[str, int]
@@ -98,7 +98,10 @@ def _turns(process: subprocess.Popen[str], many: int) -> None:
     raise AssertionError("the job ended: " + "".join(seen[-20:]))
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(1, marks=pytest.mark.core), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+)
 def test_kill_9_loses_and_repeats_nothing_and_sigterm_ends_it_well(lake: Lake, kills: int) -> None:
     """After some of the kills the checkpoint is lost, after others no snapshot is left that says how far a table was."""
     traffic, rng = _Traffic(lake.writer), random.Random(3)

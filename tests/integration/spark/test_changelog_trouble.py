@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from changelog_tables import delete, ids, lose, make_anew, sql, written
-from fix_spark import Lake
-from spark_writer import table
+from fixtures.spark import Lake
+from helpers.spark.changelog_tables import delete, ids, lose, make_anew, sql, written
+from helpers.spark.writer import table
 from twofold_spark import kafka
 from twofold_spark.errors import TableRefused
 

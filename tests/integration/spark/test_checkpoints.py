@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import TopicPartition
 
-from fix_spark import Lake, new_lake
-from spark_writer import Writer, table
+from fixtures.spark import Lake, new_lake
+from helpers.spark.writer import Writer, table
 from twofold_spark import cli, session
 from twofold_spark.sinks.choice import SinkChoice
 
@@ -90,6 +90,7 @@ def test_what_retention_took_behind_a_checkpoint_is_refused_and_without_it_what_
     assert "commit record 3 is missing: the next one that Kafka has is 5" in capsys.readouterr().err
 
 
+@pytest.mark.core
 def test_a_checkpoint_says_whose_it_is_and_no_secret() -> None:
     said = {
         SinkChoice.parse(sink).checkpoint("s3a://lake/w", "shop").removeprefix("s3a://lake/w/checkpoints/")

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 import twofold_avro
 import twofold_spark
-from fix_spark import Lake, new_lake
-from fix_stack import Registry
-from spark_writer import Writer, table
+from fixtures.spark import Lake, new_lake
+from fixtures.stack import Registry
+from helpers.spark.writer import Writer, table
 from twofold.stack import KafkaCluster, java
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 from twofold_spark import jars, session

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fix_spark import Lake
-from spark_writer import table
+from fixtures.spark import Lake
+from helpers.spark.writer import table
 from twofold_spark.errors import MissingGround
 from twofold_spark.sinks import Cut
 from twofold_spark.sinks.choice import SinkChoice
@@ -45,6 +45,7 @@ def _instant(us: int, zone: dt.tzinfo = dt.UTC) -> dt.datetime:
     return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)).astimezone(zone)
 
 
+@pytest.mark.core
 @versioned
 def test_an_instant_or_a_position_means_the_last_cut_at_or_before_it(kept: Lake) -> None:
     cuts = _three_cuts(kept)

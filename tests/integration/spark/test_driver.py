@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import spark_process
-from fix_spark import Lake
-from spark_bank import MONEY, TOKENS, Reader, opened, totals
-from spark_writer import table
+from fixtures.spark import Lake
+from helpers.spark import process as spark_process
+from helpers.spark.bank import MONEY, TOKENS, Reader, opened, totals
+from helpers.spark.writer import table
 from twofold.stack.process import choose_port
 from twofold_spark import running
 
@@ -30,8 +30,8 @@ MANY = [pytest.mark.slow, pytest.mark.timeout(7200)]
 @pytest.mark.parametrize(
     ("kept", "kills"),
     [
-        ("iceberg", 1),
-        ("jdbc", 1),
+        pytest.param("iceberg", 1, marks=pytest.mark.core),
+        pytest.param("jdbc", 1, marks=pytest.mark.core),
         # Its reader and its merges take most of two cores.
         pytest.param("delta", 1, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
         *(pytest.param(name, 50, marks=MANY) for name in ("iceberg", "jdbc", "delta")),
@@ -186,6 +186,21 @@ def test_of_two_jobs_on_one_checkpoint_one_ends_and_every_cut_is_right(lake: Lak
     _check_cuts(lake)
 
 
+def test_a_job_that_ends_well_shows_nothing_of_java(lake: Lake) -> None:
+    """Spark tells our listener of the end as well; said after ours, it would be pages of py4j's errors."""
+    accounts = lake.writer.table(table("accounts", {"id": "int8", "owner": "text"}))
+    for n in range(3):
+        with lake.writer.commit() as tx:
+            tx.upsert(accounts, {"id": n, "owner": "o"})
+        with spark_process.running(lake, "--trigger", "available-now") as process:
+            _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+        assert "mirror: 1 changes of 1 transactions" in said
+        assert "py4j" not in said
+        assert "\tat " not in said
+
+
+@pytest.mark.core
 def test_a_wrong_command_line_is_refused_before_spark_starts(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "twofold_spark", "mirror", "--trigger", "sometimes"],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fix_spark import Lake
-from spark_writer import table
+from fixtures.spark import Lake
+from helpers.spark.writer import table
 
 
 def test_a_refusal_leaves_nothing_cached(lake: Lake) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import spark_process
-from fix_spark import Lake
-from spark_writer import table
+from fixtures.spark import Lake
+from helpers.spark import process as spark_process
+from helpers.spark.writer import table
 from twofold_spark import jars
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-import spark_process
-from fix_spark import Lake
-from spark_writer import table
+from fixtures.spark import Lake
+from helpers.spark import process as spark_process
+from helpers.spark.writer import table
 from twofold.stack.process import choose_port
 
 
@@ -42,7 +42,7 @@ class _Page:
 
     def when(self, holds: Callable[[Values], bool]) -> Values:
         """The first page of which it holds."""
-        deadline, values = time.monotonic() + 90, Values()
+        deadline, values = time.monotonic() + 150, Values()
         while time.monotonic() < deadline:
             assert self._process.poll() is None, "the job ended"
             with suppress(urllib.error.URLError):  # it does not listen yet
@@ -50,7 +50,7 @@ class _Page:
                 if holds(values):
                     return values
             time.sleep(0.02)
-        raise AssertionError(f"not within a minute and a half: {values}")
+        raise AssertionError(f"not within two minutes and a half: {values}")
 
     def _read(self) -> Values:
         with urllib.request.urlopen(self._address, timeout=10) as answer:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fix_spark import KEPT_SHORT, Lake
-from spark_writer import Row, table
+from fixtures.spark import KEPT_SHORT, Lake
+from helpers.spark.writer import Row, table
 from twofold_spark.errors import TableRefused
 
 

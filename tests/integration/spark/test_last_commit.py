@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from confluent_kafka import TopicPartition
 
-from fix_spark import Lake
-from spark_writer import Open, table
+from fixtures.spark import Lake
+from helpers.spark.writer import Open, table
 from twofold_spark import cli, registry, session
 from twofold_spark.kafka import Kafka
 from twofold_spark.registry import Registry
@@ -61,6 +61,7 @@ def _place(tx: Open) -> str:
     return f"{topic}-{partition}@{stretch.last}"
 
 
+@pytest.mark.core
 def test_one_altered_row_is_named_alone_and_with_the_last_commit_that_touched_it(
     lake: Lake, source: psycopg.Connection, database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,8 +11,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
-from fix_spark import KEPT_SHORT, Lake
-from spark_writer import Open, Writer, table
+from fixtures.spark import KEPT_SHORT, Lake
+from helpers.spark.writer import Open, Writer, table
 from twofold_spark.errors import Refused
 from twofold_spark.sinks import Cut, Sink, Table
 
@@ -20,6 +20,7 @@ ACCOUNTS = table("accounts", {"id": "int8", "owner": "text", "balance": "int8"})
 DOCS = table("docs", {"id": "int8", "title": "text", "body": "text", "extra": "text"})
 
 
+@pytest.mark.core
 def test_only_what_is_committed_arrives_and_a_transaction_in_doubt_holds_nobody_up(lake: Lake) -> None:
     w = lake.writer
     accounts, docs = w.table(ACCOUNTS), w.table(DOCS)
@@ -50,6 +51,7 @@ def test_only_what_is_committed_arrives_and_a_transaction_in_doubt_holds_nobody_
     lake.mirror()
     lake.assert_equal()
     assert [a.cut.sequence for a in lake.applied] == [2, 3]
+    assert [a.changes for a in lake.applied] == [60 + 10 + 10 + 10 + 1, 20], "a tombstone is no change"
 
 
 def test_a_rolled_back_transactions_record_right_behind_a_prepared_one_never_appears(lake: Lake) -> None:
@@ -95,6 +97,7 @@ def test_a_record_that_came_before_a_main_producers_marker_is_not_taken_for_it(l
         lake.assert_equal()
 
 
+@pytest.mark.core
 def test_toasted_values_are_carried_over_also_through_chains_of_key_changes(lake: Lake) -> None:
     w = lake.writer
     docs = w.table(DOCS)
@@ -121,6 +124,7 @@ def test_toasted_values_are_carried_over_also_through_chains_of_key_changes(lake
     lake.assert_equal()
 
 
+@pytest.mark.core
 def test_a_truncate_takes_what_was_before_it_and_nothing_after(lake: Lake) -> None:
     w = lake.writer
     accounts = w.table(ACCOUNTS)
@@ -141,6 +145,7 @@ def test_a_truncate_takes_what_was_before_it_and_nothing_after(lake: Lake) -> No
     assert lake.rows(accounts) == {}
 
 
+@pytest.mark.core
 def test_added_widened_and_dropped_columns_reach_the_table_before_their_rows(lake: Lake) -> None:
     w = lake.writer
     things = w.table(table("things", {"id": "int8", "small": "int4", "gone": "text"}))
@@ -163,6 +168,7 @@ def test_added_widened_and_dropped_columns_reach_the_table_before_their_rows(lak
     }
 
 
+@pytest.mark.core
 def test_a_keyless_table_is_kept_as_a_multiset(lake: Lake) -> None:
     w = lake.writer
     lines = w.table(table("lines", {"a": "int4", "b": "text"}, key=()), partitions=1)
@@ -181,6 +187,7 @@ def test_a_keyless_table_is_kept_as_a_multiset(lake: Lake) -> None:
     assert sorted((r["a"], r["b"], r["_copies"]) for r in lake.table(lines).collect()) == [(2, "x", 3), (4, None, 1)]
 
 
+@pytest.mark.core
 def test_a_range_that_is_not_whole_stops_the_job_before_anything_is_applied(lake: Lake) -> None:
     w = lake.writer
     accounts = w.table(ACCOUNTS, partitions=1)
@@ -197,6 +204,7 @@ def test_a_range_that_is_not_whole_stops_the_job_before_anything_is_applied(lake
     assert not lake.applied
 
 
+@pytest.mark.core
 def test_a_missing_commit_record_stops_the_job(lake: Lake) -> None:
     w = lake.writer
     accounts = w.table(ACCOUNTS)

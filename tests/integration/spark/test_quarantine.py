@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from fix_spark import KEPT_SHORT, Lake
-from spark_writer import table
+from fixtures.spark import KEPT_SHORT, Lake
+from helpers.spark.writer import table
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.sinks import Sink
 
@@ -88,6 +88,7 @@ def test_they_are_there_once_and_the_job_stops_however_often_it_is_tried(kept: L
     _assert_each_is_there_once(kept, "accounts")
 
 
+@pytest.mark.core
 def test_they_are_there_once_and_the_job_goes_on_without_them(kept: Lake) -> None:
     _torn(kept, "accounts")
     kept.mirror(unreadable="skip")

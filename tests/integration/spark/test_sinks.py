@@ -9,8 +9,8 @@ from collections import Counter
 import psycopg
 import pytest
 
-from fix_spark import KEPT_SHORT, Lake
-from spark_writer import table
+from fixtures.spark import KEPT_CORE, KEPT_SHORT, Lake
+from helpers.spark.writer import table
 from twofold_spark.errors import MissingGround, Refused, TableRefused
 from twofold_spark.sinks.choice import SinkChoice
 
@@ -21,6 +21,7 @@ CELLS = table("cells", {"x": "int4", "y": "text", "value": "int4"}, key=("x", "y
 PERIODS = table("periods", {"until": "date", "name": "text"}, key=("until",))
 
 
+@pytest.mark.parametrize("kept", KEPT_CORE, indirect=True)
 def test_the_tables_are_what_was_committed(kept: Lake) -> None:
     w = kept.writer
     docs, lines = w.table(DOCS), w.table(LINES, partitions=1)

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from fix_spark import Lake
-from spark_writer import table
+from fixtures.spark import Lake
+from helpers.spark.writer import table
 from twofold_spark import session
 from twofold_spark.errors import MissingGround, Refused, TableRefused
 from twofold_spark.sinks import Cut, Sink, Table, merging

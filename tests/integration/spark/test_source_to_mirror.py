@@ -16,10 +16,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from backfill_traffic import TABLES, fill, traffic
-from fix_connector import Installation, Maker, wait_until
-from fix_spark import Lake
-from streaming_source import streamed
+from fixtures.connector import Installation, Maker, wait_until
+from fixtures.spark import Lake
+from helpers.connector.backfill_traffic import TABLES, fill, traffic
+from helpers.source.streaming import streamed
 from twofold.config import load
 from twofold.runner.report import look
 from twofold.runner.setup import initialise

@@ -10,9 +10,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from fix_spark import Lake
-from gates import Door
-from spark_writer import Open, table
+from fixtures.spark import Lake
+from helpers.security.gates import Door
+from helpers.spark.writer import Open, table
 from twofold_spark.errors import MissingGround, Refused, TableRefused
 
 
@@ -101,6 +101,50 @@ def test_records_that_retention_took_stop_the_table_and_are_told(lake: Lake) -> 
     assert lake.rows(other, lake.cut()["public.other"]) == w.model[other]
 
 
+@pytest.mark.core
+def test_rows_that_were_aborted_behind_their_commit_record_stop_the_table_until_it_is_reloaded(lake: Lake) -> None:
+    """A late end of Kafka's transaction does it. Records of the range are in the log, and no committed reader has them."""
+    w = lake.writer
+    t, other = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("t", "other"))
+    _rows(lake, t, other, ids=range(5))
+    with w.lose() as tx:
+        tx.upsert(t, {"id": 7, "v": "lost"})
+    _rows(lake, other, ids=range(5, 8))
+    with pytest.raises(
+        TableRefused, match=r"holds 5 of the 6 records .*\n.*\n.*twofold backfill start public\.t.*twofold audit"
+    ):
+        lake.mirror()
+    lake.mirror(on_table_error="go-on", warn=lambda _: None)
+    assert lake.cut().cut.stopped == ("public.t",)
+    assert lake.rows(other, lake.cut()["public.other"]) == w.model[other]
+    rows = dict(w.model[t])
+    with w.commit(kind="reload") as tx:
+        tx.truncate(t)
+    with w.commit(kind="backfill") as tx:
+        for row in rows.values():
+            tx.upsert(t, row, op="r")
+    lake.mirror()
+    lake.changelog()
+    lake.assert_equal()
+    assert lake.cut().cut.stopped == ()
+
+
+def test_rows_that_were_aborted_below_an_open_transaction_are_still_the_source_s(lake: Lake) -> None:
+    """Nobody can tell then that no committed reader has them; the mirror's table is the source's, and the audit tells."""
+    w = lake.writer
+    t = w.table(table("t", {"id": "int8", "v": "text"}), partitions=1)
+    with w.prepare("slot", "in doubt") as waiting:
+        waiting.upsert(t, {"id": 1, "v": "in doubt"})
+    with w.lose() as tx:
+        tx.upsert(t, {"id": 7, "v": "lost"})
+    lake.mirror()
+    assert [row.id for row in lake.table(t).collect()] == [7]
+    w.finish(waiting)
+    lake.mirror()
+    lake.assert_equal()
+
+
+@pytest.mark.core
 def test_a_deleted_topic_stops_the_table_and_is_told(lake: Lake) -> None:
     w = lake.writer
     t, other = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("t", "other"))
@@ -155,6 +199,7 @@ def test_an_answer_of_the_registry_that_is_lost_is_asked_for_again(lake: Lake) -
     lake.assert_equal()
 
 
+@pytest.mark.core
 def test_a_registry_that_is_away_ends_the_job_only_where_it_is_needed(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

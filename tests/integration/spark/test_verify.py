@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from fix_spark import Lake
-from spark_writer import table
+from fixtures.spark import Lake
+from helpers.spark.writer import table
 from twofold_spark.errors import MissingGround
 from twofold_spark.source import Source, jdbc_url
 from twofold_spark.verify import Compared, Verify
@@ -52,6 +52,7 @@ def test_it_waits_for_the_first_cut_of_a_mirror_that_starts_after_it(lake: Lake,
     assert (late.rows, late.buckets) == (1, 0)
 
 
+@pytest.mark.core
 def test_every_type_is_equal_and_one_altered_row_is_found_alone(lake: Lake, database: str) -> None:
     w = lake.writer
     w._lsn = 2**50  # the mirror's cuts are beyond any marker of this young server

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from fix_stack import VERSION, Kafka, Postgres, Registry
+from fixtures.stack import VERSION, Kafka, Postgres, Registry
+
+pytestmark = pytest.mark.core
 
 
 def test_postgres_is_ready_for_prepared_transactions_and_logical_slots(postgres: Postgres, database: str) -> None:

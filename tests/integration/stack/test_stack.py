@@ -54,7 +54,10 @@ def stack_up(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, An
             up.kill()
 
 
-@pytest.mark.parametrize("death", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+@pytest.mark.parametrize(
+    "death",
+    [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGKILL, id="kill -9", marks=pytest.mark.core)],
+)
 def test_nothing_outlives_the_command(death: signal.Signals, open_folder: Path) -> None:
     with stack_up(open_folder) as (up, endpoints):
         busy = psycopg.connect(endpoints["postgres"])
@@ -101,6 +104,7 @@ def test_a_death_while_it_starts_leaves_nothing(open_folder: Path) -> None:
     assert processes_in(open_folder) == []
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("version", ["15", "16", "17", "18"])
 def test_each_version_of_postgres_starts(version: str, own_postgres: Callable[..., PostgresServer]) -> None:
     server = own_postgres(version=version)
@@ -109,6 +113,7 @@ def test_each_version_of_postgres_starts(version: str, own_postgres: Callable[..
         assert connection.info.server_version // 10_000 == int(version)
 
 
+@pytest.mark.core
 def test_postgres_keeps_prepared_transactions_and_port_through_kill_9(
     own_postgres: Callable[..., PostgresServer],
 ) -> None:

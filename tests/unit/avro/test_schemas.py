@@ -9,7 +9,7 @@ from typing import Any, get_args
 import fastavro
 import pytest
 
-from twofold_avro.schemas import FixedName, canonical, envelope_schema, fixed, key_schema, misread
+from twofold_avro.schemas import FixedName, canonical, envelope_schema, fixed, key_schema, misread, optional_columns
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
 
@@ -178,3 +178,14 @@ def test_a_change_that_old_rows_would_not_survive_is_told(old: TypeShape, new: T
 def test_a_new_column_is_no_misreading() -> None:
     narrow = envelope_schema(replace(SHAPE, columns=(ID,)), "shop")
     assert misread(narrow, envelope_schema(SHAPE, "shop")) == misread(envelope_schema(SHAPE, "shop"), narrow) == []
+
+
+def test_a_column_that_was_optional_stays_so_in_the_key() -> None:
+    """Readers of a table that had no key can read its rows when it has one."""
+    keyless = replace(SHAPE, columns=tuple(replace(c, in_key=False, in_identity=False) for c in SHAPE.columns))
+    before, narrower = envelope_schema(keyless, "shop"), envelope_schema(SHAPE, "shop")
+    assert optional_columns(before) == {"id", "day", "note"}
+    assert optional_columns(narrower) == {"day", "note"}, "a date may be infinity, which is null in the row"
+    kept = replace(SHAPE, columns=(replace(ID, optional=True), replace(DAY, optional=True), NOTE))
+    assert canonical(envelope_schema(kept, "shop")) == canonical(before)
+    assert canonical(key_schema(kept, "shop")) == canonical(key_schema(SHAPE, "shop"))

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from avro_capture import KEY_ID, LSN, PARTITIONS, TS_MS, TS_US, VALUE_ID, XID, Bench, Message, append, uncompiled
+from helpers.avro.capture import (
+    KEY_ID,
+    LSN,
+    PARTITIONS,
+    TS_MS,
+    TS_US,
+    VALUE_ID,
+    XID,
+    Bench,
+    Message,
+    append,
+    uncompiled,
+)
 from twofold_avro.errors import MalformedRow
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 from twofold_avro.types import How
@@ -101,6 +113,7 @@ def test_a_message_cut_anywhere_is_malformed(payload: bytes) -> None:
 @example(INSERT, 6, b"\xff\xff")
 @example(INSERT, 8, b"\xff\xff\xff\xff")
 @example(INSERT, 51, b".")
+@example(INSERT, 59, b".\0")
 def test_bytes_overwritten_anywhere_are_a_row_or_malformed(payload: bytes, at: int, new: bytes) -> None:
     at = at % len(payload) or 1
     broken = payload[:at] + new + payload[at + len(new) :]
@@ -251,3 +264,24 @@ def test_rows_of_a_transaction_in_progress_become_what_they_would_have_been(ids:
 def test_the_switchs_numbers_are_those_of_types() -> None:
     source = uncompiled("transcode")
     assert {how.name: getattr(source, how.name) for how in How} == {how.name: int(how) for how in How}
+
+
+@pytest.mark.parametrize("placeholders", [False, True])
+def test_what_was_not_sent_is_null_or_debeziums_placeholder(placeholders: bool) -> None:
+    more = {"texts": array("text"), "bytes": array("bytea"), "times": array("timestamp"), "x": type_("xml")}
+    columns = tuple(ColumnShape(n, t) for n, t in more.items())
+    bench = Bench(TableShape(OID, "public", "t", SHAPE.columns + columns), placeholders=placeholders)
+    sent = struct.pack(">H", len(SHAPE.columns) + len(more)) + b"t" + struct.pack(">I", 1) + b"7"
+    names = [column.name for column in bench.shape.columns[1:]]
+    [(_, update)] = bench.stream([message(b"U", b"N" + sent + b"u" * len(names))])
+    value = bench.value(update)
+    word = "__debezium_unavailable_value"
+    known = {
+        **dict.fromkeys("njtx", word),
+        "b": word.encode(),
+        "a": [*word.encode()],
+        "texts": [word],
+        "bytes": [word.encode()],
+    }
+    assert value["after"] == {**dict.fromkeys(names), **(known if placeholders else {}), "id": 7}
+    assert value["unchanged"] == names

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avro_capture import uncompiled
+from helpers.avro.capture import uncompiled
 from twofold_avro import wire
 from twofold_avro.errors import NotFramed
 

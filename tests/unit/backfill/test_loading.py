@@ -21,7 +21,7 @@ from twofold.config import BackfillConfig
 from twofold.positions import Lsn
 from twofold.runner.carrier import Carrier
 from twofold.runner.loading import Loading
-from twofold.runner.newcomers import Newcomers
+from twofold.runner.newcomers import Found, Newcomers
 from twofold.runner.tables import Tables
 from twofold.sink.batch import Record, RowBatch
 from twofold.sink.publisher import Publisher
@@ -156,8 +156,10 @@ class World:
         self.tables = Described(
             prefix="bank",
             database="d",
+            publication="p",
             partitions=1,
             tombstones=False,
+            placeholders=False,
             catalog=nothing,
             registry=nothing,
             topics=nothing,
@@ -227,8 +229,8 @@ class World:
 
 
 class Nobody:
-    def take(self) -> tuple[()]:
-        return ()
+    def take(self) -> Found:
+        return Found()
 
 
 Making = Callable[..., World]

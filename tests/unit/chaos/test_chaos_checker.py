@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from chaos import checks, journal, plan
-from chaos.planted import PLANTS, Draft, Plant
+from chaos.draft import Draft
+from chaos.planted import PLANTS, Plant
 from chaos.sample import faultless
 
 

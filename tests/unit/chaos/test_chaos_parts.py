@@ -17,8 +17,9 @@ import pytest
 
 from chaos.keeper import Keeper
 from chaos.mutants import MUTANTS, ROOT, Mutant
-from chaos.plan import FAILPOINTS
+from chaos.plan import CUTS, FAILPOINTS, KINDS, MOMENTS, Lateness, draw
 from chaos.proxy import Proxy
+from late.rules import Cut, Moment
 from twofold import failpoints
 from twofold.stack.process import choose_port
 
@@ -27,6 +28,16 @@ TESTS = Path(__file__).parents[2]
 
 def test_the_plan_knows_every_failpoint() -> None:
     assert set(FAILPOINTS) == failpoints.NAMES
+
+
+def test_the_plan_knows_every_moment_of_a_late_request_and_how_its_client_notices() -> None:
+    assert set(MOMENTS) == {*Moment, "kill", "failover"} - {Moment.COMMAND}
+    assert set(CUTS) == set(Cut) - {Cut.LOST}, "a lost answer is no late request"
+    faults = draw(1, KINDS).faults("late pool", KINDS)
+    drawn = [Lateness.of(next(faults).detail) for _ in range(500)]
+    assert {each.moment for each in drawn} == set(MOMENTS)
+    assert {each.cut for each in drawn} == set(CUTS)
+    assert {each.whose for each in drawn} == {"prepared"}
 
 
 def wait_until(holds: Callable[[], object], within_s: float = 20) -> None:
@@ -181,6 +192,17 @@ def test_a_stop_that_is_not_obeyed_is_told(keep: Callable[..., Keeper]) -> None:
     wait_until(lambda: "deaf" in keeper.log.read_text() if keeper.log.exists() else False)
     keeper.stop(0, patience_s=0.3)
     assert "SIGTERM did not end it" in keeper.ended[0][1]
+
+
+def test_one_that_is_killed_while_it_stops_was_not_deaf(keep: Callable[..., Keeper]) -> None:
+    keeper = keep("import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('stopping', flush=True)); print('up', flush=True)\nwhile True: time.sleep(1)")  # fmt: skip
+    wait_until(lambda: "up" in keeper.log.read_text() if keeper.log.exists() else False)
+    stopping = threading.Thread(target=keeper.stop, args=(0,))
+    stopping.start()
+    wait_until(lambda: "stopping" in keeper.log.read_text())
+    assert keeper.send(signal.SIGKILL)
+    stopping.join(20)
+    assert keeper.ended == []
 
 
 def test_what_is_kept_ends_with_its_keeper(keep: Callable[..., Keeper]) -> None:

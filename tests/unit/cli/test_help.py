@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from twofold import errors
+from twofold import __version__, errors
 from twofold.cli import COMMANDS, EXIT_STATUSES, twofold
 from twofold.sink.watch import EXIT_STALLED
 
@@ -112,3 +112,18 @@ def test_bash_completes(typed: str, offered: set[str]) -> None:
         timeout=60,
     )
     assert {line.partition(",")[2] for line in done.stdout.split()} == offered
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [(["statsu"], "'status'"), (["prepred", "list"], "'prepared'"), (["backfill", "strat"], "'start'")],
+)
+def test_a_mistyped_command_is_told_what_was_meant(given: list[str], meant: str) -> None:
+    shown = CliRunner().invoke(twofold, given)
+    assert shown.exit_code == 2
+    assert re.search(f"Did you mean.*{meant}", shown.output)
+    assert "Did you mean" not in CliRunner().invoke(twofold, ["xyzzy"]).output
+
+
+def test_the_version_is_an_option_too() -> None:
+    assert CliRunner().invoke(twofold, ["--version"]).output == f"twofold {__version__}\n"

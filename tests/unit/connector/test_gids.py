@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from psycopg._tpc import Xid
 
-from twofold.gids import ParsedGid, parse
+from twofold.gids import ParsedGid, describe, parse
 
 
 def pgjdbc(format_id: int, global_id: bytes, branch: bytes) -> str:
@@ -78,3 +78,26 @@ def test_different_global_transactions_do_not_meet(one: bytes, other: bytes) -> 
 @given(st.text(max_size=199))
 def test_it_never_fails(gid: str) -> None:
     parse(gid)
+
+
+def test_narayanas_ids_are_shown_as_its_log_prints_them() -> None:
+    """ "tx_uid=0:ffff7f000001:854e:570710ee:133, node_name=1, branch_uid=0:ffff7f000001:854e:570710ee:134" of its documentation."""
+    uid = bytes.fromhex("00000000000000000000ffff7f0000010000854e570710ee")
+    gid = pgjdbc(131077, uid + b"\x00\x00\x01\x33" + b"1", uid + b"\x00\x00\x01\x34" + b"\x00" * 4)
+    assert describe(gid) == (
+        "tx_uid=0:ffff7f000001:854e:570710ee:133 node_name=1 branch_uid=0:ffff7f000001:854e:570710ee:134"
+    )
+    assert describe(pgjdbc(131077, b"too short", b"")) == "131077:too short"
+
+
+@pytest.mark.parametrize(
+    ("gid", "shown"),
+    [
+        (pgjdbc(4660, b"order 7", b"ledger"), "4660:order 7 branch ledger"),
+        ("citus_0_1234_7_2", "citus:0:1234:7 branch 2"),
+        ("opaque", "opaque"),
+        (f"{'x' * 100}-1", f"{'x' * 30}…{'x' * 28}-1"),
+    ],
+)
+def test_what_people_are_shown_keeps_its_end(gid: str, shown: str) -> None:
+    assert describe(gid) == shown

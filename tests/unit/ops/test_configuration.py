@@ -103,7 +103,7 @@ def test_a_connection_string_that_libpq_does_not_take_is_told_without_it(
         ("TWOFOLD_SOURCE__TABLES", '["accounts"]', "accounts"),
         ("TWOFOLD_KAFKA__REPLICATION", "1", "kafka.min_insync_replicas"),
         ("TWOFOLD_PREPARD__HOLD", "5", "environment TWOFOLD_PREPARD__HOLD: there is no such section"),
-        ("twofold_prepared__hald", "5", "prepared.hald"),
+        ("twofold_prepared__hald", "5", "prepared.hald: there is no such setting; did you mean hold?"),
     ],
 )
 def test_config_check_names_what_would_break_a_promise_and_what_cannot_be_read(

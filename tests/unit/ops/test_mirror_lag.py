@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from twofold.bridge import initial
+from twofold.errors import MissingGround
 from twofold.ops.chronicle import Chronicle
-from twofold.ops.mirror_view import MirrorPlace, _place
+from twofold.ops.mirror_view import MirrorPlace, _read
 from twofold.ops.sampler import MirrorLag, Sampler
 from twofold.positions import Lsn
 
@@ -43,9 +44,12 @@ def test_before_a_recovery_nothing_is_known() -> None:
 
 
 @pytest.mark.parametrize("words", [None, "", "nonsense", "{}", "[]", '{"sequence": 1}'])
-def test_what_another_program_has_written_there_is_no_place(words: str | None) -> None:
-    assert _place(words) is None
+def test_what_another_program_has_written_there_is_said(words: str | None) -> None:
+    with pytest.raises(MissingGround, match=r"bank\.mirror .* another program wrote it"):
+        _read(words, "bank.mirror")
 
 
-def test_what_a_mirror_writes_is_one() -> None:
-    assert _place('{"sequence": 7, "applied_lsn": 99, "committed_us": 5}') == MirrorPlace(7, Lsn(99), 5)
+@pytest.mark.parametrize("behind", ["", "\0", "\0\0\x02rest", "\x02\u00ff and the like", "}"])
+def test_what_a_mirror_writes_is_one_whatever_lies_behind_it(behind: str) -> None:
+    words = '{"sequence": 7, "applied_lsn": 99, "committed_us": 5}'
+    assert _read(words + behind, "bank.mirror") == MirrorPlace(7, Lsn(99), 5)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from struct import pack
 from typing import Any
 
+import fastavro
 import pytest
 
 from twofold.bridge import events
 from twofold.errors import Refused
 from twofold.runner.collector import Collector
+from twofold.runner.misfit import PASSED_OVER, StartsAnew
 from twofold.runner.table import CHANGED_SHAPE
 from twofold.runner.tables import Tables
 from twofold.runner.waiting import Collected
@@ -20,6 +24,7 @@ from twofold.sink.topics import Wanted
 from twofold.source import messages as m
 from twofold.source.session import Received
 from twofold.spool import Spool
+from twofold_avro import wire
 from twofold_avro.records import Pin
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
@@ -31,6 +36,11 @@ Columns = list[tuple[str, int, int, bool]]
 
 
 class Catalog:
+    now: m.Relation | None = None
+
+    def published(self, publication: str, schema: str, table: str) -> m.Relation | None:
+        return self.now
+
     def shape(self, relation: m.Relation) -> TableShape:
         columns = (
             ColumnShape(
@@ -50,8 +60,14 @@ class Registry:
         self._last += 1
         return self.subjects.setdefault(subject, {}).setdefault(text, self._last)
 
+    def withdraw(self, subject: str) -> None:
+        self.subjects.pop(subject, None)
+
     def known_id(self, subject: str, text: str) -> int | None:
         return self.subjects.get(subject, {}).get(text)
+
+    def schema(self, number: int) -> str:
+        return next(t for versions in self.subjects.values() for t, n in versions.items() if n == number)
 
     def versions(self, subject: str) -> list[str]:
         return list(self.subjects.get(subject, ()))
@@ -65,15 +81,19 @@ class Topics:
         return []
 
 
-def tables(registry: Registry, pins: dict[str, Pin]) -> Tables:
+def tables(registry: Registry, pins: dict[str, Pin], now: m.Relation | None = None) -> Tables:
+    """`now`: as the catalog has it."""
     catalog: Any = Catalog()
+    catalog.now = now
     registry_: Any = registry
     topics: Any = Topics()
     return Tables(
         prefix="p",
         database="db",
+        publication="p",
         partitions=6,
         tombstones=True,
+        placeholders=False,
         catalog=catalog,
         registry=registry_,
         topics=topics,
@@ -159,7 +179,7 @@ def test_what_a_table_was_in_an_applied_transaction_does_not_stand_against_its_r
     pins = announced(registry, before)
     registry.subjects.clear()
     repaired = tables(registry, pins)
-    repaired.start_anew([TOPIC])
+    repaired.start_anew([TOPIC], [relation(after)])
     repaired.announce([relation(after)])
     known = {subject: list(versions) for subject, versions in registry.subjects.items()}
     again = transaction(1, said(before), insert(b"1", b"10"))
@@ -182,7 +202,7 @@ def test_another_key_is_refused_when_it_is_committed_and_not_when_it_is_prepared
     assert isinstance(collected.event, events.PrepareRead)
     assert collected.event.park_reason == CHANGED_SHAPE
     with pytest.raises(Refused, match="the message key"):
-        collect(tables(registry, dict(pins)), transaction(1, said(without), insert(value, b"1")))
+        collect(tables(registry, dict(pins), relation(without)), transaction(1, said(without), insert(value, b"1")))
 
 
 def test_a_prepared_transaction_that_drops_the_key_midway_waits_for_its_outcome(
@@ -191,13 +211,13 @@ def test_a_prepared_transaction_that_drops_the_key_midway_waits_for_its_outcome(
     registry = Registry()
     before: Columns = [("k", 23, -1, True), ("v", 23, -1, False)]
     without: Columns = [("k", 23, -1, False), ("v", 23, -1, False)]
-    here = tables(registry, announced(registry, before))
+    here = tables(registry, announced(registry, before), relation(without))
     items = [said(before), insert(b"1", b"1"), said(without), insert(b"2", b"2"), (1, b"T" + pack(">IBI", 1, 0, OID))]
     [collected] = collect(here, prepared(*items))
     assert isinstance(collected.event, events.PrepareRead)
     assert collected.event.park_reason == CHANGED_SHAPE
     assert collected.prepared is not None
-    assert collected.prepared.rows.records == 3
+    assert collected.prepared.rows.records == 2 + 6, "a truncate is in every partition"
     with pytest.raises(Refused, match="the message key"):
         here.settle(collected.prepared.rows.provisional)
 
@@ -205,8 +225,8 @@ def test_a_prepared_transaction_that_drops_the_key_midway_waits_for_its_outcome(
 def starting_anew(registry: Registry) -> tuple[Tables, Columns, Columns]:
     """A table whose key has changed since, and which is to be loaded anew; what it was, and what it is."""
     before, after = OTHER_KEY
-    here = tables(registry, announced(registry, before))
-    here.start_anew([TOPIC])
+    here = tables(registry, announced(registry, before), relation(after))
+    here.start_anew([TOPIC], [relation(after)])
     here.announce([relation(after)])
     return here, before, after
 
@@ -215,11 +235,15 @@ def topics(collected: list[Collected]) -> list[str]:
     return [topic for each in collected if each.batch for topic in each.batch.topics]
 
 
-@pytest.mark.parametrize("ends", [Tables.emptied, Tables.loaded], ids=["emptied", "cancelled"])
+@pytest.mark.parametrize(
+    ("ends", "then"),
+    [(Tables.emptied, StartsAnew), (Tables.loaded, Refused)],
+    ids=["emptied", "cancelled"],
+)
 def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
-    ends: Callable[[Tables, str], None], collect: Callable[..., list[Collected]]
+    ends: Callable[[Tables, str], None], then: type[Exception], collect: Callable[..., list[Collected]]
 ) -> None:
-    """The truncate comes behind them, and all rows behind that. Where it does not come any more they are refused, in a transaction that began before it too."""
+    """The truncate comes behind them, and all rows behind that. Behind it they start the topic anew while it is loaded, and where it is not they are refused, in a transaction that began before it too."""
     here, before, after = starting_anew(Registry())
     assert topics(collect(here, transaction(1, said(before), insert(b"1", b"10")))) == [VOID]
     assert topics(collect(here, transaction(2, insert(b"1", b"11")))) == [VOID]
@@ -235,16 +259,16 @@ def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
     [rows] = waits.prepared.rows.batches()
     assert set(rows.topics) == {VOID, TOPIC}
     ends(here, TOPIC)
-    with pytest.raises(Refused, match="the message key"):
+    with pytest.raises(then):
         here.settle(waits.prepared.rows.provisional)
-    with pytest.raises(Refused, match="the message key"):
+    with pytest.raises(then):
         collect(here, transaction(5, said(before), insert(b"5", b"50")))
 
 
-def test_a_load_with_another_key_than_its_topic_is_refused() -> None:
+def test_a_load_with_another_key_than_its_topic_starts_it_anew() -> None:
     """The key has changed once more: rows of neither key would be what is loaded."""
     here, before, _ = starting_anew(Registry())
-    with pytest.raises(Refused, match="the message key"):
+    with pytest.raises(StartsAnew):
         here.copying(relation(before))
 
 
@@ -254,3 +278,47 @@ def test_a_reload_that_was_cut_off_before_its_truncate_goes_on(collect: Callable
     here, before, _ = starting_anew(registry)
     next_run = tables(registry, here.take_pins())
     assert topics(collect(next_run, transaction(1, said(before), insert(b"1", b"10")))) == [VOID]
+
+
+def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_starts_anew(
+    collect: Callable[..., list[Collected]],
+) -> None:
+    """Those that fit are published, of others in the same transaction too; prepared ones likewise. What has been passed over is in the pin, for it may come again as it was."""
+    before, after = OTHER_KEY
+    registry = Registry()
+    here = tables(registry, announced(registry, before))
+    assert topics(collect(here, transaction(1, said(before), insert(b"1", b"10")))) == [TOPIC]
+    assert topics(collect(here, transaction(2, said(after), insert(b"1", b"11")))) == [VOID]
+    assert here.pin(TOPIC).relation == PASSED_OVER
+    [waits] = collect(here, prepared(said(before), insert(b"2", b"20"), said(after), insert(b"2", b"21")))
+    assert waits.prepared is not None
+    here.settle(waits.prepared.rows.provisional)
+    assert [batch.topics for batch in waits.prepared.rows.batches()] == [()]
+    next_run = tables(registry, here.take_pins(), relation(before))
+    with pytest.raises(StartsAnew):
+        collect(next_run, transaction(3, said(before), insert(b"3", b"30")))
+    next_run.start_anew([], [relation(before)])
+    next_run.announce([relation(before)])
+    assert next_run.in_backfill
+    assert topics(collect(next_run, transaction(3, said(before), insert(b"3", b"30")))) == [TOPIC]
+
+
+def test_a_table_gets_its_first_key(collect: Callable[..., list[Collected]]) -> None:
+    """Its topic starts anew with the next run; its rows' schema stays the one that readers have."""
+    without: Columns = [("b", 23, -1, False), ("a", 23, -1, False)]
+    keyed: Columns = [("b", 23, -1, False), ("a", 23, -1, True)]
+    registry = Registry()
+    here = tables(registry, announced(registry, without), relation(keyed))
+    with pytest.raises(StartsAnew):
+        collect(here, transaction(1, said(keyed), insert(b"1", b"10")))
+    before = registry.versions(f"{TOPIC}-value")
+    next_run = tables(registry, here.take_pins(), relation(keyed))
+    next_run.start_anew([TOPIC], [relation(keyed)])
+    next_run.announce([relation(keyed)])
+    assert registry.versions(f"{TOPIC}-value") == before
+    [rows] = [c.batch for c in collect(next_run, transaction(1, said(keyed), insert(b"1", b"10"))) if c.batch]
+    [(topic, _, [record])] = rows.partitions()
+    assert topic == TOPIC
+    _, body = wire.unframe(record["value"])
+    envelope: Any = fastavro.schemaless_reader(io.BytesIO(body), json.loads(before[0]), None)
+    assert envelope["after"] == {"a": 10, "b": 1}

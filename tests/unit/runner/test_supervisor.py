@@ -8,8 +8,10 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from twofold.errors import RunEnded
+from twofold.config import Config
+from twofold.errors import EndedElsewhere, RunEnded, Unreachable
 from twofold.runner import supervisor
+from twofold.runner.lookback import SINCE_LAST_COMMIT, Window
 
 
 class Client:
@@ -41,3 +43,41 @@ def test_nothing_of_a_run_is_held_though_something_holds_its_error(monkeypatch: 
     assert len(clients) == 4
     assert len(held) == 8
     assert [client() for client in clients] == [None] * 4
+
+
+ENDED = (RunEnded("an error"), EndedElsewhere("ended"), Unreachable("away"), RunEnded("an error"))
+WIDE = Window(before_s=90, to_the_end=True)
+
+
+@pytest.mark.parametrize(
+    ("comes_through", "expected"),
+    [(False, [SINCE_LAST_COMMIT, SINCE_LAST_COMMIT, WIDE, WIDE]), (True, [SINCE_LAST_COMMIT, None, WIDE, None])],
+)
+def test_how_far_recoveries_look_back(
+    comes_through: bool, expected: list[Window | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of a process, and after somebody ended a transaction: each until a recovery has come through."""
+    stop, looked = threading.Event(), list[Window | None]()
+    kafka = {"bootstrap": "x:1", "transaction_timeout": 90}
+    config = Config.model_validate(
+        {"name": "x", "source": {"dsn": "dbname=x"}, "kafka": kafka, "registry": {"url": "http://x"}}
+    )
+
+    class Run:
+        state = None
+
+        def go(self, _observer: object) -> NoReturn:
+            raise ENDED[len(looked) - 1]
+
+    def recover(*_: object, look: Window | None, **__: object) -> Run:
+        looked.append(look)
+        if len(looked) == len(ENDED):
+            stop.set()
+        if not comes_through:
+            raise ENDED[len(looked) - 1]
+        return Run()
+
+    monkeypatch.setattr(supervisor, "recover", recover)
+    monkeypatch.setattr(supervisor, "BACKOFF_S_MAX", 0.0)
+    supervisor.supervise(config, stop)
+    assert looked == expected

@@ -20,6 +20,10 @@ class NoTopics:
     def missing(self, names: Iterable[str]) -> set[str]:
         return set(names)
 
+    def unlike(self, wanted: Iterable[Wanted]) -> list[Any]:
+        assert not list(wanted)
+        return []
+
     def ensure(self, wanted: Iterable[Wanted]) -> dict[str, int]:
         assert not list(wanted)
         return {}
@@ -33,15 +37,17 @@ def test_a_table_in_backfill_that_is_published_no_more_and_whose_topic_is_gone(s
     tables = Tables(
         prefix="bank",
         database="d",
+        publication="p",
         partitions=1,
         tombstones=False,
+        placeholders=False,
         catalog=nothing,
         registry=nothing,
         topics=cast("Any", NoTopics()),
         pins={TOPIC: Pin("public", "account", 1, '"bytes"', backfill=state)},
         load_first=True,
     )
-    tables.start_anew(wished)
+    tables.start_anew(wished, [])
     tables.check([])
     tables.announce([])
     assert not tables.has(TOPIC)

@@ -7,9 +7,18 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from twofold.errors import Fenced, MissingGround, Refused, RunEnded, TwofoldError, Unreachable, UsageError
+from twofold.errors import (
+    EndedElsewhere,
+    Fenced,
+    MissingGround,
+    Refused,
+    RunEnded,
+    TwofoldError,
+    Unreachable,
+    UsageError,
+)
 from twofold.sink.batch import RowBatch
-from twofold.sink.client import KafkaSettings, sort_error, sorted_errors
+from twofold.sink.client import SENT_ONCE_S, KafkaSettings, sort_error, sorted_errors
 from twofold.sink.names import Names
 
 
@@ -70,6 +79,8 @@ def settings(**client: Any) -> KafkaSettings:
         "message.timeout.ms",
         "delivery.report.only.error",
         "group.id",
+        "retry.backoff.ms",
+        "retry.backoff.max.ms",
     ],
 )
 def test_settings_that_would_break_a_promise_are_refused_by_name(name: str) -> None:
@@ -82,6 +93,19 @@ def test_more_than_five_in_flight_is_refused(name: str) -> None:
     assert settings(**{name: 5}).producer("x")[name] == 5
     with pytest.raises(UsageError, match="order of rows"):
         settings(**{name: "6"})
+
+
+def test_an_end_that_was_sent_once_is_answered_before_it_could_be_sent_again() -> None:
+    producer = settings().producer("x")
+    assert min(producer["retry.backoff.ms"], producer["retry.backoff.max.ms"]) / 1000 * 0.8 > SENT_ONCE_S
+
+
+def test_requests_are_not_given_up_before_their_call_is() -> None:
+    given = {"bootstrap.servers": "b:1", "socket.timeout.ms": "1500"}
+    with pytest.raises(UsageError, match=r"'socket\.timeout\.ms' below 20000"):
+        KafkaSettings(given, call_timeout_s=20)
+    assert KafkaSettings(given, call_timeout_s=1.5).producer("x")["socket.timeout.ms"] == "1500"
+    assert settings().producer("x")["socket.timeout.ms"] >= settings().call_timeout_s * 1000
 
 
 def test_brokers_must_be_named() -> None:
@@ -117,7 +141,7 @@ def test_a_readers_settings_leave_out_what_only_a_producer_knows() -> None:
         (KafkaError.SASL_AUTHENTICATION_FAILED, MissingGround),
         (KafkaError.INVALID_TRANSACTION_TIMEOUT, MissingGround),
         (KafkaError.MSG_SIZE_TOO_LARGE, Refused),
-        (KafkaError.INVALID_TXN_STATE, RunEnded),
+        (KafkaError.INVALID_TXN_STATE, EndedElsewhere),
         (KafkaError._STATE, RunEnded),
     ],
 )

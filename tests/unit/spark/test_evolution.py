@@ -80,6 +80,7 @@ def _decimal(precision: int, scale: int) -> Avro:
         (_decimal(12, 2), _decimal(10, 2), _decimal(12, 2)),
         (_decimal(12, 4), _decimal(10, 2), _decimal(10, 2)),
         ({"type": "long", "logicalType": "time-micros"}, "int", "int"),
+        ("long", {"type": "int", "connect.type": "int16"}, "long"),
         ("string", "int", "int"),
     ],
 )

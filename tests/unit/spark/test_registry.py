@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_writer import table
+from helpers.spark.writer import table
 from twofold_avro import schemas
 from twofold_spark.kafka import Kafka
 from twofold_spark.merge import Merger

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_writer import table
+from helpers.spark.writer import table
 from twofold_avro import schemas
 from twofold_avro.names import avro_name, postgres_name, topic_of
 from twofold_spark.errors import TableRefused

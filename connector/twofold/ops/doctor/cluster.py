@@ -15,8 +15,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from twofold.config import Config
+from twofold.errors import MissingGround
 from twofold.runner.ground import kafka_settings, names_of
 from twofold.sink.client import sorted_errors
+from twofold.sink.metadata import cluster_metadata, existing_topics
 from twofold.sink.names import Names
 
 CALL_S_MAX = 10.0
@@ -48,6 +50,8 @@ class Cluster:
     may: Mapping[str, frozenset[str]]
     """What we may do with each of them."""
     principal: str
+    hidden: frozenset[str] = frozenset()
+    """Topics of the bookkeeping that exist and are not shown."""
 
     @property
     def tables(self) -> list[Topic]:
@@ -66,6 +70,7 @@ def look(config: Config) -> Cluster:
         admin = AdminClient(client)
         metadata = _let_in(admin, call_s, told)
         found = {name: topic for name, topic in metadata.topics.items() if name.startswith(f"{config.prefix}.")}
+        hidden = _hidden(admin, call_s, names_of(config), found)
         broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
         may = _rights(admin, call_s, list(found))
         readable = [name for name, operations in may.items() if "DESCRIBE_CONFIGS" in operations]
@@ -84,20 +89,28 @@ def look(config: Config) -> Cluster:
     }
     principal = str(settings.client.get("sasl.username", "<principal>"))
     return Cluster(
-        config, names_of(config), len(metadata.brokers), configs.get(broker.name, {}), topics, may, principal
+        config, names_of(config), len(metadata.brokers), configs.get(broker.name, {}), topics, may, principal, hidden
     )
 
 
 def _let_in(admin: AdminClient, call_s: float, told: list[KafkaError]) -> ClusterMetadata:
     """A call alone says of wrong credentials, too, that no broker answers; why is told aside."""
     try:
-        return admin.list_topics(timeout=call_s)
+        return cluster_metadata(admin, call_s)
     except KafkaException:
         admin.poll(0.5)
         for error in told:
             if error.code() in _NOT_LET_IN:
                 raise KafkaException(error) from None
         raise
+
+
+def _hidden(admin: AdminClient, call_s: float, names: Names, found: Mapping[str, Any]) -> frozenset[str]:
+    """A topic that is not shown need not be gone: the broker may be behind, or we may not see it."""
+    try:
+        return frozenset(existing_topics(admin, (names.bookkeeping | {names.messages}) - found.keys(), call_s))
+    except MissingGround:
+        return frozenset()  # we may not create topics, and so cannot ask: the rights are looked at by themselves
 
 
 def _rights(admin: AdminClient, call_s: float, topics: list[str]) -> dict[str, frozenset[str]]:

@@ -25,8 +25,12 @@ def _alter(cluster: Cluster, topic: str, setting: str) -> str:
     return f"kafka-configs --bootstrap-server {cluster.config.kafka.bootstrap} --alter --entity-type topics --entity-name {topic} --add-config {setting}"
 
 
+def _grant(cluster: Cluster) -> str:
+    return f"kafka-acls --bootstrap-server {cluster.config.kafka.bootstrap} --add --allow-principal User:{cluster.principal}"
+
+
 def _acls(cluster: Cluster) -> Iterator[Finding]:
-    grant = f"kafka-acls --bootstrap-server {cluster.config.kafka.bootstrap} --add --allow-principal User:{cluster.principal}"
+    grant = _grant(cluster)
     missing = sorted({each for operations in cluster.may.values() for each in RIGHTS if each not in operations})
     if missing:
         words = " ".join(f"--operation {each.title().replace('_', '')}" for each in missing)
@@ -75,6 +79,7 @@ def _replication(cluster: Cluster) -> Iterator[Finding]:
             "twofold init cannot make its topics",
             f"kafka.replication = {cluster.brokers}",
             f"kafka.min_insync_replicas = {min(cluster.config.kafka.min_insync_replicas, max(1, cluster.brokers - 1))}",
+            "-- or start the brokers that are away",
         )
 
 
@@ -95,7 +100,15 @@ def _transaction_log(cluster: Cluster) -> Iterator[Finding]:
 
 def _missing(cluster: Cluster) -> Iterator[Finding]:
     wanted = sorted(cluster.names.bookkeeping | {cluster.names.messages})
-    missing = [name for name in wanted if name not in cluster.may]
+    missing = [name for name in wanted if name not in cluster.may and name not in cluster.hidden]
+    if cluster.hidden:
+        yield _finding(
+            "topic_hidden",
+            Weight.MUST,
+            f"Kafka has {', '.join(sorted(cluster.hidden))} and does not show it",
+            "a broker is behind its controller, which passes, or we may not describe it; twofold run waits for it",
+            f"{_grant(cluster)} --operation Describe --topic {cluster.config.prefix}. --resource-pattern-type prefixed",
+        )
     if len(missing) == len(wanted):
         yield _finding(
             "topics",

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from twofold.config import Config
+from twofold.gids import describe
 from twofold.ops.doctor import settings
 from twofold.ops.doctor.finding import Finding, Weight, finder, start_anew
 from twofold.ops.doctor.tables import published
-from twofold.source import identity
+from twofold.runner.setup import wanted_publication
+from twofold.source import identity, publishable
 from twofold.source.connection import Plain, connect
-from twofold.source.ground import FLOORS
+from twofold.source.ground import FLOORS, NO_ENCODING
+from twofold.source.trouble import INTO_UTF8
 
 _SETTINGS = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)"
 _NAMES = ["server_version_num", "synchronous_standby_names", *(rule.setting for rule in settings.RULES)]
@@ -57,6 +60,11 @@ def examine(config: Config) -> Iterator[Finding]:
         for check in _CHECKS:
             yield from check(source)
         yield from published(config, connection)
+    wanted = wanted_publication(config)
+    if source.slot is None and wanted is not None:
+        for found in publishable.examine(config.conninfo, config.publication, wanted):
+            weight = Weight.MUST if found.must else Weight.SHOULD
+            yield _finding("publishable", weight, found.what, "twofold init cannot make the publication", found.remedy)
 
 
 def _is_primary(source: Source) -> Iterator[Finding]:
@@ -81,6 +89,11 @@ def _version(source: Source) -> Iterator[Finding]:
             "the outcome of an empty prepared transaction may come without its PREPARE, or the reverse; Twofold copes, others may not",
             f"upgrade to {major}.{floor} or later",
         )
+
+
+def _encoding(source: Source) -> Iterator[Finding]:
+    if source.ask("SELECT current_setting('server_encoding')") == [("SQL_ASCII",)]:
+        yield _finding("encoding", Weight.MUST, "the database's encoding is SQL_ASCII", NO_ENCODING, *INTO_UTF8)
 
 
 def _role(source: Source) -> Iterator[Finding]:
@@ -179,9 +192,9 @@ def _in_doubt(source: Source) -> Iterator[Finding]:
         outcome = (
             f"COMMIT PREPARED '{gid}';",
             f"ROLLBACK PREPARED '{gid}';",
-            f"-- one of the two, in database {prepared.database}, as its coordinator decides",
+            f"-- one of the two, in database {prepared.database}, as its coordinator decides; twofold prepared list says what other branches have done",
         )
-        age = f"prepared transaction {prepared.gid} of {prepared.owner} (database {prepared.database}) is {prepared.age.total_seconds():.0f} s old"
+        age = f"prepared transaction {describe(prepared.gid)} of {prepared.owner} (database {prepared.database}) is {prepared.age.total_seconds():.0f} s old"
         if source.slot is None:
             yield _finding(
                 "init_waits",
@@ -215,6 +228,7 @@ def _quoted(source: Source, name: str) -> str:
 _CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     settings.examine,
     _is_primary,
+    _encoding,
     _role,
     _slot,
     _slot_idle,

@@ -98,7 +98,7 @@ def _tables(config: Config, connection: Plain) -> Iterator[Finding]:
                 "toast",
                 Weight.NOTE,
                 f"table {name} may hold large values ({wide}) and its replica identity is not FULL",
-                "an update that leaves a large value as it was is sent without it, and the record says that it is missing; with FULL the value comes along, at the price of more WAL",
+                "an update that leaves a large value as it was is sent without it: the column is null and the record's list `unchanged` names it. A reader that does not look there (Debezium's JDBC sink, Flink) takes the null for the value. With FULL the value comes along, at the price of more WAL",
                 f"{alter} REPLICA IDENTITY FULL;",
             )
         if not may_read:

@@ -1,0 +1,87 @@
+"""The names by which Kafka Connect, and Debezium's sinks in it, know a type. They stand in schemas beside Avro's types and change no byte.
+
+A type gets a name where Debezium has one for the very bytes: PostgreSQL's text of an interval is not Debezium's `Interval`, so it has none.
+`date` and `decimal` need none: converters know Avro's logical types for them. Pure, standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twofold_avro.shapes import TypeShape
+from twofold_avro.types import Avro
+
+_PREFIX = "connect."
+_SOURCE_TYPE = "__debezium.source.column.type"
+"""Debezium's parameter for the type of the source's column."""
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"connect.name": name, "connect.version": 1}
+
+
+def _of_source(name: str) -> dict[str, Any]:
+    return {"connect.parameters": {_SOURCE_TYPE: name}}
+
+
+_BUILT_IN = {
+    "int2": {"connect.type": "int16"},
+    "time": _named("io.debezium.time.MicroTime"),
+    "timestamp": _named("io.debezium.time.MicroTimestamp"),
+    "timestamptz": _named("io.debezium.time.MicroTimestamp"),
+    "uuid": _named("io.debezium.data.Uuid"),
+    "json": _named("io.debezium.data.Json"),
+    "jsonb": _named("io.debezium.data.Json"),
+    "xml": _named("io.debezium.data.Xml"),
+    "tsvector": _named("io.debezium.data.Tsvector"),
+    # Text, which Debezium's JDBC sink casts where it knows the type of the source.
+    **{name: _of_source(name.upper()) for name in ("cidr", "inet", "macaddr", "money")},
+    **{name: _of_source(name.upper()) for name in ("int4range", "int8range", "numrange", "daterange")},
+    **{name: _of_source(name.upper()) for name in ("tsrange", "tstzrange")},
+}
+_OF_EXTENSIONS = {"ltree": _named("io.debezium.data.Ltree"), "citext": _of_source("CITEXT")}
+
+
+def with_names(shape: TypeShape, schema: Avro) -> Avro:
+    """The schema of a row's column, with the names."""
+    match shape.kind, schema:
+        case ("domain", _) if shape.element is not None:
+            return with_names(shape.element, schema)
+        case ("array", {"items": ["null", items]}) if shape.element is not None:
+            return {**schema, "items": ["null", with_names(shape.element, items)]}
+    attributes = _attributes(shape)
+    if not attributes:
+        return schema
+    return {**(schema if isinstance(schema, dict) else {"type": schema}), **attributes}
+
+
+def with_names_in_key(shape: TypeShape, schema: Avro) -> Avro:
+    """The same of a column of the key: its `connect.name` alone, because the rest may change while the bytes of a key do not."""
+    named = with_names(shape, schema)
+    if not isinstance(named, dict):
+        return named
+    kept = {name: value for name, value in named.items() if name not in {"connect.type", "connect.parameters"}}
+    return kept["type"] if kept.keys() == {"type"} else kept
+
+
+def without_names(record: Avro) -> Avro:
+    """A record as it is without the names of its columns' types: what topics have that were made before there were any."""
+    return {**record, "fields": [{**field, "type": _bare(field["type"])} for field in record["fields"]]}
+
+
+def _bare(schema: Avro) -> Avro:
+    if not isinstance(schema, dict):
+        return schema
+    bare = {name: value for name, value in schema.items() if not name.startswith(_PREFIX)}
+    return bare["type"] if bare.keys() == {"type"} else bare
+
+
+def _attributes(shape: TypeShape) -> dict[str, Any]:
+    match shape.kind:
+        case "enum":
+            return {**_named("io.debezium.data.Enum"), "connect.parameters": {"allowed": ",".join(shape.labels)}}
+        case "base" | "range":
+            known = _BUILT_IN if shape.namespace == "pg_catalog" else _OF_EXTENSIONS
+            return known.get(shape.name, {})
+        case _:
+            return {}

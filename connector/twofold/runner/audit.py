@@ -1,0 +1,232 @@
+"""`twofold audit`: what the commit records say against what consumers get, table by table, with the repair. Reads Kafka and the registry; asks PostgreSQL nothing and changes nothing.
+
+Damage that lies before a table's last reload is past: whoever reads the topic from there on, or folds it by key, has the table as the source has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from twofold.config import Config
+from twofold.errors import Refused
+from twofold.runner.checks import check_commits
+from twofold.runner.comparing import Compared, Reload, Scope, Told, compare
+from twofold.runner.ground import kafka_settings, names_of, registry_settings
+from twofold.sink.names import Names
+from twofold.sink.progress import Decoder, ProgressReader, Recovered
+from twofold.sink.registry import Registry
+from twofold.sink.tally import Damage
+from twofold.sink.visible import VisibleReader
+from twofold_avro.records import Pin
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A damage, and where it is."""
+
+    partition: int
+    damage: Damage
+
+    @property
+    def words(self) -> str:
+        return f"partition {self.partition}, {self.damage.words}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a person has to know of a damage, in the three parts of a refusal."""
+
+    what: str
+    at_stake: str
+    repair: str
+
+    @property
+    def refusal(self) -> Refused:
+        return Refused(self.what, at_stake=self.at_stake, repair=self.repair)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAudit:
+    """One topic with rows."""
+
+    topic: str
+    table: str | None
+    """`schema.table`; None: it is no table's that the connector knows."""
+    rows: int
+    ranges: int
+    skipped: int
+    """Ranges that retention has taken in part, or that reach beyond what was read."""
+    unknown: int
+    """Rows that are older than all commit records that are judged."""
+    held: int
+    """Offsets that belong to transactions that are open, or come behind one."""
+    damages: tuple[Finding, ...]
+    past: tuple[Finding, ...]
+    """Damage before the last reload."""
+    more: int
+    """Damages that were counted and are not listed."""
+    reload: int | None
+    """The commit record of the last reload."""
+    loading: bool
+
+    @property
+    def words(self) -> str:
+        said = f"{self.rows} rows in {self.ranges} ranges"
+        if self.damages:
+            said += f": DAMAGED in {len(self.damages) + self.more} places"
+        elif self.past:
+            doing = "is being repaired" if self.loading else "was repaired"
+            said += f": whole now; {len(self.past)} damages before {doing} by the reload at commit record {self.reload}"
+        else:
+            said += ": whole"
+        for many, what in (
+            (self.skipped, "ranges not judged: retention has taken them, or they are still being written"),
+            (self.unknown, "rows not judged: their commit records are not kept, or not asked for"),
+            (self.held, "offsets not judged: a transaction is open there"),
+        ):
+            said += f"; {many} {what}" if many else ""
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was found under a prefix."""
+
+    prefix: str
+    commits: int
+    first_sequence: int | None
+    last_sequence: int | None
+    topics: tuple[TopicAudit, ...]
+    gone: Mapping[str, int]
+    """Topics that commit records name and that are not there any more, with the number of their ranges."""
+    breaks: tuple[tuple[int, int], ...]
+    """Where the numbers of neighbouring commit records do not follow each other, and no reload of all tables came after."""
+    troubles: tuple[Trouble, ...]
+    """Of each damaged topic, and of the numbers."""
+
+
+def audit(config: Config, *, since: int, told: Told) -> Audit:
+    """Read and judge everything that is kept, or what came after commit record `since`."""
+    settings, names, registry = kafka_settings(config), names_of(config), Registry(registry_settings(config))
+    progress = ProgressReader(settings, names, registry)
+    before = progress.read()
+    scope = Scope(frozenset({*before.pins, names.messages}), since)
+    found = judge(compare(VisibleReader(settings), Decoder(registry), names, scope, told), names, before.pins)
+    apart = _apart(before, progress.read(), names)
+    return replace(found, troubles=(*found.troubles, apart)) if apart else found
+
+
+def judge(compared: Compared, names: Names, pins: Mapping[str, Pin]) -> Audit:
+    """What each topic's damage means, and what repairs it."""
+    tables = {topic: table_of(pin) for topic, pin in pins.items()}
+    topics = sorted({place.topic for place in compared.tallies})
+    audits = tuple(_topic(topic, compared, tables.get(topic)) for topic in topics)
+    breaks = tuple(
+        (each.before, each.found) for each in compared.breaks if not _all_reloaded(each.found, tables, compared.reloads)
+    )
+    last = compared.last_sequence or 0
+    troubles = [trouble_of(each.topic, each.damages, names, each.table, last) for each in audits if each.damages]
+    if breaks:
+        troubles.append(_break_trouble(names, breaks, tables.values()))
+    return Audit(
+        prefix=names.prefix,
+        commits=compared.commits,
+        first_sequence=compared.first_sequence,
+        last_sequence=compared.last_sequence,
+        topics=audits,
+        gone=compared.gone,
+        breaks=breaks,
+        troubles=tuple(troubles),
+    )
+
+
+def _apart(before: Recovered, after: Recovered, names: Names) -> Trouble | None:
+    """Whether commit records and progress contradict each other. Of a connector that runs they are read some moments apart; then the progress has moved on meanwhile."""
+    if after.progress is None or after.progress != before.progress:
+        return None
+    try:
+        check_commits(after, after.progress, names.prefix)
+    except Refused as refusal:
+        return Trouble(refusal.what, refusal.at_stake, refusal.repair)
+    return None
+
+
+def _topic(topic: str, compared: Compared, table: str | None) -> TopicAudit:
+    tallies = {place: tally for place, tally in compared.tallies.items() if place.topic == topic}
+    reload = compared.reloads.get(topic)
+    found = [Finding(place.partition, d) for place, tally in tallies.items() for d in tally.damages]
+    past = tuple(each for each in found if _is_past(each.partition, each.damage.last, reload))
+    damages = tuple(each for each in found if each not in past)
+    more = sum(t.dropped for p, t in tallies.items() if not _is_past(p.partition, t.dropped_to, reload))
+    return TopicAudit(
+        topic=topic,
+        table=table,
+        rows=sum(tally.rows for tally in tallies.values()),
+        ranges=sum(tally.claims for tally in tallies.values()),
+        skipped=sum(tally.skipped for tally in tallies.values()),
+        unknown=sum(tally.unknown for tally in tallies.values()),
+        held=sum(compared.bounds[place].high - compared.bounds[place].stable for place in tallies),
+        damages=damages,
+        past=past,
+        more=more,
+        reload=reload.sequence if reload else None,
+        loading=topic in compared.backfilling,
+    )
+
+
+def trouble_of(topic: str, damages: Iterable[Finding], names: Names, table: str | None, last_sequence: int) -> Trouble:
+    """What a topic's damage means to its readers."""
+    found = list(damages)
+    stakes = {
+        "short": "rows that PostgreSQL has committed are missing for every reader of the topic",
+        "stray": "readers have rows that PostgreSQL rolled back, or rows twice",
+        "surplus": "readers have rows twice, or rows that PostgreSQL rolled back",
+        "overlap": "two transactions' rows lie among each other, so no reader can tell which rows belong together",
+    }
+    kinds = [stakes[kind] for kind in stakes if any(each.damage.kind == kind for each in found)]
+    return Trouble(
+        f"{topic}: {_several([each.words for each in found])}",
+        at_stake="; ".join(kinds),
+        repair=repair(topic, names, table, last_sequence),
+    )
+
+
+def repair(topic: str, names: Names, table: str | None, last_sequence: int) -> str:
+    """The command that makes a topic's readers agree with the source again."""
+    if table is not None:
+        return f"twofold backfill start {table}"
+    accept = f"`twofold audit --since {last_sequence}` then judges only what comes later"
+    if topic == names.messages:
+        return f"none: no table keeps messages, so nothing brings them again; tell their readers of these offsets; {accept}"
+    return f"none: no published table has this topic; tell its readers of these offsets, or delete the topic; {accept}"
+
+
+def table_of(pin: Pin) -> str:
+    """As people name it."""
+    return f"{pin.schema}.{pin.table}"
+
+
+def _is_past(partition: int, last: int, reload: Reload | None) -> bool:
+    return reload is not None and last < reload.firsts.get(partition, 0)
+
+
+def _all_reloaded(sequence: int, topics: Iterable[str], reloads: Mapping[str, Reload]) -> bool:
+    return all(topic in reloads and reloads[topic].sequence > sequence for topic in topics)
+
+
+def _break_trouble(names: Names, breaks: tuple[tuple[int, int], ...], tables: Iterable[str]) -> Trouble:
+    words = [
+        f"number {found} follows number {before}" + (": some are missing" if found > before else ": it came again")
+        for before, found in breaks
+    ]
+    return Trouble(
+        f"{names.commits}: {_several(words)}",
+        at_stake="which rows of which tables belong to the missing commit records is not known, or a mirror would apply one twice",
+        repair=f"twofold backfill start {' '.join(sorted(tables))}",
+    )
+
+
+def _several(words: list[str]) -> str:
+    """The first of them, and how many more."""
+    return words[0] + (f" (and {len(words) - 1} more)" if len(words) > 1 else "")

@@ -1,0 +1,209 @@
+"""Compares the commit records of a prefix with what a read_committed reader gets of its topics: the one core of `twofold audit` and of recovery's look.
+
+The order of the first looks decides what may be judged of a connector that runs. Each partition's last stable offset is asked first, then the end of the commits topic. A row below the
+former was committed before the latter was looked at, and its commit record, written in the same Kafka transaction, lies below it. So each row that is read must be named. A range that
+reaches beyond the partition's end is left to the next time.
+
+Memory: the ranges of one batch of commit records, and what `PartitionTally` keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from twofold.sink.names import Names
+from twofold.sink.progress import Decoder
+from twofold.sink.tally import Claim, PartitionTally
+from twofold.sink.visible import Bounds, Place, VisibleReader
+from twofold_avro.records import Commit
+
+RANGES_MAX = 100_000
+"""Of one batch; one commit record alone may have more."""
+BREAKS_KEPT = 1000
+CLOCK_MS = 5000
+"""A commit record is written behind its rows; so much the clocks that say when may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBreak:
+    """Two neighbouring commit records whose numbers do not follow each other."""
+
+    before: int
+    found: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """The commit record with which a table began anew, and where its truncates lie, by partition."""
+
+    sequence: int
+    firsts: Mapping[int, int]
+
+
+@dataclass(slots=True)
+class Compared:
+    """What was found; grows while `compare` reads."""
+
+    bounds: dict[Place, Bounds]
+    """Of all partitions under the prefix, when the comparison began."""
+    tallies: dict[Place, PartitionTally] = field(default_factory=dict)
+    commits: int = 0
+    first_sequence: int | None = None
+    last_sequence: int | None = None
+    breaks: list[SequenceBreak] = field(default_factory=list)
+    reloads: dict[str, Reload] = field(default_factory=dict)
+    """Each table's last one, by topic."""
+    backfilling: tuple[str, ...] = ()
+    """What the last commit record says."""
+    gone: dict[str, int] = field(default_factory=dict)
+    """Topics that are named and are not there (any more), with the number of their ranges."""
+
+    @property
+    def rows(self) -> int:
+        return sum(tally.rows for tally in self.tallies.values())
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """How many are behind us, and how many there are."""
+        tallies = self.tallies.values()
+        return sum(t.position - t.start for t in tallies), sum(t.end - t.start for t in tallies)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is compared."""
+
+    topics: frozenset[str]
+    """Read whether or not a commit record names them."""
+    since: int = 0
+    """Commit records up to this one are taken for good, and so are rows up to where they end."""
+    from_ms: int | None = None
+    """Only rows that were written at this time or later."""
+    to_the_end: bool = False
+    """Wait for transactions that are open, and read beyond them."""
+    starts: Mapping[Place, int] | None = None
+    """Only these partitions, each from that offset on, beside all commit records."""
+
+
+Told = Callable[[Compared], None]
+
+
+def compare(
+    reader: VisibleReader, decoder: Decoder, names: Names, scope: Scope, told: Told = lambda _: None
+) -> Compared:
+    """Read and judge. `told` is called often, and must be quick."""
+    comparison = _Comparison(reader, names, scope, told)
+    comparison.go_through(decoder)
+    comparison.forgive_retention()
+    return comparison.found
+
+
+class _Comparison:
+    """One, while it runs."""
+
+    def __init__(self, reader: VisibleReader, names: Names, scope: Scope, told: Told) -> None:
+        self._reader = reader
+        self._commits = Place(names.commits, 0)
+        self._scope = scope
+        self._told = told
+        places = [p for p in reader.places_under(f"{names.prefix}.") if p.topic not in names.bookkeeping]
+        self._starts: dict[Place, int] = {}
+        if scope.starts is not None:
+            places = [place for place in places if place in scope.starts]
+            self._starts = dict(scope.starts)
+        elif scope.from_ms is not None:
+            self._starts = reader.since(places, scope.from_ms)
+            self._starts |= reader.since([self._commits], scope.from_ms - CLOCK_MS)
+        self.found = Compared(reader.bounds(places))
+        self._accepted: dict[Place, int] = {}
+        """Where the rows end that commit records up to `scope.since` name."""
+        self._claims: dict[Place, list[Claim]] = {}
+        """Of this batch."""
+
+    def go_through(self, decoder: Decoder) -> None:
+        low, high = (b := self._reader.bounds([self._commits])[self._commits]).low, b.high
+        start = max(low, self._starts.get(self._commits, low))
+        commits = self._reader.commits(self._commits.topic, start, high, decoder)
+        from_first_claim = low > 0 and self._scope.from_ms is None
+        final = False
+        while not final:
+            final = self._take_batch(commits)
+            stretches = {}
+            for place in self.found.bounds:
+                if place.topic in self._scope.topics or place in self._claims or place in self.found.tallies:
+                    tally = self._tally(place, from_first_claim=from_first_claim)
+                    upto = tally.claim(self._claims.pop(place, ()))
+                    stretches[place] = (tally.position, tally.end if final else upto)
+            for place, first, last in self._reader.runs(stretches):
+                self.found.tallies[place].see(first, last)
+                self._told(self.found)
+            for place, (_, end) in stretches.items():
+                self.found.tallies[place].settle(end, final=final)
+            self._told(self.found)
+
+    def forgive_retention(self) -> None:
+        """What Kafka has taken away while it was read is no damage."""
+        short = [place for place, tally in self.found.tallies.items() if any(d.kind == "short" for d in tally.damages)]
+        for place, bounds in self._reader.bounds(short).items():
+            tally = self.found.tallies[place]
+            kept = [d for d in tally.damages if d.kind != "short" or d.first >= bounds.low]
+            tally.skipped += len(tally.damages) - len(kept)
+            tally.damages = kept
+
+    def _take_batch(self, commits: Iterator[Commit]) -> bool:
+        """Whether it is the last one."""
+        ranges = 0
+        for commit in commits:
+            self._number(commit)
+            for r in commit.ranges:
+                self._take_range(Place(r.topic, r.partition), Claim(r.first, r.last, r.count, commit.sequence), commit)
+            ranges += len(commit.ranges)
+            if ranges >= RANGES_MAX:
+                return False
+        return True
+
+    def _number(self, commit: Commit) -> None:
+        found = self.found
+        if (
+            found.last_sequence is not None
+            and commit.sequence != found.last_sequence + 1
+            and len(found.breaks) < BREAKS_KEPT
+        ):
+            found.breaks.append(SequenceBreak(found.last_sequence, commit.sequence))
+        if commit.kind == "reload" and commit.ranges:
+            firsts = {r.partition: r.first for r in commit.ranges}
+            found.reloads[commit.ranges[0].topic] = Reload(commit.sequence, firsts)
+        found.commits += 1
+        found.first_sequence = commit.sequence if found.first_sequence is None else found.first_sequence
+        found.last_sequence = commit.sequence
+        found.backfilling = commit.backfilling
+
+    def _take_range(self, place: Place, claim: Claim, commit: Commit) -> None:
+        if place not in self.found.bounds:
+            self.found.gone[place.topic] = self.found.gone.get(place.topic, 0) + 1
+            return
+        if commit.sequence <= self._scope.since:
+            self._accepted[place] = max(claim.last, self._accepted.get(place, -1))
+            return
+        claims = self._claims.setdefault(place, [])
+        tally = self.found.tallies.get(place)
+        highest = max((tally.highest if tally else -1), *(c.last for c in claims[-1:]), -1)
+        if commit.kind == "reload" and claim.first <= highest:
+            # The topic was made again: what was said of its offsets so far meant another topic.
+            self.found.tallies.pop(place, None)
+            claims.clear()
+        claims.append(claim)
+
+    def _tally(self, place: Place, *, from_first_claim: bool) -> PartitionTally:
+        tally = self.found.tallies.get(place)
+        if tally is None:
+            bounds, accepted = self.found.bounds[place], self._accepted.get(place, -1)
+            start = max(bounds.low, self._starts.get(place, bounds.low))
+            if accepted >= 0:
+                start = max(start, min([accepted + 1, *(c.first for c in self._claims.get(place, ()))]))
+            tally = PartitionTally(
+                start, max(start, bounds.stable), from_first_claim=from_first_claim, accepted=accepted
+            )
+            self.found.tallies[place] = tally
+        return tally

@@ -1,0 +1,82 @@
+"""The registry's subjects of a table: what is registered there, and what of it a new version of the table must keep."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from functools import cache
+
+from twofold.errors import MissingGround
+from twofold.runner.table import misread_columns
+from twofold.sink.registry import Registry, key_subject, value_subject
+from twofold_avro.connect import without_names
+from twofold_avro.records import Pin
+from twofold_avro.schemas import canonical, envelope_schema, key_schema, misread, optional_columns
+from twofold_avro.shapes import TableShape
+from twofold_avro.types import encoding_of
+
+_log = logging.getLogger(__name__)
+
+
+class Subjects:
+    """Those of one prefix."""
+
+    def __init__(self, registry: Registry, prefix: str) -> None:
+        self._registry = registry
+        self._prefix = prefix
+
+    def key(self, shape: TableShape, pin: Pin | None) -> str | None:
+        """The message key's schema; None without one. Its id is in the bytes of every key: a topic that was made without Connect's names stays without them."""
+        key = key_schema(shape, self._prefix)
+        if key is None:
+            return None
+        older = canonical(without_names(key))
+        return older if pin and pin.key_schema == older else canonical(key)
+
+    def like_before(self, shape: TableShape, topic: str, pin: Pin | None) -> TableShape:
+        """Columns that were optional stay so when they come into the key: readers of earlier rows could not go on, and registries refuse it."""
+        if shape.keyless:
+            return shape
+        if pin and pin.value_schema_id is not None:
+            before = self._registry.schema(pin.value_schema_id)
+        elif versions := self._registry.versions(value_subject(topic)):
+            before = versions[-1]
+        else:
+            return shape
+        optional = _optional_columns(before)
+        kept = {c.name for c in shape.key if c.name in optional and encoding_of(c.type).total}
+        return replace(shape, columns=tuple(replace(c, optional=c.name in kept) for c in shape.columns))
+
+    def known_envelope(self, shape: TableShape, topic: str) -> int | None:
+        """The envelope's id if it is registered; registers nothing."""
+        return self._registry.known_id(value_subject(topic), self._envelope(shape))
+
+    def register_key(self, key: str | None, topic: str) -> int | None:
+        """The key's id; None without a key."""
+        return None if key is None else self._registry.register(key_subject(topic), key)
+
+    def register_envelope(self, shape: TableShape, topic: str) -> int:
+        """Compared with every version, for rows of each may lie in the topic: a column that was dropped may come back as something else."""
+        subject, text = value_subject(topic), self._envelope(shape)
+        new = json.loads(text)
+        for version in self._registry.versions(subject):
+            if columns := misread(json.loads(version), new):
+                raise misread_columns(shape, columns)
+        return self._registry.register(subject, text)
+
+    def withdraw_key(self, shape: TableShape, topic: str) -> None:
+        """The table has no key any more: a reader takes a topic whose keys have a subject for one with keys."""
+        try:
+            self._registry.withdraw(key_subject(topic))
+        except MissingGround as error:
+            name = f"{shape.schema}.{shape.table}"
+            _log.warning("%s has no message key any more; delete the subject %s: %s", name, key_subject(topic), error)
+
+    def _envelope(self, shape: TableShape) -> str:
+        return canonical(envelope_schema(shape, self._prefix))
+
+
+@cache
+def _optional_columns(envelope: str) -> frozenset[str]:
+    return optional_columns(json.loads(envelope))

@@ -1,0 +1,82 @@
+"""What one Kafka transaction wrote, as its delivery reports tell.
+
+Promise: ranges are exact. They are the offsets of the first and the last record of each partition, from their delivery reports, and the count of what was handed over. No offset is computed.
+
+Pure: librdkafka calls `delivered`, on the thread that uses the producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, Message
+
+from twofold.errors import RunEnded
+
+DeliveryCallback = Callable[[KafkaError | None, Message], None]
+
+
+@dataclass(slots=True)
+class Written:
+    """What one transaction wrote into one partition. Offsets are -1 until their delivery reports are in."""
+
+    topic: str
+    partition: int
+    count: int = 0
+    first: int = -1
+    last: int = -1
+
+
+class Deliveries:
+    """Of one transaction."""
+
+    def __init__(self) -> None:
+        self.failed: KafkaError | None = None
+        """The first report of a record that was not delivered."""
+        self._written: dict[tuple[str, int], Written] = {}
+        self._acknowledged = 0
+
+    def begins(self, topic: str, partition: int) -> bool:
+        """Note that records go to this partition. Return whether they are its first."""
+        if (topic, partition) in self._written:
+            return False
+        self._written[topic, partition] = Written(topic, partition)
+        return True
+
+    def handed_over(self, topic: str, partition: int, count: int) -> None:
+        """So many records are in librdkafka's hands."""
+        self._written[topic, partition].count += count
+
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        """A record's delivery report."""
+        if error is not None:
+            self.failed = self.failed or error
+            return
+        self._acknowledged += 1
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        written = self._written[topic, partition]
+        written.last = max(written.last, offset)
+        written.first = offset if written.first < 0 else min(written.first, offset)
+
+    def ranges(self) -> tuple[Written, ...]:
+        """By topic and partition; after a flush."""
+        for w in self._written.values():
+            if w.first < 0 or w.last - w.first + 1 < w.count:
+                raise RunEnded(
+                    f"Kafka: the delivery reports of {w.topic} [{w.partition}] give offsets {w.first} to {w.last} for {w.count} records"
+                )
+        return tuple(sorted(self._written.values(), key=lambda w: (w.topic, w.partition)))
+
+    def began_before(self, other: Written) -> bool:
+        """Whether there are records in that partition that begin before those; after a flush."""
+        mine = self._written.get((other.topic, other.partition))
+        return mine is not None and mine.first < other.first
+
+    @property
+    def all_acknowledged(self) -> bool:
+        """Whether every record was reported as delivered; where each asked for a report."""
+        return self._acknowledged == sum(w.count for w in self._written.values())

@@ -1,0 +1,110 @@
+"""What all connectors of a Kafka cluster know of the branches of global transactions: their in-doubt ledgers, and their commit records since a time.
+
+A branch that was committed soon after its PREPARE is in a commit record alone; one that was rolled back as soon is nowhere. For people: nothing of a connector's own work depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Message, TopicPartition
+
+from twofold.errors import MissingGround, Unreachable
+from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.sink.registry import Registry
+from twofold_avro import wire
+from twofold_avro.records import Commit, Prepared, Record
+from twofold_avro.schemas import fixed
+
+_LEDGER, _COMMITS = ".prepared", ".commits"
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Of a global transaction, as a connector's topics have it."""
+
+    prefix: str
+    gid: str
+    global_id: str
+    state: Literal["open", "parked", "committed", "rolled_back"]
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    found: tuple[Branch, ...]
+    unread: tuple[str, ...]
+    """Topics that could not be looked into, each with the reason."""
+
+
+class Ledgers:
+    """Reads once; writes nothing."""
+
+    def __init__(self, settings: KafkaSettings, registry: Registry) -> None:
+        self._settings = settings
+        self._timeout_s = settings.call_timeout_s
+        self._registry = registry
+
+    def branches(self, global_ids: Collection[str], since_ms: int) -> Branches:
+        """All branches of these global transactions that any connector has a word about. Commit records before the time are not looked at."""
+        marks = [each.encode() for each in global_ids]
+        found: dict[tuple[str, str], Branch] = {}
+        unread: dict[str, str] = {}
+        with sorted_errors("reading the connectors' ledgers"):
+            consumer = Consumer(self._settings.consumer())
+            try:
+                for message in self._messages(consumer, since_ms, unread):
+                    value, topic = message.value() or b"", message.topic() or ""
+                    if not any(mark in value for mark in marks):
+                        continue
+                    for branch in self._decoded(topic, value, unread):
+                        # A branch whose outcome was seen has it, whatever the ledger said before.
+                        known = found.get((branch.prefix, branch.gid))
+                        if branch.global_id in global_ids and (known is None or known.state in {"open", "parked"}):
+                            found[branch.prefix, branch.gid] = branch
+            finally:
+                consumer.close()
+        return Branches(tuple(found.values()), tuple(f"{topic}: {why}" for topic, why in sorted(unread.items())))
+
+    def _messages(self, consumer: Consumer, since_ms: int, unread: dict[str, str]) -> Iterator[Message]:
+        topics = consumer.list_topics(timeout=self._timeout_s).topics
+        prefixes = [name.removesuffix(_LEDGER) for name in topics if name.endswith(_LEDGER)]
+        prefixes = [prefix for prefix in prefixes if prefix + _COMMITS in topics]
+        since = [TopicPartition(prefix + _COMMITS, 0, since_ms) for prefix in prefixes]
+        starts = consumer.offsets_for_times(since, timeout=self._timeout_s) if since else []
+        for start in starts:
+            start.offset = start.offset if start.offset >= 0 else OFFSET_END
+        consumer.assign([*starts, *(TopicPartition(prefix + _LEDGER, 0, OFFSET_BEGINNING) for prefix in prefixes)])
+        unfinished = {prefix + kind for prefix in prefixes for kind in (_LEDGER, _COMMITS)}
+        deadline = time.monotonic() + self._timeout_s
+        while unfinished:
+            for message in consumer.consume(1000, 0.05):
+                deadline = time.monotonic() + self._timeout_s
+                topic, error = message.topic() or "", message.error()
+                if error is None:
+                    yield message
+                    continue
+                if error.code() != PARTITION_EOF:
+                    unread[topic] = str(sort_error(error, f"reading {topic}"))
+                unfinished.discard(topic)
+            if time.monotonic() > deadline:
+                raise Unreachable(f"Kafka does not give {', '.join(sorted(unfinished))} to the end")
+
+    def _decoded(self, topic: str, value: bytes, unread: dict[str, str]) -> list[Branch]:
+        kind: type[Record] = Prepared if topic.endswith(_LEDGER) else Commit
+        prefix = topic.removesuffix(_LEDGER).removesuffix(_COMMITS)
+        try:
+            writer = json.loads(self._registry.schema(wire.unframe(value)[0]))
+        except MissingGround as error:
+            unread[topic] = str(error)  # its connector has a registry of its own
+            return []
+        if writer["name"] != fixed(kind.schema_name)["name"]:
+            return []  # a table's topic that is called so
+        record = kind.from_bytes(value, writer)
+        if isinstance(record, Prepared):
+            return [Branch(prefix, record.gid, record.global_id or "", record.state)]
+        assert isinstance(record, Commit)
+        return [Branch(prefix, each.gid, each.global_id or "", "committed") for each in record.prepared]

@@ -1,0 +1,100 @@
+"""What the catalog tells of changes that PostgreSQL sends nothing of: a table that was rewritten, a column or an attribute that is stored in another way.
+
+Read now and then, and compared with what was read before; what a table holds is not looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from twofold.source.connection import connect
+
+# Not pg_partition_tree(): it locks what it names. The xmin of a column's row tells of ALTER TABLE, which a rewrite alone (VACUUM FULL, CLUSTER, TRUNCATE) does not touch.
+_STORED = """
+WITH RECURSIVE tree AS (
+    SELECT oid AS root, oid FROM unnest(%s::oid[]) oid
+    UNION ALL
+    SELECT tree.root, i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid
+      JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition
+)
+SELECT tree.root::bigint,
+       string_agg(c.oid || ':' || c.relfilenode, ',' ORDER BY c.oid),
+       (SELECT string_agg(a.attnum || ':' || a.xmin, ',' ORDER BY a.attnum)
+          FROM pg_catalog.pg_attribute a WHERE a.attrelid = tree.root AND a.attnum > 0),
+       ARRAY(SELECT a.attnum::int FROM pg_catalog.pg_attribute a
+              WHERE a.attrelid = tree.root AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''),
+       ARRAY(SELECT a.attnum::int FROM pg_catalog.pg_attribute a
+              WHERE a.attrelid = tree.root AND a.attnum > 0 AND a.attgenerated <> ''),
+       ARRAY(SELECT t.typrelid || '.' || m.attnum FROM pg_catalog.pg_attribute a
+               JOIN pg_catalog.pg_type e ON e.oid = a.atttypid
+               JOIN pg_catalog.pg_type t ON t.oid = coalesce(nullif(e.typelem, 0), e.oid) AND t.typtype = 'c'
+               JOIN pg_catalog.pg_attribute m ON m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped
+              WHERE a.attrelid = tree.root AND a.attnum > 0 AND NOT a.attisdropped),
+       ARRAY(SELECT DISTINCT t.typrelid::bigint FROM pg_catalog.pg_attribute a
+               JOIN pg_catalog.pg_type e ON e.oid = a.atttypid
+               JOIN pg_catalog.pg_type t ON t.oid = coalesce(nullif(e.typelem, 0), e.oid) AND t.typtype = 'c'
+              WHERE a.attrelid = tree.root AND a.attnum > 0 AND NOT a.attisdropped)
+  FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
+ GROUP BY tree.root
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """How a table is stored."""
+
+    files: str
+    """Which ones, its partitions' among them."""
+    columns: str
+    """When each was last changed."""
+    plain: frozenset[int]
+    """Columns that are not generated, by number."""
+    generated: frozenset[int]
+    attributes: frozenset[str]
+    """Of the composite types of its columns: type and number."""
+    composites: frozenset[str]
+
+    def to_text(self) -> str:
+        lists = (sorted(self.plain), sorted(self.generated), sorted(self.attributes), sorted(self.composites))
+        return json.dumps([self.files, self.columns, *lists], separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Stored:
+        files, columns, *lists = json.loads(text)
+        return cls(files, columns, *map(frozenset, lists))
+
+
+def stored(conninfo: str, tables: Iterable[int]) -> dict[int, Stored]:
+    """How these tables are stored now."""
+    with connect(conninfo) as connection:
+        rows = connection.execute(_STORED, (list(tables),)).fetchall()
+    return {
+        oid: Stored(
+            _digest(files),
+            _digest(columns or ""),
+            frozenset(plain),
+            frozenset(generated),
+            frozenset(attributes),
+            frozenset(map(str, composites)),
+        )
+        for oid, files, columns, plain, generated, attributes, composites in rows
+    }
+
+
+def unsent(before: Stored, now: Stored) -> str | None:
+    """What happened to rows that PostgreSQL does not send again; None if nothing did that is known."""
+    if before.generated & now.plain:
+        return "a generated column became a plain one, and rows of before were sent without it"
+    gone = {a for a in before.attributes - now.attributes if a.partition(".")[0] in now.composites}
+    if gone:
+        return "a composite type lost an attribute, and rows of before were sent with it"
+    if before.files != now.files and before.columns != now.columns:
+        return "ALTER TABLE rewrote it, and PostgreSQL sends no row of that"
+    return None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

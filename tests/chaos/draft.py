@@ -1,0 +1,116 @@
+"""A history that can be changed, and is then written anew as a connector would have written it."""
+
+from __future__ import annotations
+
+import copy
+import random
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from chaos.checks import History
+from chaos.ends import Ended
+from chaos.reading import Record
+from chaos.sample import ended
+
+
+class Draft:
+    """A history that can be changed: rows by commit record, in the order in which they were written."""
+
+    def __init__(self, history: History, rng: random.Random) -> None:
+        self.history = history
+        self.rng = rng
+        self.journal = copy.deepcopy(history.journal)
+        self.source = {table: [dict(row) for row in rows] for table, rows in history.source.items()}
+        self.commits: list[dict[str, Any]] = [dict(commit.value) for commit in history.commits]
+        self.progress = list(history.progress)
+        self.ledger = list(history.ledger)
+        self.hidden: list[Record] = []
+        """Rows that a commit record declares and nobody can see: Kafka has aborted them."""
+        self.unsaid: dict[int, list[Record]] = defaultdict(list)
+        """Rows in a Kafka transaction of their own without a commit record, before those of the commit record by its number."""
+        self.split: set[int] = set()
+        """The numbers of commit records that came in a later Kafka transaction than their rows."""
+        by_partition: dict[tuple[str, int], list[Record]] = defaultdict(list)
+        for record in history.rows:
+            by_partition[record.topic, record.partition].append(record)
+        self.home: dict[int, list[Record]] = {commit["sequence"]: [] for commit in self.commits}
+        for commit in self.commits:
+            for r in commit["ranges"]:
+                rows = by_partition[r["topic"], r["partition"]]
+                first = bisect_left(rows, r["first"], key=lambda row: row.offset)
+                self.home[commit["sequence"]] += rows[first : first + r["count"]]
+
+    def rows(self, table: str, op: str = "") -> list[tuple[int, Record]]:
+        """With the commit records that they are in."""
+        topic = f"{self.history.prefix}.public.{table}"
+        found = [(sequence, row) for sequence, rows in self.home.items() for row in rows if row.topic == topic]
+        return [(n, row) for n, row in found if row.value is not None and (not op or row.value["op"] == op)]
+
+    def transaction(self, *, at_least: int = 2) -> tuple[int, list[Record]]:
+        """A committed one with so many rows, the mark among them, and its commit record."""
+        found = []
+        for sequence, mark in self.rows("marks", "c"):
+            rows = [row for row in self.home[sequence] if transaction_of(row) == transaction_of(mark)]
+            if len(rows) >= at_least and all(row.value["op"] in {"c", "u"} for row in rows):
+                found.append((sequence, rows))
+        return self.rng.choice(found)
+
+    def drop(self, sequence: int, rows: Sequence[Record]) -> None:
+        self.home[sequence] = [row for row in self.home[sequence] if all(row is not other for other in rows)]
+
+    def done(self) -> History:
+        """Offsets and, as a connector would declare them, ranges anew."""
+        written: list[Record] = []
+        next_offset: dict[tuple[str, int], int] = defaultdict(int)
+        ends: list[Ended] = []
+
+        def write(row: Record) -> int:
+            place = row.topic, row.partition
+            offset = next_offset[place]
+            next_offset[place] += 1
+            if all(row is not other for other in self.hidden):
+                written.append(replace(row, offset=offset))
+            return offset
+
+        def end(rows: Iterable[tuple[str, int]], *, record: bool) -> None:
+            ends.append(ended(self.history.prefix, len(ends), rows, record=record))
+            for place in rows:
+                next_offset[place] += 1  # the commit's marker
+
+        for commit in self.commits:
+            ranges: dict[tuple[str, int], dict[str, Any]] = {}
+            if unsaid := self.unsaid[commit["sequence"]]:
+                for row in unsaid:
+                    write(row)
+                end({(row.topic, row.partition) for row in unsaid}, record=False)
+            rows = self.home[commit["sequence"]]
+            for row in rows:
+                place, offset = (row.topic, row.partition), write(row)
+                r = ranges.setdefault(place, {"topic": place[0], "partition": place[1], "first": offset, "count": 0})
+                r["last"], r["count"] = offset, r["count"] + 1
+            if commit["sequence"] in self.split:
+                end(ranges, record=False)
+                end((), record=True)
+            else:
+                end(ranges, record=True)
+            commit["ranges"], commit["rows"] = list(ranges.values()), len(rows)
+            if commit["kind"] in {"batch", "prepared"}:
+                commit["transactions"] = len({transaction_of(row) for row in rows if row.value is not None})
+        commits = [Record(f"{self.history.prefix}.commits", 0, n, None, value) for n, value in enumerate(self.commits)]
+        return History(
+            prefix=self.history.prefix,
+            journal=self.journal,
+            rows=sorted(written, key=lambda record: record.place),
+            commits=commits,
+            progress=self.progress,
+            ledger=self.ledger,
+            source=self.source,
+            ends=ends,
+        )
+
+
+def transaction_of(row: Record) -> str | None:
+    return row.value["transaction"]["id"] if row.value and row.value.get("transaction") else None

@@ -1,0 +1,71 @@
+"""Consumers that know one version of a table's schema and read everything with it, as one does that was built when that version was the latest."""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.request
+from typing import Any, Self
+
+import fastavro
+from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from helpers.connector.topics import Reader
+
+
+class Subject:
+    """The schemas of a topic's values in the registry."""
+
+    def __init__(self, registry_url: str, topic: str) -> None:
+        self._url = registry_url
+        self._topic = topic
+
+    def versions(self) -> list[int]:
+        found: list[int] = self._ask("GET", f"/subjects/{self._topic}-value/versions")
+        return found
+
+    def schema(self, version: int) -> str:
+        text: str = self._ask("GET", f"/subjects/{self._topic}-value/versions/{version}")["schema"]
+        return text
+
+    def allow(self, mode: str, part: str = "value") -> None:
+        """Set its compatibility, or that of the keys' subject."""
+        self._ask("PUT", f"/config/{self._topic}-{part}", {"compatibility": mode})
+
+    def _ask(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+
+class SchemaReader(Reader):
+    """Reads envelopes into the schema it was given: with fastavro and with Confluent's deserializer, which must agree."""
+
+    def __init__(self, bootstrap: str, registry_url: str, schema: str) -> None:
+        super().__init__(bootstrap, registry_url)
+        self._known = fastavro.parse_schema(json.loads(schema))
+        # Without a timeout it waits for ever for an answer that got lost. Its default strategy would ask for an association first, at each call.
+        self._client = SchemaRegistryClient({"url": registry_url, "timeout": 10})
+        self._confluents = AvroDeserializer(
+            self._client, schema, conf={"subject.name.strategy": topic_subject_name_strategy}
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def decode(self, data: bytes | None) -> Any:
+        if data is None or not data.startswith(b"\0"):
+            return super().decode(data)
+        writers = self._schema(int.from_bytes(data[1:5], "big"))
+        if not writers["name"].endswith(".Envelope"):
+            return super().decode(data)
+        read = fastavro.schemaless_reader(io.BytesIO(data[5:]), writers, self._known)
+        assert self._confluents(data, SerializationContext("any", MessageField.VALUE)) == read
+        return read

@@ -1,0 +1,104 @@
+"""Makes the damage that a late end of a Kafka transaction does, for real: rows in the connector's own bytes, commit records and progress in its own formats, by transactional producers.
+
+The connector itself is stopped meanwhile. Each call is one thing that the broker was left with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from fixtures.connector import Installation
+from twofold.config import load
+from twofold.runner.ground import kafka_settings, names_of, registry_settings
+from twofold.runner.report import read_progress
+from twofold.sink.records import register_fixed
+from twofold.sink.registry import Registry
+from twofold_avro.records import Commit, Progress, Range
+
+
+class Vandal:
+    """One a connector."""
+
+    def __init__(self, here: Installation) -> None:
+        self.config = load(here.file)
+        self._names = names_of(self.config)
+        self._ids = register_fixed(Registry(registry_settings(self.config)), self._names)
+        self._client = dict(kafka_settings(self.config).client)
+        self._producer = Producer({**self._client, "transactional.id": f"{here.prefix}.vandal"})
+        self._producer.init_transactions()
+
+    def rows(self, topic: str, many: int = 3) -> list[Message]:
+        """The first records of the topic, of one partition that has so many."""
+        consumer = Consumer(
+            {**self._client, "group.id": "vandal", "enable.partition.eof": True, "enable.auto.commit": False}
+        )
+        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        found: dict[int | None, list[Message]] = {p: [] for p in partitions}
+        ended = 0
+        while ended < len(partitions):
+            for message in consumer.consume(500, 0.2):
+                error = message.error()
+                if error is None and message.key() is not None:
+                    found[message.partition()].append(message)
+                ended += error is not None and error.code() == KafkaError._PARTITION_EOF
+        consumer.close()
+        longest = max(found.values(), key=len)
+        assert len(longest) >= many
+        return longest[:many]
+
+    def write(self, rows: Iterable[Message], *, commit: bool, at_ms: int = 0) -> Range:
+        """The rows once more, in a transaction of their own that is committed or aborted; where they lie. `at_ms`: by a clock that is off."""
+        offsets: list[int] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            assert error is None
+            offsets.append(message.offset() or 0)
+
+        place: tuple[str, int] = ("", 0)
+        with self._transaction(commit=commit):
+            for row in rows:
+                place = row.topic() or "", row.partition() or 0
+                self._producer.produce(place[0], row.value(), row.key(), place[1], delivered, timestamp=at_ms)
+            self._producer.flush()
+        return Range(*place, min(offsets), max(offsets), len(offsets))
+
+    def record(self, *ranges: Range, after: int = 1, progress: bool = True, commit: bool = True, at_ms: int = 0) -> int:
+        """A commit record that names the ranges, and the progress that says so. Returns its number: `after` the last one."""
+        said = read_progress(self.config).progress
+        assert said is not None
+        number = said.sequence + after
+        record = Commit(number, "batch", said.applied_lsn, 0, 1, sum(r.count for r in ranges), ranges=ranges)
+        now: dict[str, Any] = {name: getattr(said, name) for name in Progress.__slots__}
+        if at_ms:
+            now["written_at"] = at_ms * 1000
+        with self._transaction(commit=commit):
+            data = record.to_bytes(self._ids.commit)
+            self._producer.produce(self._names.commits, data, partition=0, timestamp=at_ms)
+            if progress:
+                value = Progress(**{**now, "sequence": number}).to_bytes(self._ids.progress)
+                self._producer.produce(self._names.progress, value, self._names.progress_key, 0)
+        return number
+
+    def open(self, topic: str) -> None:
+        """Begin a transaction, write a record, and leave it so; `abort` ends it."""
+        self._producer.begin_transaction()
+        self._producer.produce(topic, b"open", partition=0)
+        self._producer.flush()
+
+    def abort(self) -> None:
+        self._producer.abort_transaction()
+
+    @contextmanager
+    def _transaction(self, *, commit: bool) -> Iterator[None]:
+        self._producer.begin_transaction()
+        yield
+        self._producer.flush()
+        if commit:
+            self._producer.commit_transaction()
+        else:
+            self._producer.abort_transaction()

@@ -1,0 +1,64 @@
+"""A physical standby of a PostgreSQL server on this machine, made by the backup functions: pg_basebackup is not among the binaries that can be fetched."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import psycopg
+
+from fixtures.connector import wait_until
+from twofold.stack import PostgresServer, ground
+
+SLOT = "standby"
+"""The standby's slot on its primary; `synchronized_standby_slots` may name it from the beginning."""
+_MADE_ANEW = {"pg_wal", "pg_replslot", "pg_dynshmem", "pg_stat_tmp", "pg_notify", "pg_snapshots", "pg_subtrans"}
+
+
+def standby_of(primary: PostgresServer, folder: Path) -> PostgresServer:
+    """A started standby that follows the primary, its failover slots as well. Who asks for it stops it."""
+    standby = PostgresServer(
+        folder,
+        version=str(primary.version),
+        settings={
+            "primary_conninfo": primary.dsn(),
+            "primary_slot_name": SLOT,
+            "hot_standby_feedback": "on",
+            "sync_replication_slots": "on",
+            "wal_receiver_status_interval": "1s",
+            "wal_retrieve_retry_interval": "200ms",
+        },
+    )
+    source, copy = primary.folder / "data", folder / "data"
+
+    def left_out(where: str, names: list[str]) -> set[str]:
+        if Path(where) == source:
+            return {"postmaster.pid", "postmaster.opts"} & set(names)
+        return set(names) if Path(where).parent == source and Path(where).name in _MADE_ANEW else set()
+
+    with psycopg.connect(primary.dsn(), autocommit=True) as session:
+        session.execute("SELECT pg_create_physical_replication_slot(%s, true)", (SLOT,))
+        session.execute("SELECT pg_backup_start('standby', true)")
+        shutil.copytree(source, copy, ignore=left_out)
+        label = session.execute("SELECT labelfile FROM pg_backup_stop(false)").fetchone()
+    assert label is not None
+    (copy / "backup_label").write_text(label[0])
+    (copy / "standby.signal").touch()
+    if (user := ground.server_user()) is not None:
+        for path in (folder, copy, *copy.rglob("*")):
+            shutil.chown(path, user)
+    standby.start()
+    return standby
+
+
+def promote(standby: PostgresServer) -> None:
+    with psycopg.connect(standby.dsn(), autocommit=True) as session:
+        session.execute("SELECT pg_promote()")
+    wait_until(lambda: not ask(standby, "SELECT pg_is_in_recovery()"), 60, "it is promoted")
+
+
+def ask(server: PostgresServer, query: str) -> object:
+    """The one value that it gives."""
+    with psycopg.connect(server.dsn(), autocommit=True) as session:
+        row = session.execute(query.encode()).fetchone()
+        return row[0] if row else None

@@ -1,0 +1,154 @@
+"""A bank for the mirror's crash tests: two tables whose total never changes and a keyless one that always has as many rows; and who reads the mirror meanwhile.
+
+It writes through the tests' writer into its own prefix and reads through `read_cut`, or in one snapshot of PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from fixtures.spark import Lake
+from helpers.spark.writer import Open, Writer, table
+from twofold_spark.errors import MissingGround
+
+MONEY, TOKENS = 2 * 20 * 100, 30
+"""What the two tables hold together, and how many rows the keyless one has; in every cut."""
+
+
+class Bank(threading.Thread):
+    """Moves money between two tables without a pause, and gives tokens, of which many are alike, another colour; until `stop`."""
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__(name="bank")
+        self._writer = writer
+        self._stopped = threading.Event()
+        self._busy = threading.Lock()
+        self.failure: Exception | None = None
+
+    @contextmanager
+    def between(self) -> Iterator[None]:
+        """Between two of its transactions, as the connector puts those of its producers one after another."""
+        with self._busy:
+            yield
+
+    def run(self) -> None:
+        rng = random.Random(1)
+        try:
+            while not self._stopped.wait(0.05):
+                amount, giver, taker = rng.randrange(50), rng.randrange(20), rng.randrange(20)
+                kind = self._writer.commit() if rng.random() < 0.8 else self._writer.abort()
+                with self._busy, kind as tx:
+                    for name, key, change in (("accounts", giver, -amount), ("vault", taker, amount)):
+                        balance = self._writer.model[name][key]["balance"]
+                        tx.upsert(name, {"id": key, "balance": balance + change})
+                    self._recolour(tx, rng)
+        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
+            self.failure = error
+
+    def _recolour(self, tx: Open, rng: random.Random) -> None:
+        before = {"colour": rng.choice(sorted(self._writer.model["tokens"]))}
+        after = {"colour": rng.randrange(4)}
+        match rng.random():
+            case chance if chance < 0.05:
+                tx.truncate("tokens")
+                for _ in range(TOKENS):
+                    tx.keyless("tokens", "c", after=after)
+            case chance if chance < 0.4:
+                tx.keyless("tokens", "c", after=after)
+                tx.keyless("tokens", "d", before=before)
+            case _:
+                tx.keyless("tokens", "u", before=before, after=after)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+        assert self.failure is None, self.failure
+
+
+def opened(w: Writer) -> Bank:
+    """A bank with money in it, and at work."""
+    for name in ("accounts", "vault"):
+        w.table(table(name, {"id": "int8", "balance": "int8"}))
+    w.table(table("tokens", {"colour": "int4"}, key=()), partitions=1)
+    with w.commit() as tx:
+        for i in range(TOKENS):
+            tx.keyless("tokens", "c", after={"colour": i % 4})
+        for i in range(20):
+            tx.upsert("accounts", {"id": i, "balance": 100})
+            tx.upsert("vault", {"id": i, "balance": 100})
+    bank = Bank(w)
+    bank.start()
+    return bank
+
+
+def totals(lake: Lake, **at: int) -> tuple[int, int]:
+    cut = lake.cut(**at)
+    sums = [
+        cut[f"public.{name}"].agg({column: "sum"})
+        for name, column in (("accounts", "balance"), ("vault", "balance"), ("tokens", "_copies"))
+    ]
+    ((one,), (other,), (tokens,)) = sums[0].unionAll(sums[1]).unionAll(sums[2]).collect()
+    return one + other, tokens
+
+
+def _totals_in_one_snapshot(connection: psycopg.Connection[Any], pause: Callable[[], object]) -> tuple[int, int]:
+    """As a reader of several tables takes them, with time for a cut to come in between."""
+
+    def value(query: str) -> Any:
+        row = connection.execute(query.encode()).fetchone()
+        return row[0] if row else None
+
+    with connection.transaction():
+        if (
+            value("SELECT to_regclass('twofold.cuts')") is None
+            or value("SELECT max(sequence) FROM twofold.cuts") is None
+        ):
+            raise MissingGround("no cut yet")
+        one = value("SELECT sum(balance) FROM accounts")
+        pause()
+        other = value("SELECT sum(balance) FROM vault")
+        pause()
+        return int(one + other), int(value("SELECT sum(_copies) FROM tokens"))
+
+
+class Reader(threading.Thread):
+    """Reads the last cut again and again, while jobs write and are killed: the totals are always the same."""
+
+    def __init__(self, lake: Lake) -> None:
+        super().__init__(name="reader")
+        self._lake = lake
+        self._stopped = threading.Event()
+        self.totals: list[tuple[int, int]] = []
+        self.failure: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            if self._lake.choice.name != "jdbc":
+                self._read(lambda: totals(self._lake))
+                return
+            with psycopg.connect(self._lake.choice.address, autocommit=True) as connection:
+                connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+                self._read(lambda: _totals_in_one_snapshot(connection, lambda: self._stopped.wait(0.05)))
+        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
+            self.failure = error
+
+    def _read(self, look: Callable[[], tuple[int, int]]) -> None:
+        last = False
+        while not last:
+            last = self._stopped.wait(0.2)
+            with contextlib.suppress(MissingGround):  # no cut yet
+                self.totals.append(look())
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+        assert self.failure is None, self.failure
+        assert set(self.totals) == {(MONEY, TOKENS)}, self.totals

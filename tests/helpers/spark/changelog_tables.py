@@ -1,0 +1,65 @@
+"""What the changelog's tests share: rows written and read, SQL on the changelog's table, and what befalls topics."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from fixtures.spark import Lake
+
+
+def log(lake: Lake, name: str) -> list[tuple[str, int | None, str | None]]:
+    rows = lake.spark.table(f"{lake.catalog}.public_changelog.{name}").orderBy("lsn", "op").collect()
+    return [
+        (row["op"], (row["after"] or row["before"] or {"id": None})["id"], row["after"]["v"] if row["after"] else None)
+        for row in rows
+    ]
+
+
+def ids(lake: Lake, name: str) -> list[int | None]:
+    return [i for _, i, _ in log(lake, name)]
+
+
+def sql(lake: Lake, statement: str) -> list[Any]:
+    return lake.spark.sql(statement.format(table=f"{lake.catalog}.public_changelog.events", c=lake.catalog)).collect()
+
+
+def written(lake: Lake, name: str, *ids: int, value: str = "v") -> None:
+    with lake.writer.commit() as tx:
+        for i in ids:
+            tx.upsert(name, {"id": i, "v": value}, op="c")
+
+
+def lose(lake: Lake, name: str, *, before: int, partition: int = 0) -> None:
+    """As retention does."""
+    lake.writer.visible()
+    admin = AdminClient({"bootstrap.servers": lake.writer.bootstrap})
+    place = TopicPartition(lake.writer.topics[name].name, partition, before)
+    for future in admin.delete_records([place]).values():
+        future.result(30)
+
+
+def delete(lake: Lake, name: str) -> AdminClient:
+    admin = AdminClient({"bootstrap.servers": lake.writer.bootstrap})
+    topic = lake.writer.topics[name].name
+    for future in admin.delete_topics([topic], operation_timeout=30).values():
+        future.result(30)
+    deadline = time.monotonic() + 30
+    while topic in admin.list_topics(timeout=30).topics:
+        assert time.monotonic() < deadline, f"{topic} is still there"
+    return admin
+
+
+def make_anew(lake: Lake, name: str) -> None:
+    admin, topic = delete(lake, name), lake.writer.topics[name]
+    for future in admin.create_topics([NewTopic(topic.name, topic.partitions, 1)]).values():
+        future.result(30)
+    deadline = time.monotonic() + 30
+    while (
+        not (there := admin.list_topics(timeout=30).topics.get(topic.name)) or len(there.partitions) < topic.partitions
+    ):
+        assert time.monotonic() < deadline, f"{topic.name} is not there"

@@ -1,0 +1,59 @@
+"""The jobs as people start them: a process on a lake, and what it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from fixtures.spark import QUICK_JAVA, Lake
+from twofold.stack import java
+
+
+@contextmanager
+def running(
+    lake: Lake, *arguments: str, command: str = "mirror", environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A job in a process group of its own, killed at the end if it has not ended."""
+    line = [
+        sys.executable, "-m", "twofold_spark", command,
+        "--bootstrap", lake.writer.bootstrap, "--registry", lake.writer.registry, "--prefix", lake.writer.prefix,
+        "--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--java-home", str(java.spark_java_home()),
+        *(("--sink", "=".join(filter(None, (lake.choice.name, lake.choice.address)))) if command == "mirror" else ()), *arguments,
+    ]  # fmt: skip
+    ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    with subprocess.Popen(
+        line, stderr=subprocess.PIPE, text=True, env={**ours, **(environment or {})}, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def cuts(process: subprocess.Popen[str], many: int) -> None:
+    """Returns when the job has said that it published so many cuts."""
+    for number, _ in enumerate(_published(process), 1):
+        if number == many:
+            return
+
+
+def cut(process: subprocess.Popen[str], sequence: int) -> None:
+    """Returns when the job has said that it published this cut."""
+    for published in _published(process):
+        if published == sequence:
+            return
+
+
+def _published(process: subprocess.Popen[str]) -> Iterator[int]:
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if line.startswith("mirror: "):
+            yield int(line.rsplit(" ", 1)[1])
+    raise AssertionError("the job ended: " + "".join(seen[-20:]))

@@ -1,0 +1,272 @@
+"""`twofold audit` on real topics: nothing is found where a connector had loads, truncates, prepared transactions of all outcomes and kills; each damage that a late end of a transaction does is found, named,
+and repaired by the command that is named.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fixtures.backfill import ready
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.connector.vandal import Vandal
+from helpers.connector.workload import Workload
+from twofold.config import load
+from twofold.errors import Refused
+from twofold.runner.ground import registry_settings
+from twofold.runner.lookback import SINCE_LAST_COMMIT, Window, look_back, since_oldest_open
+from twofold.runner.report import read_progress
+from twofold.sink.registry import Registry
+
+
+def audit(here: Installation, *options: str) -> tuple[int, dict[str, Any]]:
+    """Its exit status, and what it says in JSON."""
+    done = subprocess.run(
+        here.command("audit", "--json", *options), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def words(here: Installation) -> str:
+    return subprocess.run(here.command("audit"), capture_output=True, text=True, timeout=120, check=False).stdout
+
+
+def of(found: dict[str, Any], table: str) -> dict[str, Any]:
+    topic: dict[str, Any] = next(t for t in found["topics"] if t["table"] == f"public.{table}")
+    return topic
+
+
+@pytest.mark.core
+def test_nothing_is_found_where_nothing_is_wrong(connector: Maker) -> None:
+    """While it runs too: what came after the look began is left to the next one."""
+    here = connector()
+    here.sql("INSERT INTO account SELECT n, 0, 'loaded' FROM generate_series(1000, 1400) n")
+    work = Workload(here, seed=5)
+    for _ in range(2):
+        work.running = run = here.start()
+        work.run()
+        here.caught_up()
+        status, found = audit(here)
+        assert (status, found["whole"]) == (0, True), found
+        work.settle()  # a truncate waits for what is in doubt
+        here.sql("TRUNCATE transfer", "INSERT INTO journal VALUES ('behind a truncate')")
+        work.running = None
+        run.kill9()
+        work.run()
+    work.running = here.start()
+    work.settle()
+    here.sql("TRUNCATE account")
+    subprocess.run(here.command("backfill", "start", "public.account", "public.journal"), check=True)
+    work.run()
+    work.settle()
+    here.caught_up()
+    ready(here)
+    topics = here.everything()
+    status, found = audit(here)
+    assert (status, found["whole"], found["troubles"]) == (0, True, [])
+    assert found["commits"] == found["last_sequence"] == len(topics.commits)
+    assert sum(t["rows"] for t in found["topics"]) == len(topics.rows)
+    assert sum(t["ranges"] for t in found["topics"]) == sum(len(c.value["ranges"]) for c in topics.commits)
+    assert all(not t["skipped"] and not t["unknown"] for t in found["topics"])
+    assert of(found, "account")["reload"] is not None
+
+
+@pytest.fixture
+def stopped(connector: Maker) -> Installation:
+    """A connector that has carried something, and stands."""
+    here = connector()
+    run = here.start()
+    here.sql("INSERT INTO account SELECT n, 0, 'a row' FROM generate_series(1, 40) n")
+    here.sql("INSERT INTO transfer SELECT n, n, n FROM generate_series(1, 40) n")
+    here.caught_up()
+    run.stop()
+    assert audit(here)[0] == 0
+    return here
+
+
+def lost(vandal: Vandal, topic: str) -> dict[str, Any]:
+    """A late abort took the rows, and the commit record that names them came after."""
+    stretch = vandal.write(vandal.rows(topic), commit=False)
+    return {"kind": "short", "visible": 0, "declared": 3, "sequence": vandal.record(stretch)}
+
+
+def torn(vandal: Vandal, topic: str) -> dict[str, Any]:
+    """The same, but the late abort came when some of the rows were there."""
+    first = vandal.write(vandal.rows(topic), commit=False)
+    rest = vandal.write(vandal.rows(topic, 2), commit=True)
+    both = type(first)(first.topic, first.partition, first.first, rest.last, 5)
+    return {"kind": "short", "visible": 2, "declared": 5, "sequence": vandal.record(both)}
+
+
+def dirty(vandal: Vandal, topic: str) -> dict[str, Any]:
+    """A late commit showed what was rolled back."""
+    vandal.write(vandal.rows(topic), commit=True)
+    return {"kind": "stray", "visible": 3}
+
+
+def doubled(vandal: Vandal, topic: str) -> dict[str, Any]:
+    """A late commit in the middle of a group: its rows came into sight, and once more with their commit record."""
+    vandal.write(vandal.rows(topic), commit=True)
+    vandal.record(vandal.write(vandal.rows(topic), commit=True))
+    return {"kind": "stray", "visible": 3}
+
+
+@pytest.mark.parametrize("do", [pytest.param(lost, marks=pytest.mark.core), torn, dirty, doubled])
+def test_a_damage_is_found_and_the_command_that_is_named_repairs_it(
+    do: Callable[[Vandal, str], dict[str, Any]], stopped: Installation
+) -> None:
+    here, topic = stopped, stopped.table("account")
+    expected = do(Vandal(here), topic)
+    status, found = audit(here)
+    assert (status, found["whole"]) == (5, False)
+    (damage,) = of(found, "account")["damages"]
+    assert expected.items() <= damage["damage"].items()
+    assert not of(found, "transfer")["damages"]
+    (trouble,) = found["troubles"]
+    assert trouble["repair"] == "twofold backfill start public.account"
+    said = words(here)
+    assert "at stake:" in said
+    assert "repair:   twofold backfill start public.account" in said
+    assert audit(here, "--since", str(found["last_sequence"]))[0] == (5 if do is dirty else 0)
+
+    for _ in range(2):  # a restart meets it again
+        refusal = here.refusal()
+        assert isinstance(refusal, Refused)
+        assert refusal.repair == "twofold backfill start public.account; then start again"
+        assert damage["damage"]["kind"] == "short" or "named by no commit record" in refusal.what
+    here.sql("UPDATE account SET version = version + 1 WHERE id < 10", "INSERT INTO journal VALUES ('meanwhile')")
+    subprocess.run(here.command(*trouble["repair"].split()[1:]), check=True)
+    here.start()
+    wait_until(lambda: of(audit(here)[1], "account")["reload"], 60, "the reload")
+    ready(here, 60)
+    here.caught_up()
+    status, found = audit(here)
+    table = of(found, "account")
+    assert (status, found["whole"], table["damages"]) == (0, True, [])
+    assert table["past"] == [damage]
+    assert f"repaired by the reload at commit record {table['reload']}" in words(here)
+    folded: dict[int, Any] = {}
+    for seen in sorted(here.read("account"), key=lambda s: s.offset):
+        if seen.key is None:
+            folded = {k: v for k, v in folded.items() if v[0] != seen.partition}
+        elif seen.value is not None:
+            folded[seen.key["id"]] = seen.partition, seen.value["after"]["version"]
+    rows = here.ask("SELECT json_object_agg(id, version) FROM account")
+    assert {k: v for k, (_, v) in folded.items()} == {int(k): v for k, v in rows.items()}
+
+
+def test_messages_that_nothing_brings_again_are_told_and_hold_nobody_up(connector: Maker) -> None:
+    here = connector()
+    run = here.start()
+    here.sql("SELECT pg_logical_emit_message(true, 'p', 'a')")
+    here.caught_up()
+    run.stop()
+    vandal = Vandal(here)
+    vandal.write(vandal.rows(f"{here.prefix}.messages", 1), commit=True)
+    here.start().wait_for("named by no commit record")
+    here.caught_up()
+
+
+def test_only_what_was_written_lately_is_looked_at_unless_somebody_ended_a_transaction(stopped: Installation) -> None:
+    """Rows that a prepared transaction wrote before the last commit: seen by the wider look alone."""
+    here = stopped
+    vandal = Vandal(here)
+    vandal.write(vandal.rows(here.table("account")), commit=True)
+    subprocess.run(here.command("backfill", "start", "public.account"), check=True)
+    run = here.start()
+    wait_until(lambda: of(audit(here)[1], "account")["reload"], 60, "the reload")
+    ready(here, 60)
+    vandal.write(vandal.rows(here.table("transfer")), commit=True)
+    time.sleep(1.5)  # longer than the short look reaches back
+    here.caught_up()
+    run.stop()
+    config, registry = load(here.file), Registry(registry_settings(load(here.file)))
+    published = {here.table(name) for name in ("account", "transfer", "journal")}
+
+    def look(window: Window) -> None:
+        look_back(config, registry, read_progress(config), window, published)
+
+    look(SINCE_LAST_COMMIT)
+    with pytest.raises(Refused, match="3 visible records are named by no commit record") as refused:
+        look(since_oldest_open(config, 1))
+    assert refused.value.repair == "twofold backfill start public.transfer; then start again"
+
+
+def test_a_clock_that_jumped_is_no_damage(stopped: Installation) -> None:
+    """Rows of the future, whose commit record lies before all that the look begins with."""
+    here, now_ms = stopped, int(time.time() * 1000)
+    vandal = Vandal(here)
+    stretch = vandal.write(vandal.rows(here.table("account")), commit=True, at_ms=now_ms + 3_600_000)
+    vandal.record(stretch, at_ms=now_ms)
+    vandal.record(at_ms=now_ms + 60_000)
+    config = load(here.file)
+    registry = Registry(registry_settings(config))
+    look_back(config, registry, read_progress(config), SINCE_LAST_COMMIT, {here.table("account")})
+    vandal.write(vandal.rows(here.table("account")), commit=True, at_ms=now_ms + 3_600_000)
+    with pytest.raises(Refused, match=": 3 visible records are named by no commit record"):
+        look_back(config, registry, read_progress(config), SINCE_LAST_COMMIT, {here.table("account")})
+
+
+def test_a_commit_record_apart_from_its_rows_cannot_be_told_and_harms_nobody(stopped: Installation) -> None:
+    """Both are there: a reader sees offsets, and not which transaction a record belongs to."""
+    vandal = Vandal(stopped)
+    vandal.record(vandal.write(vandal.rows(stopped.table("account")), commit=True))
+    assert audit(stopped)[0] == 0
+
+
+def test_a_commit_record_without_its_progress_is_found(stopped: Installation) -> None:
+    """A late commit between the two: the next start refuses, and so does the audit."""
+    vandal = Vandal(stopped)
+    vandal.record(vandal.write(vandal.rows(stopped.table("account")), commit=True), progress=False)
+    status, found = audit(stopped)
+    assert status == 5
+    (trouble,) = found["troubles"]
+    assert "progress record says number" in trouble["what"]
+    assert trouble["repair"] in str(stopped.refusal())
+
+
+def test_numbers_that_are_missing_or_come_again(stopped: Installation) -> None:
+    vandal = Vandal(stopped)
+    last = audit(stopped)[1]["last_sequence"]
+    vandal.record(after=3)
+    vandal.record(after=0)
+    status, found = audit(stopped)
+    assert status == 5
+    assert found["breaks"] == [[last, last + 3], [last + 3, last + 3]]
+    (trouble,) = found["troubles"]
+    assert trouble["repair"] == "twofold backfill start public.account public.journal public.transfer"
+
+
+def test_messages_have_no_table_that_brings_them_again(connector: Maker) -> None:
+    here = connector()
+    run = here.start()
+    here.sql("SELECT pg_logical_emit_message(true, 'p', 'a'), pg_logical_emit_message(true, 'p', 'b')")
+    here.caught_up()
+    run.stop()
+    vandal = Vandal(here)
+    number = vandal.record(vandal.write(vandal.rows(f"{here.prefix}.messages", 1), commit=False))
+    status, found = audit(here)
+    assert status == 5
+    assert f"audit --since {number}" in found["troubles"][0]["repair"]
+    assert audit(here, "--since", str(number))[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_at_once_when_it_is_told(number: signal.Signals, stopped: Installation) -> None:
+    """An open transaction below a commit record's holds the reading up for as long as it is open."""
+    vandal = Vandal(stopped)
+    vandal.open(f"{stopped.prefix}.commits")
+    process = subprocess.Popen(stopped.command("audit"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(5)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=10)
+    assert (process.returncode, said.strip()) == (130, "stopped")
+    vandal.abort()

@@ -1,0 +1,39 @@
+"""The only broker stands still for longer than its own controller waits for it, and goes on: for a moment it says of itself that there is no broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from functools import partial
+
+from fixtures.connector import Maker, Running, wait_until
+from twofold.stack import KafkaCluster
+
+CONNECTORS = 4
+
+
+def is_recovering(run: Running) -> bool:
+    return "the run has ended" in run.said()
+
+
+def test_a_broker_that_was_frozen_ends_no_connector(connector: Maker, own_kafka: Callable[..., KafkaCluster]) -> None:
+    kafka = own_kafka()
+    here = [connector(kafka_server=kafka, kafka={"call_timeout": 5.0}) for _ in range(CONNECTORS)]
+    runs = [each.start() for each in here]
+    pid = kafka.nodes[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for each, run in zip(here, runs, strict=True):
+            each.sql("INSERT INTO account VALUES (1, 1, 'a')")
+            wait_until(partial(is_recovering, run), 60)
+        away = subprocess.run(here[0].command("status"), capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert away.returncode == 4, away.stdout + away.stderr
+    assert f"slot {here[0].prefix}, WAL reserved" in away.stdout, "PostgreSQL's half"
+    assert "in Kafka    not known: Kafka: " in away.stdout
+    for each, run in zip(here, runs, strict=True):
+        each.check()
+        run.stop()

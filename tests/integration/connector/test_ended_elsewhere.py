@@ -1,0 +1,163 @@
+"""Real late ends of Kafka's transactions, with the rule against them taken out: the audit finds what they do, and recovery refuses what it can see before it sends anything again."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.proxy import Proxy
+from fixtures.backfill import ready
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.connector.topics import UNCOMMITTED
+from integration.connector.test_audit import audit, of
+from late.frames import Api
+from late.rules import Moment, Rule
+from twofold.config import load
+from twofold.errors import Refused
+from twofold.runner.supervisor import supervise
+from twofold.sink import producer as producing
+from twofold.sink.open_check import OpenCheck
+from twofold.sink.producer import TransactionalProducer
+from twofold.sink.publisher import Publisher
+from twofold.stack import KafkaCluster
+from twofold.stack.process import choose_port
+
+
+@pytest.fixture
+def proxied(
+    connector: Maker, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Installation, Proxy]]:
+    """A connector without the rule, and a proxy before its broker that makes requests late."""
+    monkeypatch.setattr(producing, "SENT_ONCE_S", math.inf)
+    front = choose_port(None, "a front")
+    cluster = KafkaCluster(open_folder / "kafka", fronts=[front])
+    with ExitStack() as ending:
+        proxy = Proxy({front: cluster.nodes[0].port}, kafka=[front])
+        ending.callback(proxy.close)
+        ending.callback(cluster.stop)
+        cluster.start()
+        here = connector(kafka_server=cluster, prepared={"pool": 1, "hold": 40})
+        here.sql("INSERT INTO account SELECT n, 0, 'a row' FROM generate_series(1, 20) n")
+        yield here, proxy
+
+
+@contextmanager
+def carrying(here: Installation) -> Iterator[Future[None]]:
+    """`twofold run` on a thread; the future has its refusal."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        run = executor.submit(supervise, load(here.file), stop)
+        try:
+            yield run
+        finally:
+            stop.set()
+
+
+def late_end(proxy: Proxy, ids: str, *, commit: bool) -> None:
+    """The next such end is sent twice, and the first of the two waits for `release`."""
+    proxy.withhold(
+        Rule(name="late", api=Api.END_TXN, ids=ids, commit=commit, most=1, moment=Moment.COMMAND, give_up=300)
+    )
+
+
+def prepared_and_open(here: Installation, gid: str, key: int) -> None:
+    here.prepare(gid, f"INSERT INTO account VALUES ({key}, 0, '{gid}')")
+    tail = here.tail("account", isolation=UNCOMMITTED)
+    tail.wait_for(lambda s: s.value is not None and s.value["source"]["gid"] == gid, 60)
+
+
+def test_a_late_abort_loses_a_prepared_transaction_and_the_audit_finds_it(
+    proxied: tuple[Installation, Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second line is out as well."""
+    monkeypatch.setattr(OpenCheck, "assert_open", lambda *_: None)
+    here, proxy = proxied
+    with carrying(here) as run:
+        prepared_and_open(here, "first", 100)
+        late_end(proxy, r"prepared\.00$", commit=False)
+        here.sql("ROLLBACK PREPARED 'first'")
+        wait_until(lambda: proxy.waiting() == 1, 30)
+        here.caught_up()  # the end that was sent again is answered, and the producer is free
+        prepared_and_open(here, "lost", 101)
+        assert proxy.release("late") == 1
+        here.sql("COMMIT PREPARED 'lost'")
+        here.caught_up()
+        assert not run.done()
+    status, found = audit(here)
+    assert status == 5
+    (damage,) = of(found, "account")["damages"]
+    assert (damage["damage"]["kind"], damage["damage"]["visible"], damage["damage"]["declared"]) == ("short", 0, 1)
+    assert not [s for s in here.read("account") if s.value and s.value["after"] and s.value["after"]["id"] == 101]
+
+
+def test_a_late_commit_shows_what_is_rolled_back_and_recovery_refuses(proxied: tuple[Installation, Proxy]) -> None:
+    here, proxy = proxied
+    with carrying(here) as run:
+        prepared_and_open(here, "first", 100)
+        late_end(proxy, r"prepared\.00$", commit=True)
+        here.sql("COMMIT PREPARED 'first'")
+        wait_until(lambda: proxy.waiting() == 1, 30)
+        here.caught_up()  # the end that was sent again is answered, and the producer is free
+        prepared_and_open(here, "dirty", 101)
+        assert proxy.release("late") == 1
+        here.sql("ROLLBACK PREPARED 'dirty'")
+        _refused(run)
+    status, found = audit(here)
+    assert status == 5
+    assert [each["damage"]["kind"] for each in of(found, "account")["damages"]] == ["stray"]
+
+
+def test_a_late_commit_in_the_middle_of_a_group_is_refused_before_it_is_sent_again(
+    proxied: tuple[Installation, Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the command that the refusal names repairs it."""
+    here, proxy = proxied
+    finish: Callable[..., Any] = Publisher._finish
+    released: list[str] = []
+
+    def release_first(self: Publisher, producer: TransactionalProducer, *rest: Any) -> Any:
+        """Behind the rows, and before their commit record is written."""
+        if producer.transactional_id.endswith(".main") and not released and proxy.waiting():
+            producer.flush()
+            released.append(producer.transactional_id)
+            assert proxy.release("late") == 1
+        return finish(self, producer, *rest)
+
+    monkeypatch.setattr(Publisher, "_finish", release_first)
+    with carrying(here) as run:
+        here.caught_up()
+        late_end(proxy, r"\.main$", commit=True)
+        for key in range(200, 210):
+            before = len(here.records("commits"))
+            here.sql(f"INSERT INTO account VALUES ({key}, 0, 'visible before it is committed')")
+            wait_until(partial(_carried_or, released, here, before), 30)
+            if released:
+                break
+        _refused(run)
+    assert [each["damage"]["kind"] for each in of(audit(here)[1], "account")["damages"]] == ["stray"]
+    assert isinstance(here.refusal(), Refused)
+    subprocess.run(here.command("backfill", "start", "public.account"), check=True)
+    here.start()
+    wait_until(lambda: of(audit(here)[1], "account")["reload"], 60, "the reload")
+    ready(here, 60)
+    assert audit(here)[0] == 0
+
+
+def _carried_or(released: list[str], here: Installation, before: int) -> bool:
+    """Whether there is a commit record more, or the late end was let go."""
+    return bool(released) or len(here.records("commits")) > before
+
+
+def _refused(run: Future[None]) -> None:
+    with pytest.raises(Refused, match="somebody else has ended a Kafka transaction") as refused:
+        run.result(90)
+    assert refused.value.repair == "twofold backfill start public.account; then start again"

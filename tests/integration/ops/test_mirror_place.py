@@ -1,0 +1,52 @@
+"""How far a mirror says that it is, read from real groups: every time, whatever the length of what it says, and whatever the client leaves behind it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from fixtures.connector import Installation, Maker
+from twofold.config import load
+from twofold.errors import MissingGround
+from twofold.ops.mirror_view import MirrorPlace, MirrorView
+from twofold.positions import Lsn
+
+
+@pytest.fixture
+def here(connector: Maker) -> Installation:
+    made = connector(init=False)
+    topic = f"{made.prefix}.commits"
+    admin = AdminClient({"bootstrap.servers": made.reader.bootstrap})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(20)
+    return made
+
+
+def write(here: Installation, words: str) -> None:
+    partition = TopicPartition(f"{here.prefix}.commits", 0, 5, words)
+    asked = ConsumerGroupTopicPartitions(f"{here.prefix}.mirror", [partition])
+    admin: Any = AdminClient({"bootstrap.servers": here.reader.bootstrap})
+    for future in admin.alter_consumer_group_offsets([asked]).values():
+        future.result(20)
+
+
+def test_a_place_of_any_length_is_read_every_time(here: Installation) -> None:
+    config = load(here.file)
+    assert MirrorView(config).look() is None, "nobody has written"
+    for digits in range(1, 18):
+        place = {"sequence": 10**digits, "applied_lsn": 27_263_856, "committed_us": 1_700_000_000_000_000}
+        write(here, json.dumps(place))
+        expected = MirrorPlace(10**digits, Lsn(27_263_856), 1_700_000_000_000_000)
+        view = MirrorView(config)
+        assert [view.look() for _ in range(10)] == [expected] * 10, digits
+
+
+@pytest.mark.parametrize("words", ["", "another's words", '{"sequence": 1}'])
+def test_a_group_that_another_program_wrote_is_said(here: Installation, words: str) -> None:
+    write(here, words)
+    with pytest.raises(MissingGround, match=f"group {here.prefix}.mirror has an offset without a mirror's words"):
+        MirrorView(load(here.file)).look()

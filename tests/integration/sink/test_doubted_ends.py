@@ -1,0 +1,80 @@
+"""An end that may have been sent twice is the last thing that happens under its producer's epoch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from integration.sink.sink_ground import Ground, commit, eventually, progress
+from twofold.errors import DoubtedEnd, RunEnded
+from twofold.sink import producer as producing
+from twofold.sink.producer import TransactionalProducer
+from twofold.stack import KafkaCluster
+
+pytestmark = pytest.mark.core
+
+
+@contextmanager
+def frozen(cluster: KafkaCluster, seconds: float) -> Iterator[None]:
+    """The only broker answers nobody for so long, from now on."""
+    pid = cluster.nodes[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: all(_state(thread) == "T" for thread in Path(f"/proc/{pid}/task").iterdir()))
+    thaw = threading.Timer(seconds, os.kill, (pid, signal.SIGCONT))
+    thaw.start()
+    try:
+        yield
+    finally:
+        thaw.join()
+
+
+def _state(thread: Path) -> str:
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("end", [TransactionalProducer.commit, TransactionalProducer.abort])
+def test_a_producer_whose_end_took_long_is_not_used_again(
+    make_ground: Callable[..., Ground],
+    own_kafka: Callable[..., KafkaCluster],
+    prefix: str,
+    end: Callable[[TransactionalProducer], None],
+) -> None:
+    cluster = own_kafka()
+    ground = make_ground(cluster.bootstrap, prefix)
+    publisher = ground.take_over().publisher
+    publisher.produce(ground.rows("one"))
+    producer = publisher._main
+    producer.flush()
+    with frozen(cluster, 1.5), pytest.raises(DoubtedEnd, match="a second one may arrive late"):
+        end(producer)
+    with pytest.raises(RunEnded, match="destroyed"):
+        producer.begin()
+    visible = ["one"] if end is TransactionalProducer.commit else []
+    eventually(lambda: ground.committed() == visible)
+    again = ground.take_over().publisher
+    again.produce(ground.rows("two"))
+    again.commit_main(commit(1), progress(1))
+    eventually(lambda: ground.committed() == sorted([*visible, "two"]))
+
+
+def test_recovery_goes_on_where_its_own_end_is_in_doubt_and_the_next_end_is_too(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every end takes long each run takes one step."""
+    monkeypatch.setattr(producing, "SENT_ONCE_S", 0.0)
+    for sequence in (1, 2):
+        fencing = ground.take_over()
+        assert (fencing.recovered.progress.sequence if fencing.recovered.progress else 0) == sequence - 1
+        publisher = fencing.publisher
+        publisher.produce(ground.rows(str(sequence)))
+        with pytest.raises(DoubtedEnd):
+            publisher.commit_main(commit(sequence), progress(sequence))
+        with pytest.raises(RunEnded, match="destroyed"):
+            publisher._mains[0].begin()
+    eventually(lambda: ground.committed() == ["1", "2"])

@@ -1,0 +1,111 @@
+"""The second line: what somebody else has ended is not declared. Here the rule for ends that may have been sent twice is taken out, so that a late one meets a later transaction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from chaos.proxy import Proxy
+from integration.sink.sink_ground import Ground, commit, eventually, progress
+from late.frames import Api
+from late.rules import Moment, Rule
+from twofold.errors import EndedElsewhere
+from twofold.sink import producer as producing
+from twofold.sink.deliveries import Written
+from twofold.sink.open_check import OpenCheck
+from twofold.stack import KafkaCluster
+from twofold.stack.process import choose_port
+
+
+@pytest.fixture
+def proxied(make_ground: Callable[..., Ground], open_folder: Path, prefix: str) -> Iterator[tuple[Ground, Proxy]]:
+    """A ground behind a proxy that can make requests late."""
+    front = choose_port(None, "a front")
+    cluster = KafkaCluster(open_folder / "kafka", fronts=[front])
+    with ExitStack() as ending:
+        proxy = Proxy({front: cluster.nodes[0].port}, kafka=[front])
+        ending.callback(proxy.close)
+        ending.callback(cluster.stop)
+        cluster.start()
+        yield make_ground(cluster.bootstrap, prefix), proxy
+
+
+@contextmanager
+def one_end_is_late(proxy: Proxy, ids: str) -> Iterator[None]:
+    """The first end inside is sent twice; outside it is still on its way, until `release`."""
+    proxy.withhold(Rule(name="late", api=Api.END_TXN, ids=ids, most=1, moment=Moment.COMMAND, give_up=120))
+    yield
+    assert proxy.waiting() == 1
+
+
+def test_of_a_prepared_transaction(proxied: tuple[Ground, Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late abort: without the question its commit record would speak of rows that nobody sees."""
+    ground, proxy = proxied
+    monkeypatch.setattr(producing, "SENT_ONCE_S", math.inf)
+    publisher = ground.take_over().publisher
+    for sequence, asked in enumerate((False, True), start=1):
+        publisher.open(0, [ground.rows("rolled back")])
+        with one_end_is_late(proxy, r"prepared\.00$"):
+            publisher.abort(0)
+        publisher.open(0, [ground.rows(f"{asked}")])
+        assert proxy.release("late") == 1
+        with monkeypatch.context() as patch:
+            if not asked:
+                patch.setattr(OpenCheck, "assert_open", lambda *_: None)
+                publisher.commit_prepared(0, commit(sequence, "prepared"), progress(sequence), ledger={})
+                continue
+        with pytest.raises(EndedElsewhere, match="somebody else has ended it"):
+            publisher.commit_prepared(0, commit(sequence, "prepared"), progress(sequence), ledger={})
+    publisher.close()
+    assert ground.committed() == []
+    last = ground.take_over().recovered.last_commit
+    assert last is not None
+    assert last.sequence == 1  # the one that was not asked about: lost
+
+
+def test_of_a_group(proxied: tuple[Ground, Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late commit: its rows are visible before their commit record, which is not written."""
+    ground, proxy = proxied
+    monkeypatch.setattr(producing, "SENT_ONCE_S", math.inf)
+    publisher = ground.take_over().publisher
+    publisher.produce(ground.rows("1"))
+    with one_end_is_late(proxy, r"\.main$"):
+        publisher.commit_main(commit(1), progress(1))
+    publisher.produce(ground.rows("2"))
+    publisher.commit_main(commit(2), progress(2))
+    publisher.produce(ground.rows("3"))
+    publisher._main.flush()
+    assert proxy.release("late") == 1
+    with pytest.raises(EndedElsewhere):
+        publisher.commit_main(commit(3), progress(3))
+    publisher.close()
+    eventually(lambda: ground.committed() == ["1", "2", "3"])
+    last = ground.take_over().recovered.last_commit
+    assert last is not None
+    assert last.sequence == 2
+
+
+def test_an_older_transaction_hides_it_and_it_is_not_asked(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+    ask = OpenCheck.assert_open
+
+    def note(check: OpenCheck, transactional_id: str, written: Written) -> None:
+        asked.append((transactional_id.removeprefix(ground.names.prefix), written.partition))
+        ask(check, transactional_id, written)
+
+    monkeypatch.setattr(OpenCheck, "assert_open", note)
+    publisher = ground.take_over().publisher
+    publisher.open(0, [ground.rows("0a")])
+    publisher.open(1, [ground.rows("1a")])
+    publisher.produce(ground.rows("a"))
+    publisher.commit_main(commit(1), progress(1))
+    publisher.produce(ground.rows("a", "b"))
+    publisher.commit_main(commit(2), progress(2))
+    publisher.commit_prepared(0, commit(3, "prepared"), progress(3), ledger={})
+    publisher.commit_prepared(1, commit(4, "prepared"), progress(4), ledger={})
+    assert asked == [(".main.2", 1), (".prepared.00", 0), (".prepared.01", 0)]
+    eventually(lambda: len(ground.committed()) == 5)

@@ -1,0 +1,70 @@
+"""A database that does not know what the bytes of its text mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from fixtures.connector import Installation, Maker, wait_until
+from fixtures.stack import Postgres
+from twofold.config import load
+from twofold.errors import MissingGround, Refused
+from twofold.ops.doctor import postgres as doctor
+from twofold.runner.setup import initialise
+from twofold.source import ground
+
+LATIN1_BYTE = "convert_from('\\xe9', 'SQL_ASCII')"
+
+
+@pytest.fixture
+def database(postgres: Postgres, prefix: str) -> Iterator[str]:
+    name = f"ascii_{prefix}"
+    with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} ENCODING SQL_ASCII LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    yield postgres.dsn(name)
+    with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
+        connection.execute(
+            f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '{name}'"
+        )
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def here(connector: Maker, database: str) -> Installation:
+    """Not initialised yet."""
+    made = connector(conninfo=database, init=False, source={"tables": ["public.account", "public.t"]})
+    made.sql("CREATE TABLE account (id int PRIMARY KEY, version int, note text)")
+    made.sql("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    return made
+
+
+def test_it_is_refused_before_anything_is_made(here: Installation) -> None:
+    done = here.init()
+    assert done.returncode == MissingGround.exit_status
+    assert "the database's encoding is SQL_ASCII" in done.stderr
+    assert "createdb -T template0 -E UTF8 NEW; pg_dump -E LATIN1 OLD | psql NEW" in done.stderr
+    assert here.slot("slot_name") is None
+    [finding] = [f for f in doctor.examine(load(here.file)) if f.what == "the database's encoding is SQL_ASCII"]
+    assert "createdb" in str(finding)
+
+
+@pytest.mark.parametrize("how", ["loaded", "streamed"])
+def test_bytes_that_are_no_text(here: Installation, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that was initialised by a version which did not look: it goes on until such bytes come, and then it does not try for ever."""
+    monkeypatch.setattr(ground, "_server", lambda *_, **__: [])
+    if how == "loaded":
+        here.sql(f"INSERT INTO t VALUES (1, {LATIN1_BYTE})")
+    initialise(load(here.file), print)
+    if how == "streamed":
+        with here.carrying():
+            here.sql("INSERT INTO t VALUES (1, 'plain')")
+            wait_until(lambda: [s.key for s in here.read("t")] == [{"id": 1}])
+        here.sql(f"INSERT INTO t VALUES (2, {LATIN1_BYTE})")
+    refusal = here.refusal()
+    assert isinstance(refusal, Refused)
+    assert "has text that PostgreSQL cannot give as UTF-8: invalid byte sequence" in refusal.what
+    assert "pg_dump -E LATIN1 OLD | psql NEW" in refusal.repair
+    if how == "loaded":
+        assert refusal.what.startswith("table public.t ")

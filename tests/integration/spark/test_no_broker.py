@@ -1,0 +1,52 @@
+"""A job whose brokers do not answer: it says so, and hears Ctrl-C while it waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fixtures.spark import QUICK_JAVA
+from twofold.stack import java
+
+
+def job(folder: Path, bootstrap: str) -> subprocess.Popen[str]:
+    """Kafka is asked before the registry, which is not there either."""
+    line = [
+        sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", "http://127.0.0.1:9",
+        "--prefix", "bank", "--warehouse", str(folder), "--java-home", str(java.spark_java_home()),
+    ]  # fmt: skip
+    ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    return subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=ours, start_new_session=True)
+
+
+def last_words(process: subprocess.Popen[str]) -> str:
+    """What the job said, without what Java and Spark say as they start."""
+    _, said = process.communicate(timeout=300)
+    return "\n".join(line for line in said.splitlines() if line.startswith("mirror: ") or "Exception" in line)
+
+
+@pytest.mark.parametrize("bootstrap", ["127.0.0.1:9", "no-such-host.invalid:9092"])
+def test_a_wrong_address_is_one_sentence(tmp_path: Path, bootstrap: str) -> None:
+    process = job(tmp_path, bootstrap)
+    said = last_words(process)
+    assert process.returncode == 3, said
+    assert said.startswith(f"mirror: no Kafka broker answers at {bootstrap} (")
+    assert said.endswith("check --bootstrap, and the TLS and SASL settings of --kafka-file and --kafka")
+    assert len(said.splitlines()) == 1
+
+
+def test_ctrl_c_is_heard_while_a_broker_is_waited_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        process = job(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}")
+        silent.settimeout(300)
+        with silent.accept()[0]:  # by now it waits
+            process.send_signal(signal.SIGINT)
+            said = last_words(process)
+    assert process.returncode == 130, said
+    assert said == "mirror: interrupted"

@@ -1,0 +1,62 @@
+"""The sink's worker as the model has it: one queue, and the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from model.kafka import End, Initialise, Item, Sink, end_of
+from model.logs import check
+from model.world import Numbers, World
+from twofold.bridge import actions
+
+
+class Worker:
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.items: Numbers[Item] = Numbers()
+
+    def head(self, world: World) -> Item | None:
+        return self.items[world.queue[0]] if world.queue else None
+
+    def rows_on_their_way(self, world: World) -> World:
+        """Carry out at once what cannot be told from carrying it out later: all but what has an answer."""
+        kafka, spool, queue = world.kafka, world.spool, world.queue
+        while queue:
+            match self.items[queue[0]]:
+                case Initialise():
+                    break
+                case tuple() as rows:
+                    kafka = self.sink.produce(kafka, rows)
+                case actions.AppendStaged(identity):
+                    check(identity in spool, "the spool no longer has the rows")
+                    kafka, spool = self.sink.produce(kafka, self.sink.prepare[identity].rows), spool - {identity}
+                case actions.NoteInDoubt(identity, state):
+                    check(identity in spool, "the ledger is told of one that the spool has dropped")
+                    kafka = kafka._replace(noted=(*kafka.noted, (identity, state)))
+                case actions.Forget(identity):
+                    spool -= {identity}
+                case _:
+                    break
+            queue = queue[1:]
+        if queue is world.queue:
+            return world
+        return world._replace(kafka=kafka, spool=spool, queue=queue)
+
+    def carry_out(self, world: World) -> Iterator[tuple[World, End | None]]:
+        """What can come of the action at the head of the queue; nothing if it fails.
+
+        With an end: the connection was cut under it, it was sent again and done, and the first one may come at any later moment.
+        """
+        action = self.items[world.queue[0]]
+        kafka = self.sink.carry_out(world.kafka, action, world.spool)
+        if kafka is None:
+            return
+        world = world._replace(kafka=kafka, queue=world.queue[1:])
+        yield world, None
+        end = end_of(action)
+        if end and world.cuts:
+            yield cut(world, end), end
+
+
+def cut(world: World, end: End) -> World:
+    return world._replace(kafka=world.kafka._replace(late=world.kafka.late | {end}), cuts=world.cuts - 1)

@@ -1,0 +1,80 @@
+"""Who decides of rows that do not fit their topic: the table is gone, it starts anew, or a person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from twofold.errors import Refused
+from twofold.runner.misfit import PASSED_OVER, Decision, StartsAnew, Version, decide
+from twofold.runner.supervisor import OFTEN, OFTEN_WITHIN_S, Anew
+from twofold_avro.records import Pin
+
+ID, CODE = '"int"', '"string"'
+
+
+@pytest.mark.parametrize(
+    ("pin", "row", "now", "emptied_later", "expected"),
+    [
+        ({}, (1, CODE), None, False, Decision.PASS_OVER),
+        ({}, (1, CODE), (2, CODE), False, Decision.START_ANEW),
+        ({}, (1, CODE), (2, CODE), True, Decision.PASS_OVER),
+        ({}, (1, CODE), (1, CODE), False, Decision.REFUSE),
+        ({}, (1, None), (1, None), False, Decision.REFUSE),
+        ({}, (1, CODE), (1, CODE), True, Decision.START_ANEW),
+        ({"relation": 7}, (1, CODE), (1, CODE), False, Decision.START_ANEW),
+        ({"relation": PASSED_OVER}, (1, ID), (1, ID), False, Decision.START_ANEW),
+        ({"relation": None}, (1, CODE), (1, CODE), False, Decision.REFUSE),
+        ({"backfill": "running"}, (1, CODE), (1, CODE), False, Decision.START_ANEW),
+        ({"key_schema": None}, (1, ID), (1, ID), False, Decision.START_ANEW),
+        ({}, (1, None), (1, ID), False, Decision.START_ANEW),
+        ({}, (1, None), (1, CODE), False, Decision.REFUSE),
+    ],
+    ids=[
+        "gone",
+        "replaced",
+        "replaced, and starts anew",
+        "another key",
+        "no key any more",
+        "another key once more",
+        "made anew",
+        "it was gone",
+        "pinned by an older version",
+        "not loaded to its end",
+        "its first key",
+        "without its key for a while",
+        "without its key for a while, then another",
+    ],
+)
+def test_a_key_that_is_not_what_it_was(pin: Any, row: Any, now: Any, emptied_later: bool, expected: Decision) -> None:
+    pinned = Pin("public", "t", 3, **{"key_schema": ID, "relation": 1, **pin})
+    version = Version(*now) if now else None
+    assert decide(Version(*row), version, pinned, key_differs=True, emptied_later=emptied_later) is expected
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"), [(None, Decision.PASS_OVER), ((2, ID), Decision.START_ANEW), ((1, ID), Decision.REFUSE)]
+)
+def test_other_refusals(now: Any, expected: Decision) -> None:
+    """A registry that does not take the schema, values that would be misread: of a table that is there they are a person's."""
+    version = Version(*now) if now else None
+    pinned = Pin("public", "t", 3, key_schema=None, relation=1)
+    for pin in (pinned, None):
+        assert decide(Version(1, ID), version, pin, key_differs=False, emptied_later=False) is expected
+
+
+def test_what_starts_anew_over_and_over_is_refused() -> None:
+    now = 0.0
+    anew = Anew(lambda: now)
+    refusal = Refused("it", at_stake="", repair="")
+    for _ in range(OFTEN):
+        anew.add(StartsAnew("public.t", "p.public.t", 1, refusal))
+        anew.add(StartsAnew("public.t", "p.public.t", int(now) + 2, refusal))  # another table each time
+        now += 1
+    assert anew.topics == {"p.public.t"}
+    now += OFTEN_WITHIN_S
+    for _ in range(OFTEN):  # the others were long ago
+        anew.add(StartsAnew("public.t", "p.public.t", 1, refusal))
+    with pytest.raises(Refused):
+        anew.add(StartsAnew("public.t", "p.public.t", 1, refusal))
