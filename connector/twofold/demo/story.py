@@ -78,7 +78,7 @@ class _Story:
         self.t.chapter(f"{TRANSFERS} transfers, each two updates and an insert in one transaction")
         for number in range(TRANSFERS):
             self.bank.transfer(number % ACCOUNTS + 1, (number + 1) % ACCOUNTS + 1, 10 + number)
-        took = self.t.wait("the transfers", lambda: self.everyone.rows_in("transfer") == TRANSFERS)
+        took = self._wait_for(TRANSFERS, "the transfers to be visible")
         self.t.good(f"all visible {took * 1000:.0f} ms after the last COMMIT")
         self.t.check(f"the balances add up to {self._total()} in Kafka too", holds=self._adds_up())
 
@@ -119,15 +119,16 @@ class _Story:
         t.say(f"kill -9 {self.cast.connector.pid}; meanwhile, in PostgreSQL:")
         t.sql(f"COMMIT PREPARED '{gid}', and five more transfers")
         self.bank.run(f"COMMIT PREPARED '{gid}'")
-        before = self.everyone.rows_in("transfer")
+        all_of_them = self.everyone.rows_in("transfer") + 6
         for _ in range(5):
             self.bank.transfer(4, 5, 1)
         self.cast.start_connector()
-        took = t.wait("the connector to recover", lambda: self.everyone.rows_in("transfer") >= before + 6)
+        took = self._wait_for(all_of_them, "the connector to recover")
         t.good(f"started again: all six are visible {took:.1f} s later")
         t.check(
             "each of them once",
-            holds=self.everyone.rows_of(gid) == ROWS_OF_A_TRANSFER and self.everyone.rows_in("transfer") == before + 6,
+            holds=self.everyone.rows_of(gid) == ROWS_OF_A_TRANSFER
+            and self._rows_of_transfers() == (all_of_them, 2 * all_of_them),
         )
 
     def forgotten(self) -> None:
@@ -157,9 +158,22 @@ class _Story:
         t.check(equal + why, holds=done.returncode == 0)
 
     def _transfer_and_wait(self, what: str) -> float:
-        before = self.everyone.rows_in("transfer")
+        after = self.everyone.rows_in("transfer") + 1
         self.bank.transfer(1, 2, 5)
-        return self.t.wait(f"{what} to be visible", lambda: self.everyone.rows_in("transfer") == before + 1)
+        return self._wait_for(after, f"{what} to be visible")
+
+    def _wait_for(self, transfers: int, what: str) -> float:
+        """Until that many transfers are seen whole: a consumer reads one partition after the other, so one topic's rows can come before the other's."""
+        return self.t.wait(
+            what,
+            lambda: all(
+                seen >= due for seen, due in zip(self._rows_of_transfers(), (transfers, 2 * transfers), strict=True)
+            ),
+        )
+
+    def _rows_of_transfers(self) -> tuple[int, int]:
+        """The rows seen of the table of transfers, and the updates of accounts: two for each."""
+        return self.everyone.rows_in("transfer"), self.everyone.rows_in("account") - ACCOUNTS
 
     def _total(self) -> int:
         return ACCOUNTS * OPENING_BALANCE
