@@ -7,12 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from fixtures.spark import QUICK_JAVA
 from twofold.stack import java
+from twofold_spark.kafka import ANSWER_WITHIN_S
 
 
 def job(folder: Path, bootstrap: str) -> subprocess.Popen[str]:
@@ -47,6 +49,9 @@ def test_ctrl_c_is_heard_while_a_broker_is_waited_for(tmp_path: Path) -> None:
         silent.settimeout(300)
         with silent.accept()[0]:  # by now it waits
             process.send_signal(signal.SIGINT)
+            sent = time.monotonic()
             said = last_words(process)
+            took = time.monotonic() - sent
+    assert took < ANSWER_WITHIN_S, "it did not wait for the broker's answer first"
     assert process.returncode == 130, said
     assert said == "mirror: interrupted"
