@@ -188,6 +188,7 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     KafkaError._TRANSPORT: (Unreachable, _AWAY),
     KafkaError._ALL_BROKERS_DOWN: (Unreachable, _AWAY),
     KafkaError._RESOLVE: (Unreachable, _AWAY),
+    KafkaError._DESTROY_BROKER: (Unreachable, _AWAY),
     KafkaError._TIMED_OUT: (Unreachable, _AWAY),
     KafkaError._TIMED_OUT_QUEUE: (Unreachable, _AWAY),
     KafkaError._MSG_TIMED_OUT: (Unreachable, _AWAY),

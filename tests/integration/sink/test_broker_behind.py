@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,15 +24,16 @@ from twofold.stack import KafkaCluster
 CLIENTS = 8
 
 
+@pytest.mark.timeout(600)
 def test_a_topic_that_a_broker_has_not_heard_of_is_not_gone(own_kafka: Callable[..., KafkaCluster]) -> None:
+    """Asked as often as it takes until one was behind: a quick machine's broker has mostly caught up before it answers."""
     kafka = own_kafka(brokers=3)
     behind, others = kafka.nodes[2], kafka.nodes[:2]
     bootstrap = ",".join(node.address for node in others)
     settings = KafkaSettings({"bootstrap.servers": behind.address}, call_timeout_s=60)
-    hidden = 0
-    for attempt in range(6):
-        if hidden:
-            break
+    deadline, hidden, attempt = time.monotonic() + 480, 0, 0
+    while not hidden and time.monotonic() < deadline:
+        attempt += 1
         name = f"bank{attempt}.public.account"
         clients = [Topics(settings, TopicPolicy(2, 2)) for _ in range(CLIENTS)]
         os.kill(behind.pid, signal.SIGSTOP)
@@ -42,8 +44,7 @@ def test_a_topic_that_a_broker_has_not_heard_of_is_not_gone(own_kafka: Callable[
             finally:
                 os.kill(behind.pid, signal.SIGCONT)
             hidden += sum(answer.result() for answer in asked)
-    if not hidden:  # on a quick machine it has caught up before it answers
-        pytest.skip("no broker was behind: the test has seen nothing")
+    assert hidden, f"in {attempt} attempts no broker was behind: the test has seen nothing"
 
 
 def is_made(bootstrap: str, name: str) -> bool:
@@ -62,9 +63,8 @@ def concluded(topics: Topics, name: str) -> int:
         try:
             missing, made = topics.missing([name]), topics.ensure([Wanted(name, "table", 1, pinned=True)])
         except Unreachable as error:
-            if "does not show them" not in str(error):
-                raise
-            hidden += 1
+            # The broker that was fenced may also not answer at all: nothing is concluded of that either.
+            hidden += "does not show them" in str(error)
         else:
             assert (missing, made) == (set(), {name: 1})
             return hidden
