@@ -74,10 +74,10 @@ class TopicAudit:
     def words(self) -> str:
         said = f"{self.rows} rows in {self.ranges} ranges"
         if self.damages:
-            said += f": DAMAGED in {len(self.damages) + self.more} places"
+            said += f": DAMAGED in {_places(len(self.damages) + self.more)}"
         elif self.past:
-            doing = "is being repaired" if self.loading else "was repaired"
-            said += f": whole now; {len(self.past)} damages before {doing} by the reload at commit record {self.reload}"
+            doing = "repairs" if self.loading else "repaired"
+            said += f": whole now; the reload at commit record {self.reload} {doing} the damage before it ({_places(len(self.past))})"
         else:
             said += ": whole"
         for many, what in (
@@ -230,3 +230,7 @@ def _break_trouble(names: Names, breaks: tuple[tuple[int, int], ...], tables: It
 def _several(words: list[str]) -> str:
     """The first of them, and how many more."""
     return words[0] + (f" (and {len(words) - 1} more)" if len(words) > 1 else "")
+
+
+def _places(many: int) -> str:
+    return "1 place" if many == 1 else f"{many} places"

@@ -151,7 +151,7 @@ def test_a_damage_is_found_and_the_command_that_is_named_repairs_it(
     table = of(found, "account")
     assert (status, found["whole"], table["damages"]) == (0, True, [])
     assert table["past"] == [damage]
-    assert f"repaired by the reload at commit record {table['reload']}" in words(here)
+    assert f"the reload at commit record {table['reload']} repaired the damage before it" in words(here)
     folded: dict[int, Any] = {}
     for seen in sorted(here.read("account"), key=lambda s: s.offset):
         if seen.key is None:

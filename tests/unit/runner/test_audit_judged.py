@@ -40,10 +40,10 @@ def test_damage_before_the_last_reload_is_history() -> None:
     assert "offsets 60 to 61" in trouble.what
     healed = judge(compared(TABLE, before, reloads={TABLE: 50}), NAMES, PINS)
     assert healed.troubles == ()
-    assert "was repaired by the reload at commit record 20" in healed.topics[0].words
+    assert "the reload at commit record 20 repaired the damage before it (1 place)" in healed.topics[0].words
     loading = compared(TABLE, before, reloads={TABLE: 50})
     loading.backfilling = (TABLE,)
-    assert "is being repaired by the reload" in judge(loading, NAMES, PINS).topics[0].words
+    assert " repairs the damage before it" in judge(loading, NAMES, PINS).topics[0].words
 
 
 def test_a_reload_of_another_table_repairs_nothing() -> None:
