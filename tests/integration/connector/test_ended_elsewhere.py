@@ -21,6 +21,7 @@ from helpers.connector.topics import UNCOMMITTED
 from integration.connector.test_audit import audit, of
 from late.frames import Api
 from late.rules import Moment, Rule
+from late.servers import FrontedKafka
 from twofold.config import load
 from twofold.errors import Refused
 from twofold.runner.supervisor import supervise
@@ -28,8 +29,6 @@ from twofold.sink import producer as producing
 from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.publisher import Publisher
-from twofold.stack import KafkaCluster
-from twofold.stack.process import choose_port
 
 
 @pytest.fixture
@@ -38,16 +37,11 @@ def proxied(
 ) -> Iterator[tuple[Installation, Proxy]]:
     """A connector without the rule, and a proxy before its broker that makes requests late."""
     monkeypatch.setattr(producing, "SENT_ONCE_S", math.inf)
-    front = choose_port(None, "a front")
-    cluster = KafkaCluster(open_folder / "kafka", fronts=[front])
     with ExitStack() as ending:
-        proxy = Proxy({front: cluster.nodes[0].port}, kafka=[front])
-        ending.callback(proxy.close)
-        ending.callback(cluster.stop)
-        cluster.start()
-        here = connector(kafka_server=cluster, prepared={"pool": 1, "hold": 40})
+        kafka = FrontedKafka(open_folder, ending)
+        here = connector(kafka_server=kafka, prepared={"pool": 1, "hold": 40})
         here.sql("INSERT INTO account SELECT n, 0, 'a row' FROM generate_series(1, 20) n")
-        yield here, proxy
+        yield here, kafka.proxy
 
 
 @contextmanager
@@ -75,6 +69,15 @@ def prepared_and_open(here: Installation, gid: str, key: int) -> None:
     tail.wait_for(lambda s: s.value is not None and s.value["source"]["gid"] == gid, 60)
 
 
+def ended_late(here: Installation, proxy: Proxy, *, commit: bool) -> None:
+    """A prepared transaction's end is on its way, was sent again, and has been answered: the producer is free."""
+    prepared_and_open(here, "first", 100)
+    late_end(proxy, r"prepared\.00$", commit=commit)
+    here.sql("COMMIT PREPARED 'first'" if commit else "ROLLBACK PREPARED 'first'")
+    wait_until(lambda: proxy.waiting() == 1, 30)
+    here.caught_up()
+
+
 def test_a_late_abort_loses_a_prepared_transaction_and_the_audit_finds_it(
     proxied: tuple[Installation, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,11 +85,7 @@ def test_a_late_abort_loses_a_prepared_transaction_and_the_audit_finds_it(
     monkeypatch.setattr(OpenCheck, "assert_open", lambda *_: None)
     here, proxy = proxied
     with carrying(here) as run:
-        prepared_and_open(here, "first", 100)
-        late_end(proxy, r"prepared\.00$", commit=False)
-        here.sql("ROLLBACK PREPARED 'first'")
-        wait_until(lambda: proxy.waiting() == 1, 30)
-        here.caught_up()  # the end that was sent again is answered, and the producer is free
+        ended_late(here, proxy, commit=False)
         prepared_and_open(here, "lost", 101)
         assert proxy.release("late") == 1
         here.sql("COMMIT PREPARED 'lost'")
@@ -102,11 +101,7 @@ def test_a_late_abort_loses_a_prepared_transaction_and_the_audit_finds_it(
 def test_a_late_commit_shows_what_is_rolled_back_and_recovery_refuses(proxied: tuple[Installation, Proxy]) -> None:
     here, proxy = proxied
     with carrying(here) as run:
-        prepared_and_open(here, "first", 100)
-        late_end(proxy, r"prepared\.00$", commit=True)
-        here.sql("COMMIT PREPARED 'first'")
-        wait_until(lambda: proxy.waiting() == 1, 30)
-        here.caught_up()  # the end that was sent again is answered, and the producer is free
+        ended_late(here, proxy, commit=True)
         prepared_and_open(here, "dirty", 101)
         assert proxy.release("late") == 1
         here.sql("ROLLBACK PREPARED 'dirty'")

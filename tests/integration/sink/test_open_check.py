@@ -13,25 +13,19 @@ from chaos.proxy import Proxy
 from integration.sink.sink_ground import Ground, commit, eventually, progress
 from late.frames import Api
 from late.rules import Moment, Rule
+from late.servers import FrontedKafka
 from twofold.errors import EndedElsewhere
 from twofold.sink import producer as producing
 from twofold.sink.deliveries import Written
 from twofold.sink.open_check import OpenCheck
-from twofold.stack import KafkaCluster
-from twofold.stack.process import choose_port
 
 
 @pytest.fixture
 def proxied(make_ground: Callable[..., Ground], open_folder: Path, prefix: str) -> Iterator[tuple[Ground, Proxy]]:
     """A ground behind a proxy that can make requests late."""
-    front = choose_port(None, "a front")
-    cluster = KafkaCluster(open_folder / "kafka", fronts=[front])
     with ExitStack() as ending:
-        proxy = Proxy({front: cluster.nodes[0].port}, kafka=[front])
-        ending.callback(proxy.close)
-        ending.callback(cluster.stop)
-        cluster.start()
-        yield make_ground(cluster.bootstrap, prefix), proxy
+        kafka = FrontedKafka(open_folder, ending)
+        yield make_ground(kafka.bootstrap, prefix), kafka.proxy
 
 
 @contextmanager
