@@ -224,6 +224,12 @@ INITIALISED = {
         settings(kafka={"transaction_timeout": 7200}),
         afterwards=settings(kafka={"transaction_timeout": 60}),
     ),
+    "connections that are closed while transactions are held open": Case(
+        "idle_connections",
+        SHOULD,
+        settings(kafka={"transaction_timeout": 800}, prepared={"hold": 700}),
+        afterwards=settings(kafka={"transaction_timeout": 60}, prepared={"hold": 30}),
+    ),
     "the progress is deleted by age": Case("cleanup_policy", MUST, topic("progress", "cleanup.policy=delete")),
     "a table's topic is compacted": Case("cleanup_policy", MUST, topic("public.account", "cleanup.policy=compact")),
     "more replicas in sync than there are": Case("in_sync", MUST, topic("commits", "min.insync.replicas=2")),

@@ -69,6 +69,20 @@ def _transaction_timeout(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
+def _idle_connections(cluster: Cluster) -> Iterator[Finding]:
+    """The end of an open transaction needs the connection to its coordinator, and librdkafka takes up to two seconds to find it again."""
+    idle_s = int(cluster.broker_config.get("connections.max.idle.ms", -1)) / 1000
+    hold_s = cluster.config.prepared.hold
+    if 0 <= idle_s <= hold_s:
+        yield _finding(
+            "idle_connections",
+            Weight.SHOULD,
+            f"the brokers close connections after {idle_s:g} s without a request (connections.max.idle.ms), and prepared.hold is {hold_s:g} s",
+            "a prepared transaction that ends when its connection was just closed costs a recovery (DoubtedEnd)",
+            f"prepared.hold = {idle_s / 2:g}",
+        )
+
+
 def _replication(cluster: Cluster) -> Iterator[Finding]:
     wanted = cluster.config.kafka.replication
     if wanted > cluster.brokers and cluster.names.progress not in cluster.topics:
@@ -241,6 +255,7 @@ _CHECKS: tuple[Callable[[Cluster], Iterator[Finding]], ...] = (
     _acls,
     _missing,
     _transaction_timeout,
+    _idle_connections,
     _replication,
     _cleanup,
     _partitions,
