@@ -29,7 +29,7 @@ from twofold_spark.source import Source, jdbc_url
 from twofold_spark.touched import Touches
 from twofold_spark.verify import Compared, Verify
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 NAMES = ("public.account", "public.item", "public.line")
 _LAST_COMMIT = (
     r"(insert|update|loaded by a backfill) at \w+/\w+,( transaction \d+:\w+/\w+,)?( gid '.*',)? "
@@ -50,14 +50,22 @@ def here(connector: Maker) -> Installation:
     return made
 
 
+@pytest.mark.parametrize(
+    ("sinks", "items"),
+    [
+        pytest.param(("iceberg",), 300, marks=pytest.mark.core, id="short"),
+        pytest.param(("iceberg", "delta", "jdbc"), 1500, marks=pytest.mark.slow, id="long"),
+    ],
+)
 def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
-    lake: Lake, here: Installation, database: str
+    lake: Lake, here: Installation, database: str, sinks: tuple[str, ...], items: int
 ) -> None:
     lake.prefix = here.prefix
-    choices = [SinkChoice("iceberg"), SinkChoice("delta", str(lake.warehouse / "delta")), SinkChoice("jdbc", database)]
-    here.sql(*fill(1500))
+    addresses = {"delta": str(lake.warehouse / "delta"), "jdbc": database}
+    choices = [SinkChoice(name, addresses.get(name, "")) for name in sinks]
+    here.sql(*fill(items))
     with ExitStack() as carried:
-        with traffic(here, per_second=150, items=1500):
+        with traffic(here, per_second=150, items=items):
             initialise(load(here.file), print)
             carried.enter_context(here.carrying())
             wait_until(lambda: here.records("commits"), 60, "the first commit record")
@@ -71,7 +79,7 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
             "UPDATE item SET extra = 'e' || id, version = version + 5000000000 WHERE id % 3 = 0",
         )
         _prepare(here)
-        with traffic(here, per_second=150, items=1500):
+        with traffic(here, per_second=150, items=items):
             subprocess.run(here.command("backfill", "start", "public.item"), check=True, capture_output=True)
             wait_until(lambda: "reload" in {c["kind"] for c in here.records("commits")}, 60, "it begins anew")
             _mirror(lake, choices[:1])
