@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from twofold_spark.errors import Refused
+from twofold_spark.errors import JobError, Refused
 
 _GONE = "Some data may have been lost because they are not available in Kafka any more"
 _PATIENCE_S = 60.0
@@ -75,6 +75,8 @@ class Job:
             if self._cut_off or isinstance(error, AskedToEnd):
                 _log_no_failure(batch.sparkSession)
                 raise AskedToEnd from None
+            if isinstance(error, JobError):  # a sentence that the command ends with
+                _log_no_failure(batch.sparkSession)
             self._failure = error
             raise
         finally:

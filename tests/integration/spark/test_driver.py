@@ -15,6 +15,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from fixtures.spark import Lake
@@ -121,6 +122,23 @@ def _check_cuts(lake: Lake, *, all_of_them: bool = False) -> None:
     chosen = sequences if all_of_them else random.Random(4).sample(sequences, min(4, len(sequences)))
     for sequence in chosen:
         assert totals(lake, sequence=sequence) == (MONEY, TOKENS), sequence
+
+
+def test_a_refusal_is_told_in_its_own_words_alone(lake: Lake) -> None:
+    """It is raised within a batch, whose failures Spark logs with pages of the JVM's stack."""
+    t = lake.writer.table(table("t", {"id": "int8"}), partitions=1)
+    with lake.writer.commit() as tx:
+        tx.upsert(t, {"id": 1})
+    lake.writer.visible()
+    admin, topic = AdminClient({"bootstrap.servers": lake.writer.bootstrap}), lake.writer.topics[t].name
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+    with spark_process.running(lake, "--trigger", "available-now") as process:
+        _, said = process.communicate(timeout=200)
+    assert process.returncode == 5, said
+    assert "\nmirror: " in said
+    assert "\n  at stake: " in said
+    assert "\tat " not in said
+    assert "ERROR MicroBatchExecution" not in said
 
 
 def test_sigterm_within_a_long_batch_ends_it_between_two_bites_and_the_next_start_goes_on(lake: Lake) -> None:
