@@ -31,8 +31,10 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from twofold.errors import UsageError
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,40}$")]
-TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
+_NAME, _PREFIX = r"^[a-z0-9_]{1,40}$", r"^[A-Za-z0-9._-]{1,100}$"
+_PATTERNS = {_NAME: "1 to 40 of a-z, 0-9 and _", _PREFIX: "1 to 100 of A-Z, a-z, 0-9, '.', '_' and '-'"}
+Name = Annotated[str, StringConstraints(pattern=_NAME)]
+TopicPrefix = Annotated[str, StringConstraints(pattern=_PREFIX)]
 
 _REFUSED_OF_LIBPQ = {
     "replication": "each session says itself what it is",
@@ -430,6 +432,8 @@ def load(path: Path | None = None) -> Config:
 
 def _words(error: Mapping[str, Any]) -> str:
     """What is wrong with a setting; of one that does not exist, what may have been meant."""
+    if error["type"] == "string_pattern_mismatch":
+        return f"must be {_PATTERNS[error['ctx']['pattern']]}"
     if error["type"] != "extra_forbidden":
         return str(error["msg"])
     *sections, name = map(str, error["loc"])

@@ -107,6 +107,7 @@ class Topics:
 
     def __init__(self, settings: KafkaSettings, policy: TopicPolicy) -> None:
         self._policy = policy
+        self._bootstrap = settings.client["bootstrap.servers"]
         self._timeout_s = settings.call_timeout_s
         self._replicated = False
         """A topic has as many replicas as are configured: the cluster has enough brokers, though some may be away."""
@@ -179,7 +180,7 @@ class Topics:
 
     def _look(self, names: Collection[str]) -> dict[str, _Found] | None:
         """None: one broker lists a topic that another does not know, yet or any more; a moment later they agree."""
-        with sorted_errors("reading the topics"):
+        with sorted_errors(f"reading the topics at {self._bootstrap}"):
             topics = cluster_metadata(self._admin, self._timeout_s).topics
             there = {name: topics[name] for name in names if name in topics and topics[name].partitions}
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in there]

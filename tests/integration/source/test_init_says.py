@@ -155,7 +155,7 @@ def test_a_slot_in_use_a_publication_that_went_and_a_slot_of_another_kind(
         refused(here.init(), 5, knows_nothing, "correct kafka.bootstrap, kafka.prefix and name")
         here.configure(right)
         here.configure(wrong[1])
-        refused(here.init(), 4, "Kafka: reading the topics failed")
+        refused(here.init(), 4, "Kafka: reading the topics at 127.0.0.1:9 failed")
         here.configure(right)
         here.configure({"registry": {"url": "http://127.0.0.1:9", "timeout": 1.0}})
         refused(here.init(), 4, "the registry at http://127.0.0.1:9 does not answer")

@@ -104,6 +104,8 @@ def test_a_connection_string_that_libpq_does_not_take_is_told_without_it(
         ("TWOFOLD_KAFKA__REPLICATION", "1", "kafka.min_insync_replicas"),
         ("TWOFOLD_PREPARD__HOLD", "5", "environment TWOFOLD_PREPARD__HOLD: there is no such section"),
         ("twofold_prepared__hald", "5", "prepared.hald: there is no such setting; did you mean hold?"),
+        ("TWOFOLD_NAME", "bänk", "name: must be 1 to 40 of a-z, 0-9 and _"),
+        ("TWOFOLD_KAFKA__PREFIX", "a b", "kafka.prefix: must be 1 to 100 of A-Z, a-z, 0-9, '.', '_' and '-'"),
     ],
 )
 def test_config_check_names_what_would_break_a_promise_and_what_cannot_be_read(
