@@ -12,6 +12,8 @@ import queue
 import threading
 from typing import NamedTuple
 
+import psycopg
+
 from twofold.errors import TwofoldError
 from twofold.source.messages import Relation
 from twofold.source.published import published_tables
@@ -60,6 +62,6 @@ class Newcomers:
             try:
                 relations = published_tables(self._conninfo, self._publication)
                 self._found.put(Found(relations, stored(self._conninfo, [r.oid for r in relations])))
-            except TwofoldError as error:
-                # The stream meets the same trouble and decides what is to be done; here it only means to look again.
+            except (TwofoldError, psycopg.Error) as error:
+                # The stream meets what is wrong with the server and decides what is to be done; here it only means to look again.
                 _log.debug("tables that have joined the publication: %s", error)

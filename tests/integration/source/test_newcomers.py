@@ -1,0 +1,25 @@
+"""The look for tables that have joined the publication goes on after a look that failed."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import psycopg
+
+from fixtures.connector import wait_until
+from twofold.runner.newcomers import Newcomers
+
+CANCEL = """SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%pg_publication%'"""
+
+
+def test_a_look_that_is_cancelled_is_followed_by_another(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as holder, psycopg.connect(database, autocommit=True) as other:
+        other.execute("CREATE TABLE joined (id int PRIMARY KEY)")
+        other.execute("CREATE PUBLICATION bank FOR TABLE joined")
+        with closing(Newcomers(database, "bank", 0.05)) as newcomers:
+            with holder.transaction():
+                holder.execute("LOCK TABLE pg_catalog.pg_publication")
+                newcomers.take()
+                wait_until(lambda: other.execute(CANCEL).fetchone() == (True,), 30)
+            wait_until(lambda: [relation.table for relation in newcomers.take().relations] == ["joined"], 30)
