@@ -7,17 +7,30 @@ A partition's last stable offset is the first offset of the oldest transaction t
 was written between that offset and this question lies in the same Kafka transaction, in every partition. An end that arrives between this question and our own is all or nothing: a commit commits all of
 it, and after an abort our commit is refused (INVALID_TXN_STATE, `EndedElsewhere`).
 
-It costs one request to one broker for each Kafka transaction: 0.6 ms, and 0.2 ms of CPU.
+It costs one request to one broker for each Kafka transaction: 0.6 ms, and 0.2 ms of CPU. A question that meets a lost connection, as a broker closes idle ones, is asked again: asking changes
+nothing, and as long as no answer has come nothing is declared.
 """
 
 from __future__ import annotations
 
-from confluent_kafka import Consumer, TopicPartition
+import time
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from twofold.errors import EndedElsewhere
-from twofold.sink.client import KafkaSettings, sorted_errors
+from twofold.sink.client import KafkaSettings, kafka_error_of, sorted_errors
 from twofold.sink.deliveries import Written
 from twofold.sink.watch import Watch
+
+_PAUSE_S: Final = 0.02
+_PASSING: Final = {
+    KafkaError._TRANSPORT,  # noqa: SLF001
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001  (what librdkafka says if the connection was lost as it asked)
+    KafkaError._DESTROY_BROKER,  # noqa: SLF001
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+}
 
 
 class OpenCheck:
@@ -34,14 +47,25 @@ class OpenCheck:
         where = f"{written.topic} [{written.partition}]"
         doing = f"reading the last stable offset of {where}"
         with self._watch.call(doing, self._timeout_s + 5), sorted_errors(doing):
-            _, stable = self._consumer.get_watermark_offsets(
-                TopicPartition(written.topic, written.partition), self._timeout_s
-            )
+            stable = self._last_stable_offset(TopicPartition(written.topic, written.partition))
         if stable > written.first:
             raise EndedElsewhere(
                 f"Kafka: {transactional_id} has an open transaction with rows of {where} from offset {written.first} on, but everything before offset {stable} has ended there: somebody"
                 " else has ended it, so it is not declared; the run recovers and compares what is visible with the commit records"
             )
+
+    def _last_stable_offset(self, partition: TopicPartition) -> int:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                _, stable = self._consumer.get_watermark_offsets(partition, max(0.1, deadline - time.monotonic()))
+            except KafkaException as error:
+                found = kafka_error_of(error)
+                if found is None or found.code() not in _PASSING or time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+            else:
+                return int(stable)
 
     def close(self) -> None:
         self._consumer.close()

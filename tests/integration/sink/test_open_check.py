@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,32 @@ def test_of_a_group(proxied: tuple[Ground, Proxy], monkeypatch: pytest.MonkeyPat
     last = ground.take_over().recovered.last_commit
     assert last is not None
     assert last.sequence == 2
+
+
+def test_a_lost_connection_is_no_answer(proxied: tuple[Ground, Proxy]) -> None:
+    """Brokers close idle connections, at the moment of a question too: it is asked again."""
+    ground, proxy = proxied
+    publisher = ground.take_over().publisher
+    publisher.produce(ground.rows("1"))
+    publisher._main.flush()
+    (written,) = publisher._main.ranges()
+    front = int(ground.settings.client["bootstrap.servers"].rpartition(":")[2])
+    over = threading.Event()
+
+    def cut() -> None:
+        while not over.wait(0.02):
+            proxy.set(front, "cut")
+            proxy.set(front, "pass")
+
+    with ThreadPoolExecutor(1) as pool, closing(OpenCheck(ground.settings, ground.watch)) as check:
+        cutting = pool.submit(cut)
+        try:
+            for _ in range(40):
+                check.assert_open("main", written)
+        finally:
+            over.set()
+        cutting.result()
+    publisher.commit_main(commit(1), progress(1))
 
 
 def test_an_older_transaction_hides_it_and_it_is_not_asked(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
