@@ -12,12 +12,9 @@ import queue
 import threading
 from typing import NamedTuple
 
-import psycopg
-
 from twofold.errors import TwofoldError
 from twofold.source.messages import Relation
-from twofold.source.published import published_tables
-from twofold.source.rewrites import Stored, stored
+from twofold.source.rewrites import Stored, stored_tables
 
 _log = logging.getLogger(__name__)
 
@@ -60,8 +57,7 @@ class Newcomers:
     def _look(self) -> None:
         while not self._closing.wait(self._every_s):
             try:
-                relations = published_tables(self._conninfo, self._publication)
-                self._found.put(Found(relations, stored(self._conninfo, [r.oid for r in relations])))
-            except (TwofoldError, psycopg.Error) as error:
+                self._found.put(Found(*stored_tables(self._conninfo, self._publication)))
+            except TwofoldError as error:
                 # The stream meets what is wrong with the server and decides what is to be done; here it only means to look again.
                 _log.debug("tables that have joined the publication: %s", error)

@@ -10,7 +10,13 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from twofold.source.connection import connect
+import psycopg
+
+from twofold.errors import Unreachable
+from twofold.source.connection import address, connect
+from twofold.source.messages import Relation
+from twofold.source.published import published_tables
+from twofold.source.trouble import words_of
 
 # Not pg_partition_tree(): it locks what it names. The xmin of a column's row tells of ALTER TABLE, which a rewrite alone (VACUUM FULL, CLUSTER, TRUNCATE) does not touch.
 _STORED = """
@@ -82,6 +88,15 @@ def stored(conninfo: str, tables: Iterable[int]) -> dict[int, Stored]:
         )
         for oid, files, columns, plain, generated, attributes, composites in rows
     }
+
+
+def stored_tables(conninfo: str, publication: str) -> tuple[tuple[Relation, ...], dict[int, Stored]]:
+    """The publication's tables and how they are stored. `Unreachable` if PostgreSQL gave up a question."""
+    try:
+        relations = published_tables(conninfo, publication)
+        return relations, stored(conninfo, [relation.oid for relation in relations])
+    except psycopg.Error as error:
+        raise Unreachable(f"PostgreSQL at {address(conninfo)}: {words_of(error)}") from error
 
 
 def unsent(before: Stored, now: Stored) -> str | None:
