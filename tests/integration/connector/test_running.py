@@ -145,7 +145,9 @@ def test_a_transaction_of_some_megabytes_is_streamed_though_nobody_set_when(conn
     here.start()
     here.sql("INSERT INTO transfer SELECT i || repeat(' wide', 300), i, 1 FROM generate_series(1, 10000) i")
     here.caught_up()
-    wait_until(lambda: here.ask("SELECT sum(stream_txns) FROM pg_stat_replication_slots") > 0)
+    wait_until(
+        lambda: here.ask(f"SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = '{here.prefix}'") > 0
+    )
     here.check()
 
 

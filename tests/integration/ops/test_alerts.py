@@ -173,7 +173,7 @@ def test_each_rule_fires_on_its_fault(watched: Any, tmp_path: Path) -> None:
 
     for _ in range(6):
         wait_until(lambda: bank.slot("active_pid"), 60)
-        bank.sql("SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE active")
+        bank.ask(f"SELECT pg_terminate_backend({bank.slot('active_pid')}, 5000)")
     it.fires("TwofoldRestarts")
 
     server.stop()

@@ -171,6 +171,8 @@ def test_without_a_right_it_ends_and_says_which(
     granted: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str, command: str
 ) -> None:
     made = bank(granted, tmp_path, scram(granted, tmp_path), monkeypatch)
+    if command == "run":
+        run(made, "init")
     page = [line for script in blocks("security.md", "sh") for line in script.replace("\\\n", " ").splitlines()]
     (line,) = (each for each in page if resource in each and "User:twofold" in each)
     acls = granted.acls(line)

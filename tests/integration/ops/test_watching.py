@@ -54,7 +54,7 @@ def value(port: int, name: str, **labels: str) -> float:
 
 
 def test_it_is_healthy_and_ready(port: int) -> None:
-    assert get(port, "/healthz") == (200, "running, the slot is held\n")
+    wait_until(lambda: get(port, "/healthz") == (200, "running, the slot is held\n"))
     assert get(port, "/readyz")[0] == 200
 
 
@@ -112,17 +112,19 @@ def test_log_lines_are_json(bank: Installation, port: int) -> None:
 
 
 def test_a_second_instance_says_that_it_stands_by(bank: Installation, port: int) -> None:
-    other = port_of(bank.start(ready=False).said)
+    second = bank.start(ready=False)
+    other = port_of(second.said)
     wait_until(lambda: get(other, "/readyz")[0] == 503 and "standing by" in get(other, "/readyz")[1])
     assert get(other, "/healthz")[0] == 200
+    second.stop()
 
 
 def test_it_says_why_it_recovers_and_why_it_has_ended(connector: Maker) -> None:
     bank = connector(status={"listen": "127.0.0.1:0"})
     run = bank.start()
     port = port_of(run.said)
-    assert status(port)["phase"] == "running"
-    bank.sql("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+    wait_until(lambda: status(port)["phase"] == "running")
+    bank.ask(f"SELECT pg_terminate_backend({bank.slot('active_pid')})")
     wait_until(lambda: status(port)["totals"]["recoveries"] == 2)
     assert "RunEnded" in [e["cause"] for e in status(port)["journal"]] or "Unreachable" in [
         e["cause"] for e in status(port)["journal"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -46,6 +47,15 @@ def test_a_taken_port_ends_the_command_with_one_line(tmp_path: Path) -> None:
 def test_free_ports_are_none_that_the_kernel_gives_to_a_client() -> None:
     lowest, highest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     assert not any(lowest <= choose_port(None, "Kafka") <= highest for _ in range(20))
+
+
+def test_two_processes_whose_chance_was_seeded_alike_choose_other_ports() -> None:
+    """As the workers of a test run are: what one has chosen and not yet bound, the other must not choose too."""
+    chosen = []
+    for _ in range(2):
+        random.seed(1)
+        chosen.append([choose_port(None, "Kafka") for _ in range(3)])
+    assert chosen[0] != chosen[1]
 
 
 def make_java(folder: Path, version: str, modules: str = "java.base jdk.incubator.vector") -> Path:
