@@ -22,7 +22,8 @@ from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.publisher import Publisher
 from twofold.sink.records import SchemaIds
-from twofold.sink.topics import TopicPolicy, Topics, Wanted
+from twofold.sink.topic_rules import TopicPolicy, Wanted
+from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
 from twofold_avro.records import Commit, Progress
 

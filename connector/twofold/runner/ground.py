@@ -10,7 +10,7 @@ from twofold.errors import UsageError
 from twofold.sink.client import KafkaSettings
 from twofold.sink.names import Names
 from twofold.sink.registry import RegistrySettings
-from twofold.sink.topics import TopicPolicy, Wanted
+from twofold.sink.topic_rules import TopicPolicy, Wanted
 
 
 def names_of(config: Config) -> Names:

@@ -23,7 +23,8 @@ from twofold.runner.subjects import Subjects
 from twofold.runner.table import Described, Facts, KeyChanged, Table, key_id_changed
 from twofold.sink.batch import PROVISIONAL_KEY_ID, VOID, RowBatch
 from twofold.sink.registry import Registry, value_subject
-from twofold.sink.topics import Topics, Wanted
+from twofold.sink.topic_rules import Wanted
+from twofold.sink.topics import Topics
 from twofold.source import messages as m
 from twofold.source.catalog import Catalog
 from twofold.source.rewrites import Stored, unsent

@@ -17,7 +17,8 @@ from twofold.sink.names import Names
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.records import SchemaIds
 from twofold.sink.registry import Registry
-from twofold.sink.topics import TopicPolicy, Topics, Wanted
+from twofold.sink.topic_rules import TopicPolicy, Wanted
+from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
 from twofold_avro.records import Commit, Progress
 

@@ -18,7 +18,8 @@ from fixtures.connector import wait_until
 from twofold.errors import Unreachable
 from twofold.sink.client import TOPIC_ALREADY_EXISTS, KafkaSettings, kafka_error_of
 from twofold.sink.metadata import existing_topics
-from twofold.sink.topics import TopicPolicy, Topics, Wanted
+from twofold.sink.topic_rules import TopicPolicy, Wanted
+from twofold.sink.topics import Topics
 from twofold.stack import KafkaCluster
 
 CLIENTS = 8

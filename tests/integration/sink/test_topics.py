@@ -16,7 +16,8 @@ from confluent_kafka.cimpl import NewTopic
 from fixtures.connector import wait_until
 from twofold.errors import MissingGround, Refused, UsageError
 from twofold.sink.client import KafkaSettings
-from twofold.sink.topics import TopicPolicy, Topics, Wanted
+from twofold.sink.topic_rules import TopicPolicy, Wanted
+from twofold.sink.topics import Topics
 
 pytestmark = pytest.mark.core
 

@@ -20,7 +20,7 @@ from twofold.runner.table import CHANGED_SHAPE
 from twofold.runner.tables import Tables
 from twofold.runner.waiting import Collected
 from twofold.sink.batch import VOID
-from twofold.sink.topics import Wanted
+from twofold.sink.topic_rules import Wanted
 from twofold.source import messages as m
 from twofold.source.session import Received
 from twofold.spool import Spool

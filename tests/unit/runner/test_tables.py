@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from twofold.runner.tables import Tables
-from twofold.sink.topics import Wanted
+from twofold.sink.topic_rules import Wanted
 from twofold_avro.records import Pin
 
 TOPIC = "bank.public.account"
