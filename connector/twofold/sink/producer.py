@@ -46,6 +46,7 @@ _PAUSE_S: Final = 0.02
 """Before a retriable call is repeated: some of them fail at once while a broker is away."""
 _PRODUCE_S_MAX: Final = 3600.0
 """Handing over a large transaction takes as long as Kafka takes; each step without any progress is bounded by `call_timeout_s`."""
+_METADATA_S: Final = 1.0
 _CHUNK: Final = 10_000
 """Records handed to librdkafka at once: between two chunks delivery reports are served, so that its queue drains while a large transaction is written."""
 
@@ -62,6 +63,7 @@ class TransactionalProducer:
         self._begun = 0.0
         self._watch = watch
         self._deliveries = Deliveries()
+        self._known_topics: set[str] = set()
         with sorted_errors(f"making the producer {transactional_id}"):
             self._producer: Producer | None = Producer(settings.producer(transactional_id))
 
@@ -105,6 +107,8 @@ class TransactionalProducer:
         assert self.in_transaction, self.transactional_id
         if not records:
             return
+        if topic not in self._known_topics:
+            self._ask_for_leaders(topic)
         deliveries = self._deliveries
         edges = [records[-1]]
         if deliveries.begins(topic, partition):
@@ -204,6 +208,19 @@ class TransactionalProducer:
         if self._producer is None:
             raise RunEnded(f"Kafka: the producer {self.transactional_id} was destroyed after an error")
         return self._producer
+
+    def _ask_for_leaders(self, topic: str) -> None:
+        """Before a topic's first row, so that its leaders are known when librdkafka wants them.
+
+        It asks by itself too, but where two topics come within microseconds of each other it can overlook the second one until `retry.backoff.ms` is over: a second, in which nothing is sent. So an
+        error of this question does not matter: what is not known now is asked for as the rows are taken.
+        """
+        with (
+            self._watch.call(f"{self.transactional_id}: asking for the leaders of {topic}", _METADATA_S + 2 * _SLICE_S),
+            contextlib.suppress(KafkaException),
+        ):
+            self._alive.list_topics(topic, _METADATA_S)
+        self._known_topics.add(topic)
 
     def _enqueue(self, topic: str, partition: int, records: list[Record], on_delivery: DeliveryCallback | None) -> None:
         producer, deadline, at = self._alive, time.monotonic() + self._timeout_s, 0
