@@ -154,6 +154,7 @@ class KafkaSettings:
 
 
 QUEUE_FULL, TIMED_OUT, PARTITION_EOF = KafkaError._QUEUE_FULL, KafkaError._TIMED_OUT, KafkaError._PARTITION_EOF
+FATAL = KafkaError._FATAL
 PURGED = KafkaError._PURGE_QUEUE
 """What librdkafka says of records that a failed transaction never sent."""
 NOT_ALLOWED = KafkaError.TOPIC_AUTHORIZATION_FAILED

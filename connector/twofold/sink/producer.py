@@ -23,6 +23,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from twofold.errors import DoubtedEnd, RunEnded, TwofoldError
 from twofold.sink.batch import Record
 from twofold.sink.client import (
+    FATAL,
     MSG_SIZE_TOO_LARGE,
     PURGED,
     QUEUE_FULL,
@@ -246,6 +247,8 @@ class TransactionalProducer:
                 raise too_large(
                     f"a row of {topic} is too large: its record takes {size} bytes, more than message.max.bytes of the client allows; its key, in Avro: {key}"
                 )
+            if error.code() == FATAL:
+                self._check_state()
             raise sort_error(error, f"producing to {topic} [{partition}]")
         if time.monotonic() > deadline:
             raise sort_error(

@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from twofold.errors import DoubtedEnd
 from twofold.sink.batch import RowBatch
 from twofold.sink.client import KafkaSettings
 from twofold.sink.fence import Fencing, fence
@@ -62,9 +63,14 @@ class Ground:
         return Topics(self.settings, TopicPolicy(1, 1))
 
     def take_over(self, pool: int = 2) -> Fencing:
-        fencing = fence(self.settings, self.names, self.registry, self.ids, pool=pool, watch=self.watch)
-        self.ending.callback(fencing.publisher.close)
-        return fencing
+        """As the supervisor: on a busy machine an end may take so long that it is in doubt, and is recovered from."""
+        while True:
+            try:
+                fencing = fence(self.settings, self.names, self.registry, self.ids, pool=pool, watch=self.watch)
+            except DoubtedEnd:
+                continue
+            self.ending.callback(fencing.publisher.close)
+            return fencing
 
     def bystander(self, topic: str = "") -> TransactionalProducer:
         """Another program's producer, with a transaction begun."""

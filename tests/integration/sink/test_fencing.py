@@ -73,6 +73,23 @@ def test_who_was_taken_over_is_refused_whatever_it_does_next(ground: Ground, bef
     eventually(lambda: ground.committed() == ["new"])
 
 
+def test_a_fence_that_was_met_between_two_calls_is_told_as_one_by_the_next(ground: Ground) -> None:
+    old = ground.take_over().publisher
+    ground.take_over()
+    old.produce(ground.rows("late"))
+    client = old._main._alive
+
+    def refused() -> bool:
+        """The broker's answer to the first rows has arrived; librdkafka takes no more."""
+        (record,) = records = [{"key": b"k", "value": b"a probe"}]
+        client.produce_batch(ground.table, records, partition=0)
+        return "_error" in record
+
+    eventually(refused)
+    with pytest.raises(Fenced):
+        old.produce(ground.rows("more"))
+
+
 def test_of_two_that_fence_at_once_at_most_one_goes_on(ground: Ground) -> None:
     def attempt(_: int) -> Publisher | None:
         try:
