@@ -45,6 +45,13 @@ format: ready ## Let ruff write the code's layout.
 wheels: ready ## The three distributions, in dist/.
 	$(UV) build --all-packages --wheel --out-dir dist
 
+.PHONY: version
+version: ready ## Give all distributions one version, and each the others of exactly that: make version V=0.2.0.
+	$(if $(V),,$(error say which: make version V=0.2.0))
+	sed -i -E 's/^version = ".*"/version = "$(V)"/; s/(twofold(-[a-z]+)?(\[[a-z,]+\])?==)[^"]+/\1$(V)/' $(addsuffix /pyproject.toml,connector avro spark_jobs)
+	sed -i -E 's/^__version__ = ".*"/__version__ = "$(V)"/' connector/twofold/__init__.py avro/twofold_avro/__init__.py spark_jobs/twofold_spark/__init__.py
+	$(UV) lock --quiet
+
 .PHONY: clean
 clean: ## Remove all that make has made here; the cache of downloads stays.
 	rm -rf .venv .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,7 +22,7 @@ RUN uv sync --frozen --no-dev --package twofold-spark --extra spark --no-install
 COPY avro avro
 COPY spark_jobs spark_jobs
 RUN uv sync --frozen --no-dev --package twofold-spark --extra spark --no-editable \
-    && /opt/twofold/bin/python -m twofold_spark jars
+    && /opt/twofold/bin/twofold-spark jars
 
 
 FROM python:3.11-slim-trixie
@@ -40,5 +40,5 @@ ENV PATH=/opt/twofold/bin:$PATH PYTHONUNBUFFERED=1 TWOFOLD_CACHE=/opt/twofold/ja
 VOLUME /var/lib/twofold
 WORKDIR /var/lib/twofold
 USER 10001:10001
-ENTRYPOINT ["python", "-m", "twofold_spark"]
+ENTRYPOINT ["twofold-spark"]
 CMD ["--help"]

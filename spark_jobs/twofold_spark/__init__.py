@@ -1,1 +1,3 @@
 """Spark jobs that carry Twofold's topics into tables."""
+
+__version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""`python -m twofold_spark`, and what spark-submit is given."""
+"""`twofold-spark`, `python -m twofold_spark`, and what spark-submit is given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main() -> int:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise
         print(  # noqa: T201
-            "twofold_spark: Spark is not installed for this Python: pip install 'twofold-spark[spark]', or use spark-submit",
+            "twofold-spark: Spark is not installed for this Python: pip install 'twofold-spark[spark]', or use spark-submit",
             file=sys.stderr,
         )
         return _MISSING_GROUND

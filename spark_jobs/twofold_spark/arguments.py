@@ -4,22 +4,45 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-from collections.abc import Callable
+import difflib
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
-from twofold_spark import session
+from twofold_spark import __version__, session
 from twofold_spark.running import Trigger
 from twofold_spark.sinks.choice import SinkChoice
 
 T = TypeVar("T")
 
 
+class _Line(argparse.ArgumentParser):
+    """Of a word that it does not know it says which one was meant, as the connector's command line does."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '(.*?)'|unrecognized arguments: (\S+)", message)
+        if wrong:
+            word = (wrong[1] or wrong[2]).partition("=")[0]
+            if near := difflib.get_close_matches(word, list(self._words()), 1):
+                message = f"{message}; did you mean {near[0]}?"
+        super().error(message)
+
+    def _words(self) -> Iterator[str]:
+        for action in self._actions:
+            yield from action.option_strings
+            yield from map(str, action.choices or ())
+            if isinstance(action.choices, dict):
+                for command in action.choices.values():
+                    yield from command._option_string_actions
+
+
 def parser() -> argparse.ArgumentParser:
-    line = argparse.ArgumentParser(prog="python -m twofold_spark", description="From Twofold's topics to tables.")
-    commands = line.add_subparsers(dest="command", required=True)
+    line = _Line(prog="twofold-spark", description="From Twofold's topics to tables.")
+    line.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = line.add_subparsers(dest="command", required=True, parser_class=_Line)
     commands.add_parser("jars", help="fetch the locked jars and print the class path")
-    machine = argparse.ArgumentParser(add_help=False)
+    machine = _Line(add_help=False)
     machine.add_argument(
         "--warehouse", type=session.place, required=True, help="the tables' folder, under spark-submit also s3a://..."
     )
@@ -27,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     machine.add_argument("--catalog", default=session.CATALOG, help="the Iceberg catalog's name in Spark")
     machine.add_argument("--java-home", help="Java 17 or 21; else JAVA_HOME, else java on the PATH")
     machine.add_argument("--memory", default="512m", help="the driver's memory (not under spark-submit)")
-    job = argparse.ArgumentParser(add_help=False)
+    job = _Line(add_help=False)
     job.add_argument("--checkpoint", help="the stream's checkpoint (default: in the warehouse, one for each sink)")
     job.add_argument("--trigger", type=_checked(Trigger.parse), default=Trigger.parse("continuous"), help=Trigger.HELP)
     job.add_argument("--batch-rows", type=_count, default=500_000, help="rows that are applied at once, about")
@@ -41,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
         "--unreadable", choices=("stop", "skip"), default="stop", help="after a record went to the quarantine table"
     )
     job.add_argument("--metrics", type=_address, metavar="HOST:PORT", help="serve Prometheus' /metrics there")
-    kept = argparse.ArgumentParser(add_help=False)
+    kept = _Line(add_help=False)
     kept.add_argument("--sink", type=_checked(SinkChoice.parse), default=SinkChoice("iceberg"), help=SinkChoice.HELP)
     mirror = commands.add_parser(
         "mirror",
@@ -71,9 +94,9 @@ def parser() -> argparse.ArgumentParser:
     return line
 
 
-def _kafka_parser(*, required: bool) -> argparse.ArgumentParser:
+def _kafka_parser(*, required: bool) -> _Line:
     why = "" if required else ", to name the last commit of a row that differs"
-    kafka = argparse.ArgumentParser(add_help=False)
+    kafka = _Line(add_help=False)
     kafka.add_argument("--bootstrap", required=required, help=f"Kafka's address{why}")
     kafka.add_argument("--registry", required=required, help=f"the schema registry's address{why}")
     kafka.add_argument(

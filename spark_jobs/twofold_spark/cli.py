@@ -1,11 +1,11 @@
 """The command line of the jobs.
 
-    python -m twofold_spark mirror    --bootstrap 127.0.0.1:9092 --registry http://127.0.0.1:8081 --prefix shop
-                                      --warehouse ./lake --trigger interval=1s
-    python -m twofold_spark changelog (the same)
-    python -m twofold_spark verify    --source 'host=127.0.0.1 dbname=shop user=me'
-                                      --prefix shop --warehouse ./lake [--bootstrap ... --registry ...]
-    python -m twofold_spark jars      fetches the locked jars and prints the class path
+    twofold-spark mirror    --bootstrap 127.0.0.1:9092 --registry http://127.0.0.1:8081 --prefix shop
+                            --warehouse ./lake --trigger interval=1s
+    twofold-spark changelog (the same)
+    twofold-spark verify    --source 'host=127.0.0.1 dbname=shop user=me'
+                            --prefix shop --warehouse ./lake [--bootstrap ... --registry ...]
+    twofold-spark jars      fetches the locked jars and prints the class path
 
 A job ends on SIGTERM or Ctrl-C after what it is applying, with exit status 0. Before it is at work, and verify always, Ctrl-C ends it at once with 130.
 """

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
+
+import twofold
+import twofold_avro
+import twofold_spark
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,6 +97,30 @@ def diagnosed(twofold: Path, folder: Path) -> str:
     done = subprocess.run([twofold, "-c", file, "doctor"], capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 3, done.stderr
     return done.stdout
+
+
+@pytest.mark.core
+def test_all_parts_have_one_version_and_want_each_other_of_exactly_that(wheels: Path) -> None:
+    """They share an interface that is nobody else's."""
+    versions, wanted = set(), []
+    for wheel in wheels.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            said = Parser().parsestr(archive.read(metadata).decode())
+        versions.add(said["Version"])
+        wanted += [r for r in said.get_all("Requires-Dist", []) if r.startswith("twofold")]
+    versions |= {twofold.__version__, twofold_avro.__version__, twofold_spark.__version__}
+    (version,) = versions
+    assert len(wanted) == 3
+    assert all(re.match(rf"twofold-[a-z]+(\[[a-z]+\])?=={re.escape(version)}(;|$)", want) for want in wanted), wanted
+
+
+@pytest.mark.core
+def test_a_wheel_tells_its_licence(wheels: Path) -> None:
+    for wheel in wheels.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            inside = {Path(name).name: archive.read(name) for name in archive.namelist() if "/licenses/" in name}
+        assert inside == {name: (ROOT / name).read_bytes() for name in ("LICENSE", "NOTICE")}
 
 
 @pytest.mark.core

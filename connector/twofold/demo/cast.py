@@ -62,7 +62,7 @@ def check_spark() -> None:
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise MissingGround(
-            f"the demo's mirror cannot run ({why}): install its part with Spark, of the same version: pip install 'twofold-spark[spark]'"
+            f"the demo's mirror cannot run ({why}): install its part with Spark, of the same version: pip install 'twofold[spark]'"
         )
 
 

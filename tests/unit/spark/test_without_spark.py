@@ -42,5 +42,5 @@ def test_a_job_says_in_one_sentence_that_spark_is_missing(python: Path) -> None:
 def test_the_demo_says_so_before_it_starts_any_server(python: Path) -> None:
     status, said = said_by(python, "twofold", "demo")
     assert status == 3
-    assert "pip install 'twofold-spark[spark]'" in said
+    assert "pip install 'twofold[spark]'" in said
     assert len(said.splitlines()) == 1

@@ -1,0 +1,32 @@
+"""The jobs' command line before Spark starts: what it says of words that it does not know."""
+
+from __future__ import annotations
+
+import pytest
+
+from twofold_spark import __version__
+from twofold_spark.arguments import parser
+
+NEEDED = ["--warehouse", "lake", "--prefix", "bank", "--bootstrap", "kafka:9092", "--registry", "http://registry"]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(["mirrot", *NEEDED], "mirror"), (["mirror", *NEEDED, "--trigerr=once"], "--trigger"), (["verfy"], "verify")],
+)
+def test_the_word_that_was_meant_is_named(words: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(words)
+    assert capsys.readouterr().err.endswith(f"did you mean {meant}?\n")
+
+
+def test_what_is_like_nothing_gets_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["zzz"])
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--version"])
+    assert capsys.readouterr().out == f"twofold-spark {__version__}\n"
