@@ -4,7 +4,7 @@
 PYTHON ?= python3
 UV_VERSION := 0.13.9
 UV := $(or $(shell command -v uv),.tools/bin/uv)
-CODE := connector avro spark_jobs tests benchmarks
+CODE := connector avro spark_jobs tests benchmarks deploy
 BIN := .venv/bin
 
 # The interpreter is the one that was checked; uv must not fetch another.
@@ -42,8 +42,8 @@ format: ready ## Let ruff write the code's layout.
 	$(BIN)/ruff format .
 
 .PHONY: wheels
-wheels: ready ## The three distributions, in dist/.
-	$(UV) build --all-packages --wheel --out-dir dist
+wheels: ready ## The three distributions as they are published, in dist/, compiled for x86_64 and aarch64 without a compiler of this machine's.
+	@$(UV) run --isolated --quiet --locked --only-group wheels python deploy/wheels.py $(UV)
 
 .PHONY: version
 version: ready ## Give all distributions one version, and each the others of exactly that: make version V=0.2.0.
@@ -58,7 +58,7 @@ clean: ## Remove all that make has made here; the cache of downloads stays.
 
 .PHONY: ready
 ready: ground $(if $(findstring .tools,$(UV)),.tools/bin/uv)
-	@$(UV) sync --locked --python $(PYTHON) $(if $(wildcard $(BIN)),--quiet)
+	@$(PYTHON) deploy/ready.py $(UV) $(PYTHON)
 
 .PHONY: ground
 ground:

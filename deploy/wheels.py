@@ -1,0 +1,77 @@
+"""Makes the distributions as they are published, in dist/: three source distributions, two wheels for every machine, and twofold-avro's compiled one for each architecture.
+
+    python deploy/wheels.py UV
+
+The compiler is Zig's, from PyPI: it builds for an old glibc and for other architectures on any machine, so nothing has to be installed. What is made is examined: `auditwheel` tells the oldest glibc
+that a wheel runs with, `twine` what a package index would refuse, and the ELF headers that the code is for the architecture that the name says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+DIST: Final = ROOT / "dist"
+MACHINES: Final = {"x86_64": 62, "aarch64": 183}
+"""The architectures, and their numbers in an ELF header."""
+GLIBC: Final = (2, 17)
+PARTS: Final = ("connector", "avro", "spark_jobs")
+
+
+def main(uv: str) -> None:
+    shutil.rmtree(DIST, ignore_errors=True)
+    for part in PARTS:
+        _run([uv, "build", "--quiet", "--sdist", "--out-dir", DIST, ROOT / part])
+    for part in ("connector", "spark_jobs"):
+        _run([uv, "build", "--quiet", "--wheel", "--out-dir", DIST, ROOT / part])
+    for machine in MACHINES:
+        _compiled(uv, machine)
+    _examine()
+
+
+def _compiled(uv: str, machine: str) -> None:
+    compiler = f"{sys.executable} -m ziglang cc -target {machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
+    environment = {
+        **os.environ,
+        "TWOFOLD_WHEEL_PLATFORM": f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{machine}",
+        "CC": compiler,
+        "LDSHARED": f"{compiler} -shared",
+    }
+    # From the source distribution, so that nothing that was built in the checkout comes with it.
+    (source,) = DIST.glob("twofold_avro-*.tar.gz")
+    _run([uv, "build", "--quiet", "--wheel", "--out-dir", DIST, source], environment)
+
+
+def _examine() -> None:
+    _run([sys.executable, "-m", "twine", "check", "--strict", *sorted(DIST.glob("twofold*"))])
+    for machine, number in MACHINES.items():
+        (wheel,) = DIST.glob(f"twofold_avro-*_{machine}.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            code = {name: archive.read(name) for name in archive.namelist() if name.endswith(".abi3.so")}
+        assert len(code) == 2, f"{wheel.name} has {sorted(code)}"
+        for name, data in code.items():
+            built_for = struct.unpack_from("<H", data, 18)[0]
+            if built_for != number:
+                raise SystemExit(f"{wheel.name}: {name} is for ELF machine {built_for}, not {number}")
+        said = _run([sys.executable, "-m", "auditwheel", "show", wheel])
+        print(re.sub(r"\s+", " ", said).strip())  # noqa: T201
+    print("\n".join(sorted(each.name for each in DIST.glob("twofold*"))))  # noqa: T201
+
+
+def _run(command: list[str | Path], environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
