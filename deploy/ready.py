@@ -59,7 +59,8 @@ def _compiler(uv: str) -> tuple[dict[str, str], str]:
         fetched = subprocess.run([uv, "pip", "install", "--quiet", "--target", ZIG_FOLDER, ZIG], check=False)
         if fetched.returncode:
             return {}, lacks
-    cc = f"{ZIG_FOLDER}/ziglang/zig cc -target {platform.machine()}-linux-gnu.2.17"
+    # Debian's Python.h includes a file by its path below /usr/include. Searched last, so that libc's headers are Zig's.
+    cc = f"{ZIG_FOLDER}/ziglang/zig cc -target {platform.machine()}-linux-gnu.2.17 -idirafter /usr/include"
     return {"CC": cc, "LDSHARED": f"{cc} -shared"}, lacks
 
 

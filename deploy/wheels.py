@@ -9,11 +9,13 @@ that a wheel runs with, `twine` what a package index would refuse, and the ELF h
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Final
@@ -32,13 +34,19 @@ def main(uv: str) -> None:
         _run([uv, "build", "--quiet", "--sdist", "--out-dir", DIST, ROOT / part])
     for part in ("connector", "spark_jobs"):
         _run([uv, "build", "--quiet", "--wheel", "--out-dir", DIST, ROOT / part])
-    for machine in MACHINES:
-        _compiled(uv, machine)
+    with tempfile.TemporaryDirectory() as headers:
+        for machine in MACHINES:
+            _compiled(uv, machine, Path(headers))
     _examine()
 
 
-def _compiled(uv: str, machine: str) -> None:
-    compiler = f"{sys.executable} -m ziglang cc -target {machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
+def _compiled(uv: str, machine: str, headers: Path) -> None:
+    # Debian's Python.h includes the architecture's pyconfig.h from a folder beside it. This machine's says the same of another one of 64 bits.
+    here = Path(f"/usr/include/{platform.machine()}-linux-gnu")
+    if here.exists():
+        (headers / f"{machine}-linux-gnu").symlink_to(here)
+    target = f"{machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
+    compiler = f"{sys.executable} -m ziglang cc -target {target} -idirafter {headers}"
     environment = {
         **os.environ,
         "TWOFOLD_WHEEL_PLATFORM": f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{machine}",
