@@ -32,7 +32,7 @@ def _compiled(_: Config) -> Iterator[Finding]:
             "compiled",
             Weight.SHOULD,
             "the row path is not compiled",
-            "a row costs some 25 times the time",
+            "a row costs some fifty times as much",
             "apt-get install gcc python3-dev  # or what your system calls a C compiler",
             "pip install --force-reinstall --no-binary twofold-avro twofold-avro",
         )
