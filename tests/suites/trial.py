@@ -1,0 +1,130 @@
+"""One trial: servers, the schedule, a connector for the stream or for the load, and what the comparison says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fixtures.connector import START_S, Installation, wait_until
+from suites.archive import Suite
+from suites.comparing import Verdict, compare
+from suites.folding import fold
+from suites.keeper import Keeper
+from suites.limits import LOADED, STREAMED
+from suites.schedule import Ran, Schedule
+from suites.topics import Topics
+
+CATCH_UP_S = 900
+LOAD_S = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Where everything is."""
+
+    dsn: str
+    bootstrap: str
+    registry: str
+
+
+@dataclass
+class Outcome:
+    """What one connector made of the suite."""
+
+    verdicts: Sequence[Verdict]
+    records: int
+    refusals: Counter[str] = field(default_factory=Counter)
+    """By the words of docs/refusals.md; each was repaired as it says."""
+    seconds: float = 0
+
+    @property
+    def different(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts if verdict.state == "different"]
+
+    def states(self) -> dict[str, int]:
+        return dict(Counter(verdict.state for verdict in self.verdicts))
+
+
+class Trial:
+    """The schedule's files, with one connector beside them and one that loads what they have left."""
+
+    def __init__(self, suite: Suite, servers: Servers, folder: Path, prefix: str) -> None:
+        self._servers = servers
+        self._folder = folder
+        self._prefix = prefix
+        self.schedule = Schedule(suite, servers.dsn, folder / "suite")
+        self.schedule.prepare()
+
+    def run(self, files: Iterable[str]) -> Ran:
+        """The files alone."""
+        return self.schedule.run(files)
+
+    def stream(self, files: Iterable[str]) -> tuple[Ran, Outcome]:
+        """The files, while a connector carries what they do; compared once it has caught up."""
+        here = self._installation(f"{self._prefix}_stream")
+        keeper = Keeper(here)
+        try:
+            keeper.start()
+            ran = self.schedule.run(files, lambda _name: keeper.check())
+            begun = time.monotonic()
+            keeper.catch_up(CATCH_UP_S)
+            # Tables in which nothing has changed since they were made are met at a start at the latest.
+            keeper.start_again()
+            _until_loaded(here, keeper)
+            keeper.catch_up(CATCH_UP_S)
+            keeper.stop()
+            outcome = self._outcome(here, stream=True)
+        finally:
+            keeper.close()
+        outcome.refusals, outcome.seconds = keeper.refusals, time.monotonic() - begun
+        return ran, outcome
+
+    def load(self) -> Outcome:
+        """All tables as they are now, loaded by a connector of its own."""
+        here = self._installation(f"{self._prefix}_load")
+        keeper, begun = Keeper(here), time.monotonic()
+        try:
+            keeper.start()
+            _until_loaded(here, keeper)
+            keeper.stop()
+            outcome = self._outcome(here, stream=False)
+        finally:
+            keeper.close()
+        outcome.refusals, outcome.seconds = keeper.refusals, time.monotonic() - begun
+        return outcome
+
+    def _installation(self, prefix: str) -> Installation:
+        options = {
+            "source": {"tables": ["*"], "reload_on_rewrite": True},
+            "kafka": {"partitions": 1},
+            "backfill": {"notice": 1},
+            "spool": {"folder": str(self._folder / "spool")},
+        }
+        here = Installation(
+            self._folder, prefix, self.schedule.dsn, self._servers.bootstrap, self._servers.registry, options
+        )
+        done = here.init()
+        assert done.returncode == 0, done.stderr
+        return here
+
+    def _outcome(self, here: Installation, *, stream: bool) -> Outcome:
+        topics = Topics(self._servers.bootstrap, self._servers.registry, here.prefix)
+        folded = fold(topics.records())
+        verdicts = compare(self.schedule.dsn, here.prefix, folded, STREAMED if stream else LOADED)
+        return Outcome(verdicts, sum(each.operations.total() for each in folded.values()))
+
+
+def _until_loaded(here: Installation, keeper: Keeper) -> None:
+    def loaded() -> bool:
+        keeper.check()
+        asked = subprocess.run(
+            here.command("backfill", "status", "--json"), capture_output=True, text=True, timeout=START_S, check=True
+        )
+        return not json.loads(asked.stdout)
+
+    wait_until(loaded, LOAD_S, "all tables are loaded")
