@@ -1,4 +1,4 @@
-"""PostgreSQL's regression suite through the connector: `PYTHONPATH=tests python -m suites [--postgres 18] [--load-only] [FILE ...]`.
+"""PostgreSQL's regression suite through the connector: `PYTHONPATH=tests python -m suites [--postgres 18] [FILE ...]`.
 
 Takes servers of its own. Prints what became of every table that is not equal; the last line is JSON, and
 the exit status is 1 if a table differs.
@@ -14,19 +14,20 @@ from contextlib import ExitStack
 
 from suites.archive import suite
 from suites.schedule import Ran
-from suites.trial import Outcome, Servers, Trial
+from suites.trial import STREAMS_EARLY, Outcome, Servers, Trial
 from twofold.stack import KafkaCluster, PostgresServer, RegistryServer, temporary_folder
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m suites")
-    parser.add_argument("files", nargs="*", help="of the schedule; all without")
+    parser.add_argument(
+        "files", nargs="*", help="of the schedule; without, all and what the tests of logical replication publish"
+    )
     parser.add_argument("--postgres", help="its major version; this machine's own without")
-    parser.add_argument("--load-only", action="store_true", help="no connector beside the files")
     options = parser.parse_args()
     folder = temporary_folder()
     with ExitStack() as ending:
-        postgres = PostgresServer(folder / "postgres", version=options.postgres)
+        postgres = PostgresServer(folder / "postgres", version=options.postgres, settings=STREAMS_EARLY)
         kafka, registry = KafkaCluster(folder / "kafka"), RegistryServer(folder / "registry")
         for server in (postgres, kafka, registry):
             ending.callback(server.stop)
@@ -34,13 +35,8 @@ def main() -> int:
         regression = suite(postgres.version)
         servers = Servers(postgres.dsn(), kafka.bootstrap, registry.url)
         trial = Trial(regression, servers, folder, "suites")
-        files = options.files or regression.schedule()
-        outcomes: dict[str, Outcome] = {}
-        if options.load_only:
-            ran = trial.run(files)
-        else:
-            ran, outcomes["stream"] = trial.stream(files)
-        outcomes["load"] = trial.load()
+        ran, streamed = trial.stream(options.files or regression.schedule(), publishers=not options.files)
+        outcomes = {"stream": streamed, "load": trial.load()}
     different = sum(len(outcome.different) for outcome in outcomes.values())
     if not different:
         shutil.rmtree(folder)

@@ -24,7 +24,7 @@ from twofold_avro.artifacts import cache_folder
 
 DEBIAN: Final = "https://deb.debian.org/debian"
 _LOCK: Final = Path(__file__).with_name("sources.lock")
-_WANTED: Final = re.compile(r"[^/]+/src/test/regress/(sql/.*|data/.*|parallel_schedule)")
+_WANTED: Final = re.compile(r"[^/]+/src/test/(?:regress/(?=sql/|data/|parallel_schedule)|(?=subscription/t/))(.*)")
 
 
 class NoSuiteError(Exception):
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The regression suite of one version: a folder with `sql`, `data` and `parallel_schedule`."""
+    """The tests of one version: a folder with `sql`, `data` and `parallel_schedule`, and `subscription/t`."""
 
     version: str
     folder: Path
@@ -65,6 +65,10 @@ class Suite:
             if line.startswith("test:"):
                 names += line.split()[1:]
         return names
+
+    def subscriptions(self) -> list[Path]:
+        """The tests of logical replication, in Perl."""
+        return sorted((self.folder / "subscription" / "t").glob("*.pl"))
 
 
 def locked() -> list[Source]:

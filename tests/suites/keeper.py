@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import threading
 import time
+import urllib.request
 from collections import Counter
 
 import psycopg
+from confluent_kafka.admin import AdminClient
 
 from fixtures.connector import START_S, Installation, Running, wait_until
 
@@ -90,13 +93,37 @@ class Keeper:
         said = run.said()
         assert run.process.returncode == REFUSED, f"ended with {run.process.returncode}: {said[-4000:]}"
         assert self.refusals.total() < REPAIRS_MAX, f"refused more than {REPAIRS_MAX} times: {said[-4000:]}"
-        words = said.strip().splitlines()[-1]
-        print(f"{time.strftime('%H:%M:%S')} refused: {words}", flush=True)
-        if found := re.search(r"twofold backfill start ((?:[^\s,;]+ ?)+)", words):
-            self.refusals["twofold backfill start"] += 1
-            tables = found[1].split()
-            subprocess.run(
-                self._here.command("backfill", "start", *tables), check=True, capture_output=True, timeout=START_S
-            )
+        words = said[said.rindex("\ntwofold: ") :].strip()
+        print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)
+        subject = re.search(r"set the subject (\S+) to another compatibility", words)
+        tables = re.search(r"twofold backfill start ((?:[^\s,;()]+\.[^\s,;()]+ ?)+)", words)
+        if subject is not None:
+            self.refusals["set the subject to another compatibility"] += 1
+            self._registry("PUT", f"config/{subject[1]}", {"compatibility": "NONE"})
+        elif tables is not None:
+            if "delete the table's topic and the registry's subject" in words:
+                self.refusals["delete the topic and its subject, then twofold backfill start"] += 1
+                self._delete(f"{self._here.prefix}.{tables[1].strip()}")
+            else:
+                self.refusals["twofold backfill start"] += 1
+            command = self._here.command("backfill", "start", *tables[1].split())
+            subprocess.run(command, check=True, capture_output=True, timeout=START_S)
         else:
             raise AssertionError(f"no repair is known of: {said[-4000:]}")
+
+    def _delete(self, topic: str) -> None:
+        """The topic and the subject of its values."""
+        admin = AdminClient({"bootstrap.servers": self._here.reader.bootstrap})
+        admin.delete_topics([topic])[topic].result(60)
+        wait_until(lambda: topic not in admin.list_topics(timeout=20).topics, 60, f"{topic} is gone")
+        self._registry("DELETE", f"subjects/{topic}-value", None)
+
+    def _registry(self, method: str, path: str, body: object) -> None:
+        request = urllib.request.Request(
+            f"{self._here.reader.registry_url}/{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=20):
+            pass

@@ -13,8 +13,10 @@ import psycopg
 from psycopg import conninfo
 
 from suites.archive import Suite
+from suites.perl import publisher
 from suites.psql import Counts, Psql
 
+AfterEach = Callable[[str], None]
 DATABASE: Final = "regression"
 OF_PSQL_ITSELF: Final = ("psql", "psql_crosstab", "psql_pipeline")
 """Files of the schedule that try psql, not the server."""
@@ -61,6 +63,12 @@ class Ran:
     counts: Counts = field(default_factory=Counts)
     seconds: float = 0
 
+    def add(self, other: Ran) -> None:
+        self.files += other.files
+        self.left_out += other.left_out
+        self.counts.add(other.counts)
+        self.seconds += other.seconds
+
 
 class Schedule:
     """A database made for the suite, and the files run in it."""
@@ -88,23 +96,44 @@ class Schedule:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(FULL_IDENTITY)
 
-    def run(self, wanted: Iterable[str], after_each: Callable[[str], None] = lambda _name: None) -> Ran:
+    def run(self, wanted: Iterable[str], after_each: AfterEach = lambda _name: None) -> Ran:
         """Run these files, in this order; `after_each` may look whether it makes sense to go on."""
         ran, begun = Ran(), time.monotonic()
+        for name in wanted:
+            if name in OF_PSQL_ITSELF:
+                ran.left_out.append(name)
+                continue
+            text = (self._suite.folder / "sql" / f"{name}.sql").read_bytes().decode(errors="surrogateescape")
+            ran.counts.add(self._psql(text).run())
+            ran.files.append(name)
+            after_each(name)
+        ran.seconds = time.monotonic() - begun
+        return ran
+
+    def run_publishers(self, after_each: AfterEach = lambda _name: None) -> Ran:
+        """Run what the tests of logical replication do on their publisher, each test in a schema of its own."""
+        ran, begun = Ran(), time.monotonic()
+        for file in self._suite.subscriptions():
+            schema = f"tap_{file.stem}"
+            with psycopg.connect(self.dsn, autocommit=True) as connection:
+                connection.execute(f"CREATE SCHEMA {schema}")
+            found = publisher(file.read_text())
+            ran.counts.skipped["no literal"] += found.left_out
+            for script in found.scripts:
+                ran.counts.add(self._psql(script, f" -c search_path={schema},public").run())
+            ran.files.append(file.name)
+            after_each(file.name)
+        ran.seconds = time.monotonic() - begun
+        return ran
+
+    def _psql(self, text: str, options: str = "") -> Psql:
         environment = {
             "PG_ABS_SRCDIR": str(self._folder),
             "PG_ABS_BUILDDIR": str(self._folder),
             "PG_LIBDIR": "/no/regress/library",
             "PG_DLSUFFIX": ".so",
         }
-        dsn = conninfo.make_conninfo(self.dsn, options=OPTIONS, client_encoding="UTF8", application_name="pg_regress")
-        for name in wanted:
-            if name in OF_PSQL_ITSELF:
-                ran.left_out.append(name)
-                continue
-            text = (self._suite.folder / "sql" / f"{name}.sql").read_bytes().decode(errors="surrogateescape")
-            ran.counts.add(Psql(dsn, text, environment).run())
-            ran.files.append(name)
-            after_each(name)
-        ran.seconds = time.monotonic() - begun
-        return ran
+        dsn = conninfo.make_conninfo(
+            self.dsn, options=OPTIONS + options, client_encoding="UTF8", application_name="pg_regress"
+        )
+        return Psql(dsn, text, environment)

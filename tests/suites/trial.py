@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from fixtures.connector import START_S, Installation, wait_until
 from suites.archive import Suite
@@ -21,6 +22,10 @@ from suites.topics import Topics
 
 CATCH_UP_S = 900
 LOAD_S = 900
+
+
+STREAMS_EARLY: Final = {"logical_decoding_work_mem": "64kB"}
+"""A setting of PostgreSQL: transactions of some hundred rows are sent before they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +65,18 @@ class Trial:
         self.schedule = Schedule(suite, servers.dsn, folder / "suite")
         self.schedule.prepare()
 
-    def run(self, files: Iterable[str]) -> Ran:
-        """The files alone."""
-        return self.schedule.run(files)
+    def stream(self, files: Iterable[str], *, publishers: bool) -> tuple[Ran, Outcome]:
+        """The files, while a connector carries what they do; compared once it has caught up.
 
-    def stream(self, files: Iterable[str]) -> tuple[Ran, Outcome]:
-        """The files, while a connector carries what they do; compared once it has caught up."""
+        With `publishers` what the tests of logical replication do on their publisher comes behind them.
+        """
         here = self._installation(f"{self._prefix}_stream")
         keeper = Keeper(here)
         try:
             keeper.start()
             ran = self.schedule.run(files, lambda _name: keeper.check())
+            if publishers:
+                ran.add(self.schedule.run_publishers(lambda _name: keeper.check()))
             begun = time.monotonic()
             keeper.catch_up(CATCH_UP_S)
             # Tables in which nothing has changed since they were made are met at a start at the latest.
