@@ -11,7 +11,6 @@ import psycopg
 from psycopg import pq, sql
 
 from suites.folding import Folded
-from suites.limits import Limit
 from suites.texts import Kind, canonical
 
 SESSION: Final = (
@@ -42,7 +41,7 @@ SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of one table: equal, a documented limit, or what differs."""
+    """Of one table: equal, or what differs."""
 
     table: str
     state: str
@@ -54,12 +53,12 @@ Columns = Mapping[str, Kind]
 _Rows = Counter[tuple[str | None, ...]]
 
 
-def compare(dsn: str, publication: str, folded: Mapping[str, Folded], limits: Mapping[str, Limit]) -> list[Verdict]:
+def compare(dsn: str, publication: str, folded: Mapping[str, Folded]) -> list[Verdict]:
     """One verdict for each published table."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(SESSION)
         return [
-            _judge(connection, table, columns, folded.get(f"{table[0]}.{table[1]}"), limits)
+            _judge(connection, table, columns, folded.get(f"{table[0]}.{table[1]}"))
             for table, columns in published(connection, publication).items()
         ]
 
@@ -79,7 +78,6 @@ def _judge(
     table: tuple[str, str],
     columns: Columns,
     folded: Folded | None,
-    limits: Mapping[str, Limit],
 ) -> Verdict:
     name = ".".join(table)
     there = _source(connection, table, columns)
@@ -90,24 +88,12 @@ def _judge(
     rows = there.total()
     if there == told:
         return Verdict(name, "equal", rows)
-    limit = limits.get(name)
-    if limit is not None and (limit.all_rows or _without(there, columns, limit) == _without(told, columns, limit)):
-        return Verdict(name, "limit", rows, limit.reason)
     missing, extra = there - told, told - there
     words = f"{missing.total()} missing, {extra.total()} too many of {rows}; columns {list(columns)}"
     words += f"; missing {list(missing)[:SHOWN]}; too many {list(extra)[:SHOWN]}"
     if folded is not None:
         words += f"; operations {dict(folded.operations)}, {folded.unmatched} old rows not there"
     return Verdict(name, "different", rows, words)
-
-
-def _without(rows: _Rows, columns: Columns, limit: Limit) -> _Rows:
-    """The rows less the columns that the limit names."""
-    kept = [number for number, column in enumerate(columns) if column not in limit.columns]
-    found: _Rows = Counter()
-    for row, times in rows.items():
-        found[tuple(row[number] for number in kept)] += times
-    return found
 
 
 def _source(connection: psycopg.Connection, table: tuple[str, str], columns: Columns) -> _Rows:

