@@ -45,6 +45,12 @@ format: ready ## Let ruff write the code's layout.
 wheels: ready ## The three distributions as they are published, in dist/, compiled for x86_64 and aarch64 without a compiler of this machine's.
 	@$(UV) run --isolated --quiet --locked --only-group wheels python deploy/wheels.py $(UV)
 
+.PHONY: interface
+interface: ready ## List the public interface from the code into docs/interface.json, after a change of it that is meant.
+	mkdir -p dist
+	$(BIN)/python deploy/interface.py > dist/interface.json
+	mv dist/interface.json docs/interface.json
+
 .PHONY: version
 version: ready ## Give all distributions one version, and each the others of exactly that: make version V=0.2.0.
 	$(if $(V),,$(error say which: make version V=0.2.0))

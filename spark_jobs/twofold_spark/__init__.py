@@ -1,3 +1,55 @@
-"""Spark jobs that carry Twofold's topics into tables."""
+"""Spark jobs that carry Twofold's topics into tables, and what reads those tables: `read_cut` and `branches`.
+
+The names of `__all__` are the public interface (docs/interface.md). They come when they are asked for,
+since they need Spark, and `twofold-spark` must say in a sentence that there is none.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from twofold_spark.cuts import Tables, read_cut
+    from twofold_spark.errors import JobError
+    from twofold_spark.global_transactions import branches
+    from twofold_spark.kafka import Kafka
+    from twofold_spark.registry import Registry
+    from twofold_spark.sinks import Cut
+    from twofold_spark.sinks.delta import DeltaReader
+    from twofold_spark.sinks.iceberg_tables import IcebergReader
+    from twofold_spark.sinks.jdbc_tables import JdbcReader
 
 __version__ = "0.1.0"
+__all__ = [
+    "Cut",
+    "DeltaReader",
+    "IcebergReader",
+    "JdbcReader",
+    "JobError",
+    "Kafka",
+    "Registry",
+    "Tables",
+    "__version__",
+    "branches",
+    "read_cut",
+]
+
+_HOMES: Final = {
+    "Cut": "sinks",
+    "DeltaReader": "sinks.delta",
+    "IcebergReader": "sinks.iceberg_tables",
+    "JdbcReader": "sinks.jdbc_tables",
+    "JobError": "errors",
+    "Kafka": "kafka",
+    "Registry": "registry",
+    "Tables": "cuts",
+    "branches": "global_transactions",
+    "read_cut": "cuts",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -19,8 +19,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from twofold_spark import __version__
 from twofold_spark.errors import MissingGround
 
+_INFO = "twofold_job_build_info"
 _HELP = {
     "twofold_job_rows_total": ("counter", "changes applied by this process"),
     "twofold_job_batches_total": (
@@ -65,7 +67,8 @@ class Metrics(StreamingQueryListener):
     def text(self) -> str:
         with self._lock:
             values = sorted(self._values.items())
-        lines = []
+        version = f'{_INFO}{{job="{self._job}",version="{__version__}"}} 1'
+        lines = [f"# HELP {_INFO} constant 1", f"# TYPE {_INFO} gauge", version]
         for name, (kind, what) in _HELP.items():
             found = [(stage, value) for (of, stage), value in values if of == name]
             if found:

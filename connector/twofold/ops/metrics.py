@@ -43,7 +43,7 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         view, health = self._view(), self._health()
-        yield self._gauge("twofold_info", "Constant 1.", 1, version=__version__, connector=self._name)
+        yield self._gauge("twofold_build_info", "Constant 1.", 1, version=__version__, connector=self._name)
         yield self._states(view)
         yield self._gauge("twofold_ready", "1: the slot is held, recovery is done, and the loop turns.", health.ready)
         yield self._gauge("twofold_healthy", "0: stalled or refused.", health.healthy)

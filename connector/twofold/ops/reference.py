@@ -42,7 +42,7 @@ def reference() -> str:
 
 
 def _sections(model: type[BaseModel], path: str) -> Iterator[str]:
-    plain = {name: field for name, field in model.model_fields.items() if _part(field) is None}
+    plain = _plain(model)
     yield f"## {f'`[{path}]`' if path else 'Top level'}\n"
     if path and model.__doc__:
         yield f"{model.__doc__.strip()}\n"
@@ -58,6 +58,20 @@ def _sections(model: type[BaseModel], path: str) -> Iterator[str]:
         for inner in get_args(field.annotation):
             if isinstance(inner, type) and issubclass(inner, BaseModel):
                 yield from _sections(inner, f"[{path}.{name}]")
+
+
+def settings(model: type[BaseModel] = Config, path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Every setting by its path, with its type and its default."""
+    for name, field in _plain(model).items():
+        yield f"{path}{name}", _type(field.annotation), _default(field)
+    for name, field in model.model_fields.items():
+        if part := _part(field):
+            yield from settings(part, f"{path}{name}.")
+
+
+def _plain(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Those that are no part with settings of its own."""
+    return {name: field for name, field in model.model_fields.items() if _part(field) is None}
 
 
 def _part(field: FieldInfo) -> type[BaseModel] | None:

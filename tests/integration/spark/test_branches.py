@@ -6,7 +6,7 @@ from fixtures.spark import Lake
 from fixtures.stack import fresh_prefix
 from helpers.spark.writer import Writer, table
 from twofold_avro.records import PreparedOutcome
-from twofold_spark.branches import branches
+from twofold_spark import branches
 from twofold_spark.registry import Registry
 
 

@@ -7,6 +7,7 @@ import urllib.request
 
 import pytest
 
+from twofold_spark import __version__
 from twofold_spark.errors import MissingGround
 from twofold_spark.metrics import Metrics, serve
 
@@ -27,6 +28,7 @@ def test_bites_are_added_up_and_gauges_are_the_last_ones() -> None:
         server.shutdown()
         server.server_close()
     assert [line for line in lines if not line.startswith("#")] == [
+        f'twofold_job_build_info{{job="mirror",version="{__version__}"}} 1',
         'twofold_job_rows_total{job="mirror"} 15',
         'twofold_job_batches_total{job="mirror"} 2',
         'twofold_job_lag_seconds{job="mirror"} 2',
