@@ -45,6 +45,11 @@ format: ready ## Let ruff write the code's layout.
 wheels: ready ## The three distributions as they are published, in dist/, compiled for x86_64 and aarch64 without a compiler of this machine's.
 	@$(UV) run --isolated --quiet --locked --only-group wheels python deploy/wheels.py $(UV)
 
+.PHONY: sbom
+sbom: ready ## What the images carry of others: a bill of materials for each in dist/, and docs/third-party.md.
+	mkdir -p dist
+	$(BIN)/python deploy/bill.py $(UV)
+
 .PHONY: interface
 interface: ready ## List the public interface from the code into docs/interface.json, after a change of it that is meant.
 	mkdir -p dist

@@ -1,11 +1,8 @@
-# The connector. Built from the repository's root: docker build -f deploy/connector.Dockerfile -t twofold-connector .
-# Two stages: the first has uv and a C compiler (the row transcoder is compiled where there is one), the second only what runs.
+# The connector, from its wheels. In the repository's root: make wheels, then
+# docker build -f deploy/connector.Dockerfile -t twofold-connector .
 FROM python:3.11-slim-trixie AS build
 
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends gcc libc6-dev \
-    && rm -rf /var/lib/apt/lists/* \
-    && pip install --no-cache-dir uv==0.13.9
+RUN pip install --no-cache-dir uv==0.13.9
 ENV UV_PROJECT_ENVIRONMENT=/opt/twofold UV_PYTHON=/usr/local/bin/python3.11 UV_COMPILE_BYTECODE=1 UV_NO_CACHE=1
 
 # The locked dependencies are a layer of their own: a change of the code does not fetch them again.
@@ -16,9 +13,9 @@ COPY connector/pyproject.toml connector/
 COPY spark_jobs/pyproject.toml spark_jobs/
 RUN uv sync --frozen --no-dev --package twofold --no-install-workspace
 
-COPY avro avro
-COPY connector connector
-RUN uv sync --frozen --no-dev --package twofold --no-editable
+# The row path is compiled in the wheel of the image's architecture.
+COPY dist/*.whl dist/
+RUN uv pip install --python /opt/twofold --no-deps --no-index --find-links dist twofold twofold-avro
 
 
 FROM python:3.11-slim-trixie

@@ -1,5 +1,5 @@
-# The Spark jobs, with a Spark of their own (local mode). Built from the repository's root:
-# docker build -f deploy/spark.Dockerfile -t twofold-spark .
+# The Spark jobs from their wheels, with a Spark of their own (local mode). In the repository's root:
+# make wheels, then docker build -f deploy/spark.Dockerfile -t twofold-spark .
 FROM python:3.11-slim-trixie AS build
 
 RUN pip install --no-cache-dir uv==0.13.9
@@ -19,9 +19,8 @@ RUN uv sync --frozen --no-dev --package twofold-spark --extra spark --no-install
     && cd jars \
     && rm -f breeze* kubernetes-* rocksdbjni-* spark-connect_* spark-kubernetes_* spark-mllib_* spire*
 
-COPY avro avro
-COPY spark_jobs spark_jobs
-RUN uv sync --frozen --no-dev --package twofold-spark --extra spark --no-editable \
+COPY dist/*.whl dist/
+RUN uv pip install --python /opt/twofold --no-deps --no-index --find-links dist twofold-spark twofold-avro \
     && /opt/twofold/bin/twofold-spark jars
 
 

@@ -44,7 +44,7 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
         "host=db.example.org": make_conninfo("", host="localhost", hostaddr="127.0.0.1", port=secured.postgres.port),
         "kafka-1.example.org:9093": secured.sasl,
         "https://registry.example.org": secured.registry,
-        "/opt/twofold-spark/bin/python": sys.executable,
+        "/opt/twofold-spark/bin/twofold-spark": str(Path(sys.executable).with_name("twofold-spark")),
         "/srv/lake": str(tmp_path / "lake"),
         'password="..."': f'password="{SECRETS["kafka"]}"',
         "PASSWORD=...": f"PASSWORD={SECRETS['registry']}",
@@ -103,7 +103,7 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
 
         (exported,) = (line for line in typed if line.startswith("export "))
         environment = dict(word.split("=", 1) for word in shlex.split(exported)[1:])
-        (job,) = (shlex.split(line) for line in typed if "-m twofold_spark mirror" in line)
+        (job,) = (shlex.split(line) for line in typed if "twofold-spark mirror" in line)
         told = {**os.environ, "JAVA_HOME": str(java.spark_java_home()), **environment}
         done = subprocess.run(job, env=told, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stderr
