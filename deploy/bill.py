@@ -109,8 +109,10 @@ def _licence(package: str) -> str:
     """As the package's metadata says it: an expression, the classifier, or its own words."""
     said = metadata.metadata(package)
     classifiers = [each for each in said.get_all("Classifier") or [] if each.startswith("License :: OSI Approved :: ")]
-    found = said.get("License-Expression") or " and ".join(each.rpartition(" :: ")[2] for each in classifiers)
-    found = found or (said.get("License") or "").strip().partition("\n")[0]
+    [expression] = said.get_all("License-Expression") or [""]
+    [own_words] = said.get_all("License") or [""]
+    found = expression or " and ".join(each.rpartition(" :: ")[2] for each in classifiers)
+    found = found or own_words.strip().partition("\n")[0]
     assert found, f"{package} does not say its licence"
     return found
 

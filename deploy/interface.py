@@ -105,8 +105,8 @@ def _argparse(line: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, l
 
 def _statuses(module: Any, base: type[Exception]) -> list[int]:
     """Those of the errors that are raised on purpose."""
-    classes = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, base))
-    return sorted({each.exit_status for each in classes})
+    classes: Iterator[Any] = (each for each in vars(module).values() if isinstance(each, type))
+    return sorted({each.exit_status for each in classes if issubclass(each, base)})
 
 
 def _fields(schema: Any) -> list[str]:
