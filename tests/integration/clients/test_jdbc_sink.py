@@ -127,3 +127,32 @@ def test_a_table_that_the_sink_makes_has_the_types(connector: Maker, worker: Con
         "net": "inet",
     }
     worker.remove(here.prefix)
+
+
+@pytest.mark.parametrize(("placeholders", "arrives"), [(False, None), (True, "__debezium_unavailable_value")])
+def test_an_unchanged_large_value_arrives_as_the_page_says(
+    connector: Maker, worker: ConnectWorker, target: str, placeholders: bool, arrives: str | None
+) -> None:
+    """What the sink writes for a value that PostgreSQL did not send; with REPLICA IDENTITY FULL it is sent."""
+    here = connector(
+        init=False, source={"tables": ["public.account", "public.large"]}, kafka={"placeholders": placeholders}
+    )
+    here.sql(
+        "CREATE TABLE account (id int PRIMARY KEY, version int, note text)",
+        "CREATE TABLE large (id uuid PRIMARY KEY, n int, body text)",
+        "ALTER TABLE large ALTER body SET STORAGE EXTERNAL",
+    )
+    assert here.init().returncode == 0
+    body = "repeat('x', 10000)"
+    with here.carrying():
+        here.sql(f"INSERT INTO large VALUES ('{KEY.format(1)}', 1, {body})")
+        worker.make(here.prefix, jdbc_sink.settings([f"{here.prefix}.public.large"], here.reader.registry_url, target))
+        there(here, worker, target, "SELECT n, body FROM large")
+        here.sql("UPDATE large SET n = 2")
+        there(here, worker, target, "SELECT n FROM large")
+        assert rows(target, "SELECT body FROM large") == [(arrives,)]
+        here.sql("ALTER TABLE large REPLICA IDENTITY FULL", f"UPDATE large SET n = 3, body = {body} || 'y'")
+        there(here, worker, target, "SELECT n, body FROM large")
+        here.sql("UPDATE large SET n = 4")
+        there(here, worker, target, "SELECT n, body FROM large")
+    worker.remove(here.prefix)
