@@ -80,7 +80,7 @@ class Progress:
 
 def _words(found: Audit) -> str:
     numbers = f", {found.first_sequence} to {found.last_sequence}" if found.commits else ""
-    lines = [f"{found.commits} commit records{numbers}"]
+    lines = [f"{found.commits} commit record{'s' * (found.commits != 1)}{numbers}"]
     for topic in found.topics:
         lines.append(f"{topic.table or topic.topic}  {topic.words}")
         lines += _findings(topic)

@@ -138,7 +138,7 @@ def _kafka_lines(seen: Seen) -> list[str]:
         behind = max(0, (status.sequence or 0) - seen.mirror.sequence)
         lines.append(
             f"mirror      {_lsn(seen.mirror.applied_lsn)}, commit record {seen.mirror.sequence}, "
-            + (f"{behind} commit records behind" if behind else "up to date")
+            + (f"{behind} commit record{'s' * (behind != 1)} behind" if behind else "up to date")
         )
     lines += [f"backfill    {each.table}: {each.state}, {each.words}" for each in seen.loads[:LOADS_MAX]]
     if (more := len(seen.loads) - LOADS_MAX) > 0:
