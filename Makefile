@@ -46,15 +46,15 @@ wheels: ready ## The three distributions as they are published, in dist/, compil
 	@$(UV) run --isolated --quiet --locked --only-group wheels python deploy/wheels.py $(UV)
 
 .PHONY: sbom
-sbom: ready ## What the images carry of others: a bill of materials for each in dist/, and docs/third-party.md.
+sbom: ready ## What the images carry of others: a bill of materials for each in dist/, and docs/reference/third-party.md.
 	mkdir -p dist
 	$(BIN)/python deploy/bill.py $(UV)
 
 .PHONY: interface
-interface: ready ## List the public interface from the code into docs/interface.json, after a change of it that is meant.
+interface: ready ## List the public interface from the code into docs/reference/interface.json, after a change of it that is meant.
 	mkdir -p dist
 	$(BIN)/python deploy/interface.py > dist/interface.json
-	mv dist/interface.json docs/interface.json
+	mv dist/interface.json docs/reference/interface.json
 
 .PHONY: version
 version: ready ## Give all distributions one version, and each the others of exactly that: make version V=0.2.0.
@@ -129,8 +129,8 @@ test-slow: ready ## The long forms of the tests. ARGS='-k name' chooses.
 	$(BIN)/pytest -m slow $(ARGS)
 
 .PHONY: crash-matrix
-crash-matrix: ready ## Every death, one by one, and docs/crash-matrix.md with what was seen.
-	TWOFOLD_CRASH_MATRIX=docs/crash-matrix.md $(BIN)/pytest -m 'slow or not slow' tests/integration/connector/test_failpoints.py tests/integration/connector/test_servers_away.py
+crash-matrix: ready ## Every death, one by one, and docs/inside/crash-matrix.md with what was seen.
+	TWOFOLD_CRASH_MATRIX=docs/inside/crash-matrix.md $(BIN)/pytest -m 'slow or not slow' tests/integration/connector/test_failpoints.py tests/integration/connector/test_servers_away.py
 
 .PHONY: chaos
 chaos: ready ## Faults of all kinds under load, checked from outside. ARGS='--seed 1 --minutes 60 --faults all'; goes on where it stopped.
@@ -149,7 +149,7 @@ docs: ready ## The documentation as a site, in dist/docs; links that lead nowher
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: tutorial
-tutorial: ready ## docs/tutorial.md, word by word.
+tutorial: ready ## docs/learn/tutorial.md, word by word.
 	$(BIN)/pytest tests/integration/demo/test_tutorial.py
 
 .PHONY: chaos-mutants

@@ -1,4 +1,4 @@
-"""`make sbom`: what the two images carry of others, with licences: CycloneDX files in dist/, and docs/third-party.md for people.
+"""`make sbom`: what the two images carry of others, with licences: CycloneDX files in dist/, and docs/reference/third-party.md for people.
 
     python deploy/bill.py UV
 
@@ -69,7 +69,7 @@ def main(uv: str) -> None:
             components += _jars()
         images[image] = [_with_licence(each) for each in components]
         (ROOT / f"dist/{image}.cdx.json").write_text(json.dumps(bill, indent=1) + "\n")
-    (ROOT / "docs/third-party.md").write_text(_HEAD + "".join(_rows(images)))
+    (ROOT / "docs/reference/third-party.md").write_text(_HEAD + "".join(_rows(images)))
 
 
 def _bill(uv: str, wanted: Iterable[str]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""`make interface`: what is promised under semantic versioning, listed from the code into docs/interface.json.
+"""`make interface`: what is promised under semantic versioning, listed from the code into docs/reference/interface.json.
 
-    python deploy/interface.py > docs/interface.json
+    python deploy/interface.py > docs/reference/interface.json
 
 A test compares the list with the code, so that a change of the interface is noticed and meant. What the words
-of the list stand for is in docs/interface.md. Reads the code and two tables of docs/ that tests hold to it;
+of the list stand for is in docs/reference/interface.md. Reads the code and two tables of docs/ that tests hold to it;
 contacts nothing.
 """
 
@@ -65,7 +65,7 @@ def interface() -> dict[str, Any]:
                 for name in ("commit", "message", "prepared", "source", "special", "transaction")
             },
         },
-        "metrics": {page: sorted(_metrics((DOCS / page).read_text())) for page in ("metrics.md", "spark.md")},
+        "metrics": {page: sorted(_metrics((DOCS / page).read_text())) for page in ("reference/metrics.md", "use/spark.md")},
     }
 
 

@@ -1,6 +1,6 @@
 """PostgreSQL's types in Avro: which Avro type a column gets, and how the transcoder makes it from PostgreSQL's bytes.
 
-Pure, standard library only. docs/types.md is this table in prose, with the reasons. Three properties matter to others:
+Pure, standard library only. docs/reference/types.md is this table in prose, with the reasons. Three properties matter to others:
 
 - `total`: every value of the PostgreSQL type can be said in its Avro type. Where not, such a value is null in its column
   and stands, in PostgreSQL's own text, in the envelope's `special`; and in the message key the column is text.

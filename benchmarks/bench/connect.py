@@ -1,6 +1,6 @@
 """Kafka Connect with Debezium's connectors on loopback: one distributed worker with exactly-once, from locked jars, tuned for throughput.
 
-What is set and why: docs/performance.md. One worker serves all runs, so its code is warm; each run is a connector of its own.
+What is set and why: docs/inside/performance.md. One worker serves all runs, so its code is warm; each run is a connector of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Spark jobs that carry Twofold's topics into tables, and what reads those tables: `read_cut` and `branches`.
 
-The names of `__all__` are the public interface (docs/interface.md). They come when they are asked for,
+The names of `__all__` are the public interface (docs/reference/interface.md). They come when they are asked for,
 since they need Spark, and `twofold-spark` must say in a sentence that there is none.
 """
 

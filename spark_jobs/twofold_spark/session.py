@@ -103,7 +103,7 @@ def open_session(
     if "://" in str(warehouse):
         raise BadUsage(
             f"--warehouse {warehouse}: without spark-submit the catalog is a file in it, so it is a folder of this machine by its path; "
-            "tables elsewhere want spark-submit, with a catalog of yours (docs/spark.md has the lines)"
+            "tables elsewhere want spark-submit, with a catalog of yours (docs/use/spark.md has the lines)"
         )
     warehouse = Path(warehouse)
     _choose_java(java_home)
@@ -125,7 +125,7 @@ def _check(spark: SparkSession, catalog: str) -> None:
     if spark.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
         raise MissingGround(
             f"the session has no Iceberg catalog {catalog!r}: submit with --conf spark.sql.catalog.{catalog}=... "
-            "(docs/spark.md has the lines)"
+            "(docs/use/spark.md has the lines)"
         )
     if spark.conf.get("spark.sql.session.timeZone", None) not in ("UTC", "Etc/UTC", "Z", "+00:00"):
         raise MissingGround("the session's time zone is not UTC: submit with --conf spark.sql.session.timeZone=UTC")

@@ -1,6 +1,6 @@
-"""What all rounds of a results file add up to; written between two marks of docs/chaos.md, so that nobody writes it by hand.
+"""What all rounds of a results file add up to; written between two marks of docs/inside/chaos.md, so that nobody writes it by hand.
 
-python -m chaos.report [--results FILE] [--page docs/chaos.md]
+python -m chaos.report [--results FILE] [--page docs/inside/chaos.md]
 """
 
 from __future__ import annotations

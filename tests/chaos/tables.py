@@ -1,4 +1,4 @@
-"""The checker's other half: the mirror's tables, read through Spark with the settings that docs/spark.md gives to everybody. It imports nothing of the product.
+"""The checker's other half: the mirror's tables, read through Spark with the settings that docs/use/spark.md gives to everybody. It imports nothing of the product.
 
     python -m chaos.tables --warehouse FOLDER --journal FOLDER --jars CLASSPATH
 

@@ -1,4 +1,4 @@
-"""Folds a topic into the rows that it leaves, by the rules of docs/envelope.md. No code of the product."""
+"""Folds a topic into the rows that it leaves, by the rules of docs/reference/envelope.md. No code of the product."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Outcome:
     verdicts: Sequence[Verdict]
     records: int
     refusals: Counter[str] = field(default_factory=Counter)
-    """By the words of docs/refusals.md; each was repaired as it says."""
+    """By the words of docs/reference/refusals.md; each was repaired as it says."""
     seconds: float = 0
 
     @property

@@ -1,4 +1,4 @@
-"""The walls of docs/architecture.md, by reading what each module imports."""
+"""The walls of docs/inside/architecture.md, by reading what each module imports."""
 
 from __future__ import annotations
 

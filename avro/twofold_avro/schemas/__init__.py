@@ -1,7 +1,7 @@
 """The schemas: of a table's key and envelope, made from its shape, and the fixed ones of the `.avsc` files beside this module.
 
 All are JSON values (dicts, lists, names), complete in themselves and deterministic: the same shape gives the same schema, so
-that registering one twice finds the first. The envelope is Debezium's (docs/envelope.md says where it adds and differs).
+that registering one twice finds the first. The envelope is Debezium's (docs/reference/envelope.md says where it adds and differs).
 Standard library only; reads its own package data and touches nothing else.
 """
 

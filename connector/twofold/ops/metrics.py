@@ -1,4 +1,4 @@
-"""The chronicle as Prometheus metrics; docs/metrics.md explains each. No label has more values than there are kinds of things: never a table, a gid or a position."""
+"""The chronicle as Prometheus metrics; docs/reference/metrics.md explains each. No label has more values than there are kinds of things: never a table, a gid or a position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/configuration.md, made from the models that read the configuration: `python -m twofold.ops.reference > docs/configuration.md`. A test says when it is out of date."""
+"""docs/reference/configuration.md, made from the models that read the configuration: `python -m twofold.ops.reference > docs/reference/configuration.md`. A test says when it is out of date."""
 
 from __future__ import annotations
 

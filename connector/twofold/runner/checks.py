@@ -1,6 +1,6 @@
 """Recovery's step 4: do the progress record, the commit records, the slot and the server tell one story? Where they do not, going on could lose or repeat data.
 
-Pure: what was read comes in, an error or nothing goes out. docs/refusals.md has an entry for each.
+Pure: what was read comes in, an error or nothing goes out. docs/reference/refusals.md has an entry for each.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from twofold.spool import Spool, Waiting
 from twofold_avro.transcode import Packer, TransactionHeader
 
 CHUNK_BYTES = 1 << 17
-"""What goes into the spool at once, and is completed and handed over at once when it leaves: so much stays in a core's own cache between the two. A megabyte took half as long again (docs/two-phase.md)."""
+"""What goes into the spool at once, and is completed and handed over at once when it leaves: so much stays in a core's own cache between the two. A megabyte took half as long again (docs/learn/two-phase.md)."""
 REST_BYTES = 1 << 16
 """What a transaction that does not have its turn may keep outside of the spool."""
 

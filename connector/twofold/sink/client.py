@@ -116,7 +116,7 @@ class KafkaSettings:
         return {
             "queue.buffering.max.kbytes": self.queue_kbytes_max,
             _SOCKET_TIMEOUT: self._socket_timeout_ms,
-            "compression.type": "lz4",  # a third of the bytes for a twentieth of the CPU (docs/performance.md)
+            "compression.type": "lz4",  # a third of the bytes for a twentieth of the CPU (docs/inside/performance.md)
             **self.client,
             "transactional.id": transactional_id,
             "enable.idempotence": True,

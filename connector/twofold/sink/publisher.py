@@ -8,7 +8,7 @@ Promises
 - Exact: ranges come from delivery reports, after a flush; the commit record is written last but for the progress.
 
 There are two main producers, which take turns: for some milliseconds after a commit the broker writes its markers, and who begins anew with the same id is told to come again, which librdkafka does
-after 20 ms. Measured in docs/kafka.md.
+after 20 ms. Measured in docs/inside/kafka.md.
 
 It decides nothing and keeps nothing: an error of any call ends the run, and after it the only call is `close`. All methods are called by one thread.
 """

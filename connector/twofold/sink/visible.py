@@ -1,7 +1,7 @@
 """Reads what a read_committed consumer gets, as fast as one client can: offsets of the rows, never their bytes; and the commit records.
 
 One consumer for all partitions: librdkafka fetches and unpacks on threads of its own, and what is left for Python is bound by its one lock, so several consumers gave nothing
-(docs/kafka.md). It takes few records at a time: they stay in a core's cache, and memory is bounded by the consumer's queue.
+(docs/inside/kafka.md). It takes few records at a time: they stay in a core's cache, and memory is bounded by the consumer's queue.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""All that speaks to PostgreSQL. See docs/source.md for what the server was seen to do."""
+"""All that speaks to PostgreSQL. See docs/inside/source.md for what the server was seen to do."""

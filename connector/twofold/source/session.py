@@ -33,7 +33,7 @@ Streaming: TypeAlias = Literal["off", "on", "parallel"]
 
 STATUS_INTERVAL_S = 0.25
 """Far more often than a server's wal_sender_timeout asks for: since 16 a walsender can miss a wake-up and then sleeps for up to 10 s with a commit in
-hand, unless a client speaks (docs/source.md). A report is 34 bytes."""
+hand, unless a client speaks (docs/inside/source.md). A report is 34 bytes."""
 RECEIVE_TIMEOUT_S = 60.0
 SPIN_ASKS = 100
 SPIN_S = 2.0

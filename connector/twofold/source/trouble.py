@@ -74,7 +74,7 @@ def skipped_publication(diagnostic: psycopg.errors.Diagnostic) -> TwofoldError |
 
 
 def _undecodable(slot: str, words: str) -> Refused:
-    """A server bug (docs/source.md): the same error comes again at each try, so it is not left to recovery."""
+    """A server bug (docs/inside/source.md): the same error comes again at each try, so it is not left to recovery."""
     return Refused(
         f"PostgreSQL cannot decode slot {slot!r} any further: {words}; a prepared transaction that had truncated or rewritten "
         "a table within a savepoint was rolled back before it was decoded",

@@ -1,4 +1,4 @@
-"""Refuse rather than lose: each contradiction made real, and what `run` and `init` then say. docs/refusals.md has an entry for each."""
+"""Refuse rather than lose: each contradiction made real, and what `run` and `init` then say. docs/reference/refusals.md has an entry for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Synchronous PREPARE: when PREPARE TRANSACTION returns, Kafka has the rows. docs/two-phase.md tells how it is set up."""
+"""Synchronous PREPARE: when PREPARE TRANSACTION returns, Kafka has the rows. docs/learn/two-phase.md tells how it is set up."""
 
 from __future__ import annotations
 

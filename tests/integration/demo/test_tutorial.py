@@ -1,4 +1,4 @@
-"""docs/tutorial.md, word by word: each grey box is typed into one shell, and what it says must be the box below."""
+"""docs/learn/tutorial.md, word by word: each grey box is typed into one shell, and what it says must be the box below."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from twofold.stack import java
 
-PAGE = Path(__file__).parents[3] / "docs/tutorial.md"
+PAGE = Path(__file__).parents[3] / "docs/learn/tutorial.md"
 BOX = re.compile(r"^```(sh|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 MARK = "--- that was the box, with status"
 

@@ -1,4 +1,4 @@
-"""A table changes by DDL while the connector carries it: what the subject has then, and what readers read that know only the first schema. docs/evolution.md is this in prose.
+"""A table changes by DDL while the connector carries it: what the subject has then, and what readers read that know only the first schema. docs/use/evolution.md is this in prose.
 
 Each change is made twice: by itself, and inside a prepared transaction, where the schema must not be registered before the COMMIT PREPARED.
 """

@@ -1,4 +1,4 @@
-"""The mirror's column of docs/evolution.md: tables change in PostgreSQL, the connector carries them, and Spark's mirror has what the page says."""
+"""The mirror's column of docs/use/evolution.md: tables change in PostgreSQL, the connector carries them, and Spark's mirror has what the page says."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_the_rules_fire_on_their_faults_and_not_in_a_healthy_hour() -> None:
 
 
 def test_the_dashboards_metrics_are_documented() -> None:
-    documented = set(re.findall(r"`(twofold_\w+)`", (DEPLOY.parent / "docs/metrics.md").read_text()))
+    documented = set(re.findall(r"`(twofold_\w+)`", (DEPLOY.parent / "docs/reference/metrics.md").read_text()))
     for query in QUERIES:
         assert {re.sub("_bucket$", "", name) for name in re.findall(r"twofold_\w+", query)} <= documented, query
 

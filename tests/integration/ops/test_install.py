@@ -1,4 +1,4 @@
-"""docs/install.md as a newcomer follows it: their own tables, a PostgreSQL with TLS, a Kafka with TLS, SASL and ACLs, a registry with a password, from `init` to a mirror table. Only names of hosts and files are replaced."""
+"""docs/use/install.md as a newcomer follows it: their own tables, a PostgreSQL with TLS, a Kafka with TLS, SASL and ACLs, a registry with a password, from `init` to a mirror table. Only names of hosts and files are replaced."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ INSERT INTO transfers (source, amount) SELECT id, id / 3.0 FROM accounts
 def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secured.sql("CREATE DATABASE bank", "postgres")
     secured.sql(TABLES)
-    for statements in blocks("security.md", "sql"):
+    for statements in blocks("use/security.md", "sql"):
         secured.sql(statements)
-    for commands in blocks("security.md", "sh"):
+    for commands in blocks("use/security.md", "sh"):
         secured.grant(secured.acls(commands))
     for user in ("twofold", "mirror"):
         secured.scram(user, SECRETS["kafka"])
@@ -57,8 +57,8 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
             text = text.replace(ours, own)
         return text
 
-    (configuration,) = blocks("install.md", "toml")
-    (properties,) = blocks("install.md", "properties")
+    (configuration,) = blocks("use/install.md", "toml")
+    (properties,) = blocks("use/install.md", "properties")
     for name, text in {
         "bank.toml": configuration,
         "mirror.properties": properties,
@@ -72,7 +72,7 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("TWOFOLD_KAFKA__MIN_INSYNC_REPLICAS", "1")
     monkeypatch.setenv("TWOFOLD_STATUS__LISTEN", "127.0.0.1:0")
 
-    typed = [line for box in blocks("install.md", "") for line in theirs(box).replace("\\\n", " ").splitlines()]
+    typed = [line for box in blocks("use/install.md", "") for line in theirs(box).replace("\\\n", " ").splitlines()]
     steps = [shlex.split(line) for line in typed if line.startswith("twofold ")]
     assert [words[3:] for words in steps] == [["config", "check"], ["doctor"], ["init"], ["run"]]
     for command in steps[:-1]:

@@ -1,4 +1,4 @@
-"""Connectors against servers with TLS, passwords and access control, with exactly the rights that docs/security.md grants; and no secret in anything they say."""
+"""Connectors against servers with TLS, passwords and access control, with exactly the rights that docs/use/security.md grants; and no secret in anything they say."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def granted(secured: Secured) -> Secured:
     """The page's statements have been run."""
     secured.sql("CREATE DATABASE bank", "postgres")
     secured.sql(TABLES)
-    for statements in blocks("security.md", "sql"):
+    for statements in blocks("use/security.md", "sql"):
         secured.sql(statements)
-    acls = [acl for script in blocks("security.md", "sh") for acl in secured.acls(script)]
+    acls = [acl for script in blocks("use/security.md", "sh") for acl in secured.acls(script)]
     assert len(acls) >= 8
     secured.grant(acls)
     secured.scram("twofold", SECRETS["kafka"])
@@ -173,7 +173,7 @@ def test_without_a_right_it_ends_and_says_which(
     made = bank(granted, tmp_path, scram(granted, tmp_path), monkeypatch)
     if command == "run":
         run(made, "init")
-    page = [line for script in blocks("security.md", "sh") for line in script.replace("\\\n", " ").splitlines()]
+    page = [line for script in blocks("use/security.md", "sh") for line in script.replace("\\\n", " ").splitlines()]
     (line,) = (each for each in page if resource in each and "User:twofold" in each)
     acls = granted.acls(line)
     granted.revoke(acls)

@@ -84,7 +84,7 @@ def test_a_prepared_transaction_is_seen_open_then_parked_then_settled(bank: Inst
 
 
 def test_every_metric_is_documented(port: int) -> None:
-    documented = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
+    documented = (Path(__file__).parents[3] / "docs/reference/metrics.md").read_text()
     families = list(text_string_to_metric_families(get(port, "/metrics")[1]))
     assert len(families) > 20
     for family in families:

@@ -204,7 +204,7 @@ class Work:
         if session.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             session.execute("COMMIT")
         gid = self.prepared.pop(self.random.randrange(len(self.prepared)))
-        # A prepared TRUNCATE or ALTER TABLE that is rolled back before it was decoded can break the server's decoding: see docs/source.md.
+        # A prepared TRUNCATE or ALTER TABLE that is rolled back before it was decoded can break the server's decoding: see docs/inside/source.md.
         outcome = "ROLLBACK" if self.random.random() < 0.35 and gid not in self.rewriting else "COMMIT"
         session.execute(sql.SQL(outcome + " PREPARED {}").format(gid))
 
@@ -232,7 +232,7 @@ class Work:
             self._alter(session, table)
 
     def _message(self, session: Writer) -> None:
-        """Never in a savepoint: a streamed one that is rolled back cannot be told apart, see docs/source.md."""
+        """Never in a savepoint: a streamed one that is rolled back cannot be told apart, see docs/inside/source.md."""
         content = self.random.randbytes(self.random.randint(0, 30))
         if self.random.random() < 0.3:
             session.execute("SELECT pg_logical_emit_message(false, 'round trip', %b::bytea)", [content])

@@ -1,4 +1,4 @@
-"""Which Avro type a PostgreSQL type gets: the table of docs/types.md."""
+"""Which Avro type a PostgreSQL type gets: the table of docs/reference/types.md."""
 
 from __future__ import annotations
 

@@ -18,18 +18,18 @@ RULES: list[dict[str, Any]] = yaml.safe_load((ROOT / "deploy/prometheus/twofold-
 ]
 HEADINGS = {
     re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
-    for heading in re.findall(r"^#+ (.*)$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
+    for heading in re.findall(r"^#+ (.*)$", (ROOT / "docs/use/runbook.md").read_text(), re.MULTILINE)
 }
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
 def test_an_alert(rule: dict[str, Any]) -> None:
-    documented = set(re.findall(r"`(twofold_\w+)`", (ROOT / "docs/metrics.md").read_text()))
+    documented = set(re.findall(r"`(twofold_\w+)`", (ROOT / "docs/reference/metrics.md").read_text()))
     used = set(re.findall(r"twofold_\w+", rule["expr"]))
     assert used <= documented
     assert used or rule["expr"].startswith("up{")
     file, _, anchor = rule["annotations"]["runbook"].partition("#")
-    assert file == "docs/runbook.md"
+    assert file == "docs/use/runbook.md"
     assert anchor in HEADINGS
 
 

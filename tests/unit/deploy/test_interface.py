@@ -1,4 +1,4 @@
-"""The public interface is what docs/interface.json lists: a change of it is noticed."""
+"""The public interface is what docs/reference/interface.json lists: a change of it is noticed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import twofold_spark
 
 ROOT = Path(__file__).parents[3]
-LISTED = ROOT / "docs/interface.json"
+LISTED = ROOT / "docs/reference/interface.json"
 
 
 def test_the_interface_is_the_listed_one() -> None:
@@ -24,7 +24,7 @@ def test_the_interface_is_the_listed_one() -> None:
 
 
 def test_the_page_says_what_each_exported_name_is_for() -> None:
-    page = (ROOT / "docs/interface.md").read_text()
+    page = (ROOT / "docs/reference/interface.md").read_text()
     told = set(re.findall(r"\w+", page))
     assert set(twofold_spark.__all__) <= told
 

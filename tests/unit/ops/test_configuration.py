@@ -14,7 +14,7 @@ from twofold.config import Config, load
 from twofold.errors import UsageError
 from twofold.ops.reference import reference
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs/reference"
 SECRETS = {
     "TWOFOLD_SOURCE__DSN": "host=db dbname=bank password=hunter2-dsn",
     "TWOFOLD_KAFKA__OPTIONS": '{"sasl.username": "visible", "sasl.password": "hunter2-kafka", "ssl.key.password": "hunter2-ssl", "ssl.key.pem": "hunter2-pem", "sasl.oauthbearer.client.secret": "hunter2-oauth"}',
@@ -26,7 +26,7 @@ SECRETS = {
 
 def test_the_reference_is_up_to_date() -> None:
     assert (DOCS / "configuration.md").read_text() == reference(), (
-        "run: python -m twofold.ops.reference > docs/configuration.md"
+        "run: python -m twofold.ops.reference > docs/reference/configuration.md"
     )
 
 

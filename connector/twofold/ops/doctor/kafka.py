@@ -138,7 +138,7 @@ def _missing(cluster: Cluster) -> Iterator[Finding]:
                 Weight.MUST,
                 f"the topic {name} is gone",
                 "what Twofold knew of its progress, its commits or what is in doubt was in it; twofold run refuses",
-                "-- restore the topic with what it held (docs/refusals.md), else start anew:",
+                "-- restore the topic with what it held (docs/reference/refusals.md), else start anew:",
                 *start_anew(cluster.config.prefix),
             )
 
