@@ -55,9 +55,10 @@ def moved() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One process's connection, and how it stands."""
+    """One connection, and how it stands."""
 
-    pid: int
+    pids: frozenset[int]
+    """Who holds it: a process that starts another shares its sockets with it for a moment."""
     port: int
     """Its own, not the server's."""
     idle_ms: int
@@ -75,16 +76,16 @@ def flows(ports: Collection[int]) -> list[Flow]:
 def parse(line: str, ports: Collection[int]) -> Flow | None:
     """One line of ss."""
     addresses = re.search(r"127\.0\.0\.1:(\d+)\s+127\.0\.0\.1:(\d+)\s", line)
-    process = re.search(r"pid=(\d+),", line)
-    if addresses is None or process is None or int(addresses[2]) not in ports:
+    processes = frozenset(map(int, re.findall(r"pid=(\d+),", line)))
+    if addresses is None or not processes or int(addresses[2]) not in ports:
         return None
     idle = re.search(r"\blastsnd:(\d+)", line)
-    return Flow(int(process[1]), int(addresses[1]), int(idle[1]) if idle else 0, re.search(r"\bbackoff:", line) is not None)  # fmt: skip
+    return Flow(processes, int(addresses[1]), int(idle[1]) if idle else 0, re.search(r"\bbackoff:", line) is not None)  # fmt: skip
 
 
 def lose(pids: Collection[int | None], ports: Collection[int], victim: int, seconds: float) -> bool:
     """Lose what one busy connection of these processes sends to these ports. True: something was lost, and will be sent again."""
-    busy = [flow for flow in flows(ports) if flow.pid in pids and flow.idle_ms < _IDLE_MS]
+    busy = [flow for flow in flows(ports) if not flow.pids.isdisjoint(pids) and flow.idle_ms < _IDLE_MS]
     if not busy:
         return False
     port = busy[victim % len(busy)].port
