@@ -22,7 +22,7 @@ from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.publisher import Publisher
 from twofold.sink.records import SchemaIds
-from twofold.sink.topic_rules import TopicPolicy, Wanted
+from twofold.sink.topic_rules import RequiredTopic, TopicPolicy
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
 from twofold_avro.records import Commit, Progress
@@ -59,10 +59,10 @@ class Bench:
         names = self.names
         Topics(self.settings, TopicPolicy(1, 1)).ensure(
             [
-                Wanted(names.commits, "commits"),
-                Wanted(names.progress, "progress"),
-                Wanted(names.prepared, "prepared"),
-                Wanted(self.table, "table", PARTITIONS),
+                RequiredTopic(names.commits, "commits"),
+                RequiredTopic(names.progress, "progress"),
+                RequiredTopic(names.prepared, "prepared"),
+                RequiredTopic(self.table, "table", PARTITIONS),
             ]
         )
         self.sequence = 0

@@ -25,7 +25,7 @@ from twofold.ops.chronicle import Chronicle
 from twofold.ops.mirror_view import MirrorView
 from twofold.ops.sampler import Sampler
 from twofold.ops.watching import watched
-from twofold.runner.setup import initialise
+from twofold.runner.initialisation import initialise
 from twofold.runner.supervisor import supervise
 from twofold.stack import LocalStack, temporary_folder
 

@@ -65,7 +65,9 @@ def interface() -> dict[str, Any]:
                 for name in ("commit", "message", "prepared", "source", "special", "transaction")
             },
         },
-        "metrics": {page: sorted(_metrics((DOCS / page).read_text())) for page in ("reference/metrics.md", "use/spark.md")},
+        "metrics": {
+            page: sorted(_metrics((DOCS / page).read_text())) for page in ("reference/metrics.md", "use/spark.md")
+        },
     }
 
 

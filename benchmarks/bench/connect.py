@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from twofold.stack import ground, java
+from twofold.stack import java, server_files
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 from twofold_avro import artifacts
 from twofold_avro.artifacts import Artifact
@@ -67,7 +67,7 @@ class ConnectWorker:
     def start(self) -> None:
         """Returns when the worker takes connectors."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        jars = ":".join(map(str, ground.fetched(locked("connect"))))
+        jars = ":".join(map(str, server_files.fetched(locked("connect"))))
         log4j, properties = self.folder / "log4j2.properties", self.folder / "worker.properties"
         log4j.write_text(_LOG4J)
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings().items()))
@@ -127,10 +127,10 @@ class ConnectWorker:
         """Debezium's archive and the converter's jars, each in a folder of its own."""
         (archive,) = locked(self._plugin)
         folder = self.folder / "plugins"
-        shutil.copytree(ground.unpacked(archive), folder / self._plugin, dirs_exist_ok=True)
+        shutil.copytree(server_files.unpacked(archive), folder / self._plugin, dirs_exist_ok=True)
         converter = folder / "converter"
         converter.mkdir(exist_ok=True)
-        for jar in ground.fetched(locked("converter")):
+        for jar in server_files.fetched(locked("converter")):
             shutil.copy(jar, converter / jar.name)
         return folder
 

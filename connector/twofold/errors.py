@@ -2,7 +2,7 @@
 
     TwofoldError
       UsageError            exit 2   the command line or the configuration is wrong: mend it
-      MissingGround         exit 3   the machine or a server lacks something: the message says the statement or setting that mends it
+      SetupError         exit 3   the machine or a server lacks something: the message says the statement or setting that mends it
       Unreachable           exit 4   a server does not answer now; `run` retries by itself, other commands report it
       Refused               exit 5   going on could lose or repeat data: read the message, run the repair it names
       Fenced                exit 6   another instance took over: nothing to do unless it was not meant to
@@ -16,7 +16,7 @@ KafkaError of confluent_kafka is not an Exception: the sink catches it by name a
 
 from __future__ import annotations
 
-START_ANEW = "`twofold reset`, then `twofold init` with another kafka.prefix in the configuration, which has the tables loaded anew"
+RESET_REPAIR = "`twofold reset`, then `twofold init` with another kafka.prefix in the configuration, which has the tables loaded anew"
 """The last repair. The topics of the former prefix stay as they are, for consumers that still read them; `init` takes no prefix in which something is recorded."""
 
 
@@ -32,7 +32,7 @@ class UsageError(TwofoldError):
     exit_status = 2
 
 
-class MissingGround(TwofoldError):
+class SetupError(TwofoldError):
     """The machine, PostgreSQL, Kafka or the registry lacks something that must be there; the message has the remedy."""
 
     exit_status = 3
@@ -66,11 +66,11 @@ class RunEnded(TwofoldError):
     """This run cannot go on, and recovery can: drop everything in memory, back off, start again."""
 
 
-class Outlasted(RunEnded):
+class TransactionTimedOut(RunEnded):
     """A Kafka transaction was open for longer than its timeout, and the broker has aborted it: the next run may take longer."""
 
 
-class DoubtedEnd(RunEnded):
+class UncertainEnd(RunEnded):
     """The end of a Kafka transaction succeeded, and its request may have been sent twice. The first one may still arrive, so nothing more is done under this producer's epoch."""
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from twofold.errors import MissingGround, RunEnded
+from twofold.errors import RunEnded, SetupError
 
 
 class Spool:
@@ -31,21 +31,21 @@ class Spool:
         self.memory_bytes = 0
         self.disk_bytes = 0
         self._lock = threading.Lock()
-        self._living: set[Waiting] = set()
+        self._living: set[SpooledRows] = set()
         try:
             folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         except OSError as error:
-            raise MissingGround(
+            raise SetupError(
                 f"spool folder {folder} cannot be made ({error.strerror}): set spool.folder to a folder that can be written"
             ) from None
 
-    def new(self) -> Waiting:
+    def new(self) -> SpooledRows:
         """A place for one transaction's rows."""
-        waiting = Waiting(self)
+        waiting = SpooledRows(self)
         self._living.add(waiting)
         return waiting
 
-    def forget(self, waiting: Waiting) -> None:
+    def forget(self, waiting: SpooledRows) -> None:
         self._living.discard(waiting)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Spool:
         return file
 
 
-class Waiting:
+class SpooledRows:
     """The rows of one transaction, in order, in chunks of the owner's making."""
 
     __slots__ = ("_chunks", "_file", "_file_bytes", "_held", "_spool")

@@ -19,7 +19,7 @@ from fixtures.chromium import Browser, Page, looks
 from fixtures.connector import Installation, Maker, wait_until
 from twofold.bridge import initial
 from twofold.config import load
-from twofold.errors import START_ANEW, Refused, Unreachable
+from twofold.errors import RESET_REPAIR, Refused, Unreachable
 from twofold.ops.chronicle import Chronicle
 from twofold.ops.health import health
 from twofold.ops.metrics import Metrics
@@ -27,7 +27,7 @@ from twofold.ops.sampler import Sampler
 from twofold.ops.server import Answers, StatusServer
 from twofold.ops.snapshot import snapshot
 from twofold.positions import Lsn
-from twofold.runner.observer import Backfill
+from twofold.runner.observer import BackfillProgress
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_in_doubt(bank: Installation, url: str, browser: Browser) -> None:
 def test_behind(bank: Installation, browser: Browser) -> None:
     chronicle = Chronicle()
     chronicle.recovered(initial(applied_lsn=Lsn(1), confirmed_lsn=Lsn(1), sequence=7, pool=1))
-    chronicle.loading((Backfill("public.account", "reading", 1000, 4000, 250.0, 12.0),))
+    chronicle.loading((BackfillProgress("public.account", "reading", 1000, 4000, 250.0, 12.0),))
 
     def judge(page: Page) -> None:
         assert re.search(r"[\d.]+ MiB to read", page.text())
@@ -120,7 +120,7 @@ def test_refused(bank: Installation, browser: Browser) -> None:
     gone = Refused(
         "the topic bank.progress was in use and is gone",
         at_stake="what Twofold knew of its progress or its commits is lost with it",
-        repair=START_ANEW,
+        repair=RESET_REPAIR,
     )
     chronicle.given_up(gone)
 
@@ -128,7 +128,7 @@ def test_refused(bank: Installation, browser: Browser) -> None:
         assert "up to date" not in page.text()
 
     with serving(bank, chronicle) as url:
-        looks(browser, url, "refused", has("■ refused", gone.what, "at stake:", START_ANEW, "Unreachable"), judge)
+        looks(browser, url, "refused", has("■ refused", gone.what, "at stake:", RESET_REPAIR, "Unreachable"), judge)
 
 
 def test_by_keyboard(bank: Installation, url: str, browser: Browser) -> None:

@@ -20,10 +20,10 @@ from chaos.plan import PROMOTABLE, Settings
 from chaos.proxy import Proxy
 from helpers.source.standby import SLOT, standby_of
 from twofold.stack import KafkaCluster, PostgresServer, RegistryServer
-from twofold.stack.ground import server_user
 from twofold.stack.local import fetch_all
 from twofold.stack.postgres import find_binaries
 from twofold.stack.process import choose_port
+from twofold.stack.server_files import server_user
 
 DATABASE = "shop"
 POSTGRES_SETTINGS = {

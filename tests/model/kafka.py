@@ -91,7 +91,7 @@ class Sink:
                 check(find(kafka, slot) is None, "two transactions of one id")
                 check(self.outcome[identity].end > kafka.applied_lsn, "opened one whose outcome is in Kafka")
                 return kafka._replace(tail=(*kafka.tail, Chunk(slot, self.prepare[identity].rows, "open")))
-            case actions.CommitPrepared(identity, slot, sequence, applied_lsn, _, in_ledger):
+            case actions.CommitOpenPrepared(identity, slot, sequence, applied_lsn, _, in_ledger):
                 chunk = find(kafka, slot)
                 if chunk is None or chunk.status == "dead" or (self.second_line and seen_to_be_void(kafka, chunk)):
                     return None
@@ -154,7 +154,7 @@ class Sink:
 
 def producer_of(item: Item) -> int:
     match item:
-        case actions.OpenPrepared(_, slot) | actions.CommitPrepared(_, slot) | actions.AbortPrepared(_, slot):
+        case actions.OpenPrepared(_, slot) | actions.CommitOpenPrepared(_, slot) | actions.AbortPrepared(_, slot):
             return slot
         case _:
             return MAIN
@@ -163,7 +163,7 @@ def producer_of(item: Item) -> int:
 def end_of(action: Item) -> End | None:
     """The EndTxn with which the action ends."""
     match action:
-        case actions.CommitMain() | actions.CommitChunk() | actions.CommitPrepared():
+        case actions.CommitMain() | actions.CommitChunk() | actions.CommitOpenPrepared():
             return End(producer_of(action), commits=True)
         case actions.AbortPrepared(_, slot):
             return End(slot, commits=False)

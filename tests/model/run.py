@@ -231,7 +231,7 @@ class Model:
                 return self._step(world, events.MainCommitted(applied_lsn))
             case actions.OpenPrepared(identity):
                 return self._step(world._replace(accepted=world.accepted | {identity}), events.PreparedOpened(identity))
-            case actions.CommitPrepared(identity, _, _, applied_lsn):
+            case actions.CommitOpenPrepared(identity, _, _, applied_lsn):
                 return self._step(world, events.PreparedCommitted(identity, applied_lsn))
             case actions.AbortPrepared(identity):
                 return self._step(world, events.PreparedAborted(identity))

@@ -7,12 +7,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
 
-from twofold.backfill.place import Place
-from twofold.backfill.plan import Snapshot
+from twofold.backfill.chunk_rule import Snapshot
+from twofold.backfill.load_progress import LoadProgress
 from twofold.positions import Lsn
 from twofold.sink.batch import Record
 from twofold.source.messages import Relation
-from twofold.spool import Waiting
+from twofold.spool import SpooledRows
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan
 
@@ -20,11 +20,11 @@ KEY_HEAD = 5
 """A message key begins with its schema's id; without it, it is the same whatever the registry calls its schema."""
 
 
-Wish = Literal["start", "pause", "resume", "cancel"]
+CommandName = Literal["start", "pause", "resume", "cancel"]
 
 
 @dataclass(frozen=True, slots=True)
-class Copying:
+class TableEncoding:
     """One version of a table, committed, with a plan that is the reader's own."""
 
     shape: TableShape
@@ -35,18 +35,18 @@ class Copying:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class EncodingRequest:
     """A reader has found a table of this description, and needs to know how its rows are encoded."""
 
     relation: Relation
-    answer: Future[Copying] = field(default_factory=Future)
+    answer: Future[TableEncoding] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ChunkResult:
     """What became of a chunk."""
 
-    place: Place
+    place: LoadProgress
     state: str
     """The pin's."""
 
@@ -56,7 +56,7 @@ class Chunk:
     """Rows that one snapshot showed, to be published when the stream has passed `end_lsn`."""
 
     topic: str
-    copying: Copying | None
+    copying: TableEncoding | None
     """None: the publication does not have the table any more."""
     lists: Sequence[Sequence[Record]]
     """Encoded, one list a partition."""
@@ -73,15 +73,15 @@ class Chunk:
     size: int
     begun: float = 0.0
     """When reading it began, by the monotonic clock."""
-    wish: Wish | None = None
+    wish: CommandName | None = None
     """Carried out with it: a person's, about the table's load. Then there are no rows but, to start, a truncate."""
-    whole: Waiting | None = None
+    whole: SpooledRows | None = None
     """Of a table without a message key all rows, as batches in the spool."""
     order: tuple[str, ...] = ()
     """The key's columns in the order in which the rows were read; empty if keys were read again."""
     reload: bool = False
     """With a wish to pause or to resume: a reload had begun, and its truncate is not published."""
-    answer: Future[Verdict | None] = field(default_factory=Future)
+    answer: Future[ChunkResult | None] = field(default_factory=Future)
     """None: it was not published, read it again."""
 
     def drop(self) -> None:
@@ -91,7 +91,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SnapshotSeen:
     """A snapshot that all later ones of the table's load will see as much as."""
 
     topic: str
@@ -99,11 +99,11 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class LoadDone:
     """A table's load is over."""
 
     topic: str
 
 
-Offer = Ask | Chunk | Seen | Done
+Offer = EncodingRequest | Chunk | SnapshotSeen | LoadDone
 """What a reader puts before the thread that runs the turn."""

@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 import fastavro
 
-from twofold.backfill.chunk import KEY_HEAD, Chunk, Verdict
-from twofold.backfill.place import Place
-from twofold.backfill.plan import Drop, Memory, Snapshot
+from twofold.backfill.chunk import KEY_HEAD, Chunk, ChunkResult
+from twofold.backfill.chunk_rule import ChangeMemory, DroppedRows, Snapshot
+from twofold.backfill.load_progress import LoadProgress
 from twofold.sink.batch import VOID, Record, RowBatch
 from twofold.sink.publisher import Publisher
-from twofold.spool import Spool, Waiting
+from twofold.spool import Spool, SpooledRows
 from twofold_avro import wire
 from twofold_avro.records import Commit, Pin, Prepared, Progress, without_logical_types
 
@@ -33,10 +33,10 @@ class _Load:
     """A table in backfill, as the gate knows it."""
 
     state: PinState
-    place: Place
+    place: LoadProgress
     keyless: bool
-    memory: Memory = field(default_factory=Memory)
-    held: Waiting | None = None
+    memory: ChangeMemory = field(default_factory=ChangeMemory)
+    held: SpooledRows | None = None
     """Of a table without a message key the rows of all transactions that were published: they come behind its one chunk."""
     published_at: float | None = None
     """The last chunk of this session, by the monotonic clock."""
@@ -118,18 +118,18 @@ class Gate:
         self._unwritten.add(chunk.topic)
         self.commit(commit, progress, pins=pins, answered=() if chunk.wish is None else (chunk.topic,))
         chunk.drop()
-        chunk.answer.set_result(Verdict(load.place, load.state))
+        chunk.answer.set_result(ChunkResult(load.place, load.state))
 
     def _carry_out(self, chunk: Chunk, load: _Load) -> None:
         """What a person wishes. What was remembered before counts no more: there is a barrier before the next snapshot."""
-        load.memory, load.published_at = Memory(), None
+        load.memory, load.published_at = ChangeMemory(), None
         if chunk.reload:
-            load.place = Place(reload=True)
+            load.place = LoadProgress(reload=True)
         elif load.state == "ready" and chunk.wish in {"pause", "resume"}:
             return  # it was through before the wish came
         match chunk.wish:
             case "start":
-                load.state, load.place = "running", Place()
+                load.state, load.place = "running", LoadProgress()
                 if chunk.copying is not None:
                     batch = RowBatch()
                     kept = batch.lists(chunk.topic, chunk.copying.partitions)
@@ -161,7 +161,7 @@ class Gate:
         load.state = "ready" if load.place.complete else "running"
         self._publisher.produce(batch)
 
-    def _publish_whole(self, whole: Waiting, snapshot: Snapshot, load: _Load) -> None:
+    def _publish_whole(self, whole: SpooledRows, snapshot: Snapshot, load: _Load) -> None:
         """All rows that the snapshot showed, then what it did not see."""
         for piece in whole.chunks():
             self._publisher.produce(RowBatch.from_bytes(piece))
@@ -191,7 +191,7 @@ class Gate:
         if load is None:
             pin = self._pins.get(topic)
             state = pin.backfill if pin and pin.backfill != "ready" else "waiting"
-            place = Place.from_bytes(pin.bound if pin else None)
+            place = LoadProgress.from_bytes(pin.bound if pin else None)
             load = self._loads[topic] = _Load(state, place, keyless=self._in_backfill.get(topic, False))
         return load
 
@@ -214,7 +214,7 @@ class Gate:
             if topic in self._in_backfill and (load := self._load(topic)).state != "ready":
                 self._note_table(topic, load, records)
                 if load.state == "paused":
-                    load.memory = Memory()  # there is a barrier before the next snapshot
+                    load.memory = ChangeMemory()  # there is a barrier before the next snapshot
 
     def _note_table(self, topic: str, load: _Load, records: Iterable[Record]) -> None:
         for record in records:
@@ -236,7 +236,7 @@ def _key(record: Record) -> bytes:
     return key[KEY_HEAD:]
 
 
-def _next(place: Place, chunk: Chunk, drop: Drop) -> Place:
+def _next(place: LoadProgress, chunk: Chunk, drop: DroppedRows) -> LoadProgress:
     read = (_key(record) for records in chunk.lists for record in records)
     again = place.again - chunk.among | drop.unread(read, chunk.among)
     return replace(

@@ -15,8 +15,8 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from twofold.backfill.chunk import Ask, Chunk, Copying, Done, Offer, Verdict
-from twofold.backfill.place import Place
+from twofold.backfill.chunk import Chunk, ChunkResult, EncodingRequest, LoadDone, Offer, TableEncoding
+from twofold.backfill.load_progress import LoadProgress
 from twofold.backfill.reader import Reader
 from twofold.errors import RunEnded
 
@@ -37,7 +37,7 @@ class Load:
     topic: str
     schema: str
     table: str
-    place: Place
+    place: LoadProgress
     resumed: bool
     """It goes on behind a chunk, so a session before this one was through its barrier."""
     holders: frozenset[str] | None = None
@@ -129,14 +129,14 @@ class Loader:
                     chunk = None
                 elif verdict.state == "ready":
                     _log.info("backfill of %s: ready, %d rows", load.name, load.place.rows)
-                    self._offer(Done(load.topic))
+                    self._offer(LoadDone(load.topic))
                     return
             if chunk is not None:
                 self._offer(chunk)
             offered = chunk
             self._slow_down(begun)
 
-    def _ahead(self, offered: Chunk | None) -> Place:
+    def _ahead(self, offered: Chunk | None) -> LoadProgress:
         """Where the table will have been read to when what is on offer is published."""
         place = self._load.place
         if offered is None:
@@ -149,7 +149,7 @@ class Loader:
             scanned=place.scanned or offered.scanned,
         )
 
-    def _settled(self, offered: Chunk) -> Verdict | None:
+    def _settled(self, offered: Chunk) -> ChunkResult | None:
         """What became of a chunk."""
         load = self._load
         verdict = self._wait_for(offered.answer)
@@ -161,7 +161,7 @@ class Loader:
         self._tell()
         return verdict
 
-    def _ask(self, ask: Ask) -> Copying:
+    def _ask(self, ask: EncodingRequest) -> TableEncoding:
         self._offer(ask)
         return self._wait_for(ask.answer)
 

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from twofold.backfill.chunk import KEY_HEAD, Ask, Chunk, Copying, Seen
-from twofold.backfill.place import Place, key_texts
-from twofold.backfill.plan import Snapshot
+from twofold.backfill.chunk import KEY_HEAD, Chunk, EncodingRequest, SnapshotSeen, TableEncoding
+from twofold.backfill.chunk_rule import Snapshot
+from twofold.backfill.load_progress import LoadProgress, key_texts
 from twofold.sink.batch import RowBatch
 from twofold.source import locks
-from twofold.source.copying import Copier, View
 from twofold.source.messages import Relation
+from twofold.source.table_copier import CopyView, TableCopier
 from twofold.spool import Spool
 from twofold_avro.transcode import TransactionHeader
 
@@ -36,13 +36,13 @@ class Reader:
         chunk_bytes: int,
         spool: Spool,
     ) -> None:
-        self._copier = Copier(conninfo, publication, schema, table)
+        self._copier = TableCopier(conninfo, publication, schema, table)
         self._topic = topic
         self._schema, self._table = schema, table
         self._chunk_rows = chunk_rows
         self._chunk_bytes = chunk_bytes
         self._spool = spool
-        self._known: tuple[Relation, Copying] | None = None
+        self._known: tuple[Relation, TableEncoding] | None = None
         self.estimate: int | None = None
         """How many rows the planner expects; asked once."""
 
@@ -56,7 +56,7 @@ class Reader:
         """The stream has said something else of the table since it was asked how to encode it."""
         self._known = None
 
-    def writers(self) -> tuple[locks.Holder, ...]:
+    def writers(self) -> tuple[locks.TableWriter, ...]:
         """Who may be writing to the table now."""
         return self._copier.writers()
 
@@ -64,22 +64,22 @@ class Reader:
         """On a server where locks do not tell: wait for every transaction that runs. False: locks tell."""
         return self._copier.wait_for_all()
 
-    def seen(self) -> Seen:
+    def seen(self) -> SnapshotSeen:
         """What a snapshot of now sees."""
-        return Seen(self._topic, Snapshot.parse(self._copier.snapshot()))
+        return SnapshotSeen(self._topic, Snapshot.parse(self._copier.snapshot()))
 
-    def emptying(self, *, ask: Callable[[Ask], Copying]) -> Chunk:
+    def emptying(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         """The truncate with which a reload begins; the wish for it is answered with it."""
         with self._copier.view() as view:
             if view.described is None:
-                return replace(self._gone(Place(), view), wish="start")
-            copying = ask(Ask(view.described.relation))
+                return replace(self._gone(LoadProgress(), view), wish="start")
+            copying = ask(EncodingRequest(view.described.relation))
             lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
             header = TransactionHeader(None, view.at_us, None)
             copying.plan.truncate(view.lsn, header, time.time_ns() // 1_000_000, lists)
-        return replace(self._gone(Place(), view), copying=copying, lists=lists, wish="start")
+        return replace(self._gone(LoadProgress(), view), copying=copying, lists=lists, wish="start")
 
-    def read(self, place: Place, *, ask: Callable[[Ask], Copying]) -> Chunk:
+    def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         """What comes next: keys that are to be read again first, else the next stretch."""
         among = frozenset(sorted(place.again)[:AGAIN_MAX])
         begun = time.monotonic()
@@ -89,7 +89,7 @@ class Reader:
             if self.estimate is None:
                 self.estimate = self._copier.estimate(view.described)
             if self._known is None or self._known[0] != view.described.relation:
-                self._known = view.described.relation, ask(Ask(view.described.relation))
+                self._known = view.described.relation, ask(EncodingRequest(view.described.relation))
             copying = self._known[1]
             if copying.shape.keyless:
                 return self._whole(view, copying, begun)
@@ -128,7 +128,9 @@ class Reader:
             order=() if among else order,
         )
 
-    def _rows(self, view: View, copying: Copying, place: Place, among: frozenset[bytes]) -> Iterator[bytes]:
+    def _rows(
+        self, view: CopyView, copying: TableEncoding, place: LoadProgress, among: frozenset[bytes]
+    ) -> Iterator[bytes]:
         assert view.described is not None
         shape = copying.shape
         if among:
@@ -136,7 +138,7 @@ class Reader:
         after = None if place.after is None else key_texts(shape, place.after)
         return self._copier.rows(view.described, shape, after=after, limit=self._chunk_rows)
 
-    def _whole(self, view: View, copying: Copying, begun: float) -> Chunk:
+    def _whole(self, view: CopyView, copying: TableEncoding, begun: float) -> Chunk:
         """All rows at once: without a key nothing tells which of them the stream has too."""
         assert view.described is not None
         header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
@@ -171,14 +173,14 @@ class Reader:
             whole=whole,
         )
 
-    def _gone(self, place: Place, view: View) -> Chunk:
+    def _gone(self, place: LoadProgress, view: CopyView) -> Chunk:
         snapshot = Snapshot.parse(view.snapshot)
         return Chunk(
             self._topic, None, [], snapshot, view.lsn, None, place.again, scanned=True, at_us=view.at_us, rows=0, size=0
         )
 
 
-def _key_of(copying: Copying, row: bytes, header: TransactionHeader) -> bytes | None:
+def _key_of(copying: TableEncoding, row: bytes, header: TransactionHeader) -> bytes | None:
     """The row's message key without its schema's id."""
     lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
     copying.plan.append_copy(row, 0, 0, header, 0, lists)

@@ -61,7 +61,7 @@ class OpenPrepared:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitPrepared:
+class CommitOpenPrepared:
     """Add commit record and progress record (and, `in_ledger`, the ledger's `committed`) to the slot's Kafka transaction and commit it. Answer: PreparedCommitted."""
 
     identity: PreparedIdentity
@@ -121,7 +121,7 @@ Action = (
     | CommitMain
     | CommitChunk
     | OpenPrepared
-    | CommitPrepared
+    | CommitOpenPrepared
     | AbortPrepared
     | Forget
     | Report

@@ -11,7 +11,7 @@ from twofold.bridge.actions import (
     AbortPrepared,
     Action,
     AppendStaged,
-    CommitPrepared,
+    CommitOpenPrepared,
     Forget,
     LedgerState,
     NoteInDoubt,
@@ -146,7 +146,7 @@ def _commit_open(state: State, entry: Prepared, event: CommitPreparedRead, out: 
     state = close(state, out)
     sequence = state.sequence + 1
     out.append(
-        CommitPrepared(
+        CommitOpenPrepared(
             identity, _slot(state, identity), sequence, event.end_lsn, event.commit_lsn, identity in state.ledger
         )
     )

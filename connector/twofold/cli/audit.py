@@ -17,7 +17,7 @@ from twofold.errors import Refused
 
 if TYPE_CHECKING:
     from twofold.runner.audit import Audit, TopicAudit
-    from twofold.runner.comparing import Compared
+    from twofold.runner.comparison import ComparisonResult
 
 SHOWN = 20
 """Damages of a topic; --json has up to a thousand of each partition."""
@@ -63,7 +63,7 @@ class Progress:
         self._next_at = self._begun + 0.5
         self._shows = sys.stderr.isatty()
 
-    def __call__(self, compared: Compared) -> None:
+    def __call__(self, compared: ComparisonResult) -> None:
         now = time.monotonic()
         if not self._shows or now < self._next_at:
             return

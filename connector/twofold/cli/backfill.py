@@ -16,13 +16,13 @@ def command() -> None:
 
 
 def _wish(config_file: Path | None, tables: tuple[str, ...], what: str) -> None:
-    from twofold.runner.ground import kafka_settings, names_of  # noqa: PLC0415  (loads the clients)
-    from twofold.runner.report import topics_of  # noqa: PLC0415
-    from twofold.sink.wishes import wish  # noqa: PLC0415
+    from twofold.runner.sink_settings import kafka_settings, names_of  # noqa: PLC0415  (loads the clients)
+    from twofold.runner.status_report import topics_of  # noqa: PLC0415
+    from twofold.sink.backfill_commands import send_command  # noqa: PLC0415
 
     config = load(config_file)
     topics = topics_of(config, tables)
-    wish(kafka_settings(config), names_of(config), topics, what)
+    send_command(kafka_settings(config), names_of(config), topics, what)
     click.echo(
         f"asked to {what}: {', '.join(topics)}; the connector does it while it runs, see twofold backfill status"
     )
@@ -74,7 +74,7 @@ def cancel(config_file: Path | None, tables: tuple[str, ...]) -> None:
 def status(config_file: Path | None, *, as_json: bool) -> None:
     from dataclasses import asdict  # noqa: PLC0415
 
-    from twofold.runner.report import backfills, read_progress  # noqa: PLC0415  (loads the clients)
+    from twofold.runner.status_report import backfills, read_progress  # noqa: PLC0415  (loads the clients)
 
     config = load(config_file)
     found = backfills(config, read_progress(config))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from twofold.config import load
-from twofold.errors import MissingGround
+from twofold.errors import SetupError
 
 if TYPE_CHECKING:
     from twofold.ops.doctor import Finding
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="A JSON array, the heaviest first.")
 @click.pass_obj
 def command(config_file: Path | None, *, as_json: bool) -> None:
-    from twofold.ops.doctor import Weight, examine  # noqa: PLC0415  (loads the clients)
+    from twofold.ops.doctor import Severity, examine  # noqa: PLC0415  (loads the clients)
 
     found = examine(load(config_file))
     if as_json:
         click.echo(json.dumps([{**asdict(each), "weight": each.weight.name.lower()} for each in found], indent=2))
     else:
         click.echo("\n\n".join(map(_words, found)) or "nothing to mend")
-    if any(each.weight is Weight.MUST for each in found):
-        sys.exit(MissingGround.exit_status)
+    if any(each.weight is Severity.MUST for each in found):
+        sys.exit(SetupError.exit_status)
 
 
 def _words(finding: Finding) -> str:

@@ -13,7 +13,7 @@ from twofold.config import load
 from twofold.gids import describe
 
 if TYPE_CHECKING:
-    from twofold.runner.report import InDoubt
+    from twofold.runner.status_report import InDoubt
 
 
 @click.group(help="Prepared transactions in doubt.\n\nExample: twofold prepared list")
@@ -32,7 +32,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="A JSON array.")
 @click.pass_obj
 def list_(config_file: Path | None, *, as_json: bool) -> None:
-    from twofold.runner.report import branches_in_doubt  # noqa: PLC0415  (loads the clients)
+    from twofold.runner.status_report import branches_in_doubt  # noqa: PLC0415  (loads the clients)
 
     found, unread = branches_in_doubt(load(config_file))
     if as_json:

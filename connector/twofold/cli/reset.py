@@ -19,7 +19,7 @@ from twofold.config import load
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def command(config_file: Path | None, *, yes: bool) -> None:
-    from twofold.source.setup import describe_loss, drop  # noqa: PLC0415  (loads the client)
+    from twofold.source.provisioning import describe_loss, drop  # noqa: PLC0415  (loads the client)
 
     config = load(config_file)
     loss = describe_loss(config.conninfo, config.slot)

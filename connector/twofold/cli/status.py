@@ -20,7 +20,7 @@ from twofold.positions import format_lsn
 if TYPE_CHECKING:
     from twofold.config import Config
     from twofold.ops.mirror_view import MirrorPlace, MirrorView
-    from twofold.runner.report import Backfill, InDoubt, Status
+    from twofold.runner.status_report import BackfillStatus, InDoubt, Status
 
 LOADS_MAX = 10
 """So many are named; twofold backfill status has all."""
@@ -38,13 +38,13 @@ LOADS_MAX = 10
 @click.pass_obj
 def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
     from twofold.ops.mirror_view import MirrorView  # noqa: PLC0415  (loads the clients)
-    from twofold.runner.report import look_at_source  # noqa: PLC0415
+    from twofold.runner.status_report import read_source_status  # noqa: PLC0415
 
     config = load(config_file)
     mirror = MirrorView(config)
 
     def report() -> str:
-        source = look_at_source(config)
+        source = read_source_status(config)
         return "\n".join([*_source_lines(source), *_kafka_lines(_ask_kafka(config, source, mirror))])
 
     if live:
@@ -54,7 +54,7 @@ def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
 
         show(report, Console(), threading.Event())
         return
-    source = look_at_source(config)
+    source = read_source_status(config)
     if not as_json:
         click.echo("\n".join(_source_lines(source)))
     seen = _ask_kafka(config, source, mirror)
@@ -70,7 +70,7 @@ class Seen:
     status: Status
     is_behind_exact: bool = False
     """As the connector itself says; else more WAL may be passed over than is known from outside."""
-    loads: Sequence[Backfill] = ()
+    loads: Sequence[BackfillStatus] = ()
     mirror: MirrorPlace | None = None
     mirror_error: str | None = None
     kafka_error: TwofoldError | None = None
@@ -78,7 +78,7 @@ class Seen:
 
 def _ask_kafka(config: Config, source: Status, mirror: MirrorView) -> Seen:
     from twofold.ops.page_client import ask_behind_bytes  # noqa: PLC0415  (loads the clients)
-    from twofold.runner.report import backfills, read_progress, with_kafka  # noqa: PLC0415
+    from twofold.runner.status_report import backfills, read_progress, with_kafka  # noqa: PLC0415
 
     if source.initialised is False:
         return Seen(source)

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from twofold.demo.teller import StoryFailed
-from twofold.errors import MissingGround
+from twofold.errors import SetupError
 from twofold.stack import LocalStack, spark_java_home
 from twofold.stack.process import GuardedProcess
 
@@ -50,7 +50,7 @@ CREATE TABLE transfer (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, debto
 
 
 def check_spark() -> None:
-    """Raise `MissingGround` unless the mirror can run here: before any server is started, not at the end of the story. Fetches Spark's jars."""
+    """Raise `SetupError` unless the mirror can run here: before any server is started, not at the end of the story. Fetches Spark's jars."""
     spark_java_home()
     done = subprocess.run(
         [sys.executable, "-m", "twofold_spark", "jars"],
@@ -61,7 +61,7 @@ def check_spark() -> None:
     )
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise MissingGround(
+        raise SetupError(
             f"the demo's mirror cannot run ({why}): install its part with Spark, of the same version: pip install 'twofold[spark]'"
         )
 

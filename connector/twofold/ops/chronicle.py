@@ -20,7 +20,7 @@ from twofold.bridge.state import Prepared
 from twofold.errors import Refused, TwofoldError
 from twofold.ops.marks import Marks, MarkState, MarksView
 from twofold.positions import NO_LSN, Lsn, PreparedIdentity
-from twofold.runner.observer import Backfill
+from twofold.runner.observer import BackfillProgress
 
 Phase = Literal["starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped"]
 Kind = Literal["main", "prepared", "progress", "backfill"]
@@ -84,7 +84,7 @@ class View:
     positions: Positions
     totals: Totals
     marks: MarksView
-    backfills: tuple[Backfill, ...]
+    backfills: tuple[BackfillProgress, ...]
     journal: tuple[Entry, ...]
     latency_max_s: float
     """The worst since `reset_peak` was called last."""
@@ -115,7 +115,7 @@ class Chronicle:
         self._seen: tuple[Prepared, ...] = ()
         self._due: tuple[PreparedIdentity, ...] = ()
         self._marks = Marks()
-        self._backfills: tuple[Backfill, ...] = ()
+        self._backfills: tuple[BackfillProgress, ...] = ()
         self._journal: deque[Entry] = deque(maxlen=JOURNAL_MAX)
         self._latency_max_s = 0.0
 
@@ -158,7 +158,7 @@ class Chronicle:
             self._follow(event, decided, state)
             self._state = state
 
-    def loading(self, backfills: tuple[Backfill, ...]) -> None:
+    def loading(self, backfills: tuple[BackfillProgress, ...]) -> None:
         with self._lock:
             self._backfills = backfills
 
@@ -229,7 +229,7 @@ class Chronicle:
                 self._oldest_us = 0
             case actions.CommitChunk():
                 self._flights.append(_Flight("backfill", 0, 0, 0))
-            case actions.CommitPrepared(identity):
+            case actions.CommitOpenPrepared(identity):
                 mark = self._marks.live.get(identity)
                 self._flights.append(_Flight("prepared", 1, mark.rows if mark else 0, at_us))
             case _:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from twofold.config import Config
-from twofold.errors import MissingGround, RunEnded
+from twofold.errors import RunEnded, SetupError
 from twofold.positions import Lsn
-from twofold.runner.ground import kafka_settings, names_of
+from twofold.runner.sink_settings import kafka_settings, names_of
 from twofold.sink.client import sorted_errors
 
 ASKED_S = 4.0
@@ -68,6 +68,6 @@ def _read(words: str | None, group: str) -> MirrorPlace:
         said, _ = json.JSONDecoder().raw_decode(words or "")
         return MirrorPlace(int(said["sequence"]), Lsn(int(said["applied_lsn"])), int(said["committed_us"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise MissingGround(
+        raise SetupError(
             f"the consumer group {group} has an offset without a mirror's words ({(words or '')[:60]!r}): another program wrote it; the mirror writes its own with its next cut"
         ) from error

@@ -18,7 +18,7 @@ from twofold.ops.chronicle import Chronicle, View
 from twofold.ops.mirror_view import MirrorPlace
 from twofold.ops.source_view import SourceView, look
 from twofold.positions import Lsn
-from twofold.source.connection import Plain, connect
+from twofold.source.connection import PlainConnection, connect
 
 INTERVAL_S = 5.0
 KEPT_S = 3600.0
@@ -63,7 +63,7 @@ class Sampler:
         self._ask_mirror = ask_mirror
         self._clock = clock
         self._stop = threading.Event()
-        self._connection: Plain | None = None
+        self._connection: PlainConnection | None = None
         self._before: tuple[float, View] | None = None
         self._wal: deque[tuple[float, Lsn]] = deque(maxlen=int(KEPT_S / INTERVAL_S))
         self._sequences: deque[tuple[float, int, int]] = deque(maxlen=int(KEPT_S / INTERVAL_S))

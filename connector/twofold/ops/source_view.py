@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twofold.positions import Lsn
-from twofold.source.connection import Plain
+from twofold.source.connection import PlainConnection
 
 _WAL = """
 SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END - '0/0')::bigint,
@@ -55,7 +55,7 @@ class SourceView:
     prepared: tuple[PreparedThere, ...]
 
 
-def look(connection: Plain) -> SourceView:
+def look(connection: PlainConnection) -> SourceView:
     """Three small queries on the server's views."""
     row = connection.execute(_WAL).fetchone()
     assert row is not None

@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from twofold.config import Config
 from twofold.errors import Refused
 from twofold.runner.checks import check_commits
-from twofold.runner.comparing import Compared, Reload, Scope, Told, compare
-from twofold.runner.ground import kafka_settings, names_of, registry_settings
+from twofold.runner.comparison import ComparisonResult, ComparisonScope, Reload, Told, compare
+from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings
 from twofold.sink.names import Names
-from twofold.sink.progress import Decoder, ProgressReader, Recovered
-from twofold.sink.registry import Registry
+from twofold.sink.progress import Decoder, ProgressReader, RecoveredState
+from twofold.sink.schema_registry import Registry
 from twofold.sink.tally import Damage
-from twofold.sink.visible import VisibleReader
+from twofold.sink.visible_records import VisibleReader
 from twofold_avro.records import Pin
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """A damage, and where it is."""
 
     partition: int
@@ -34,7 +34,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class DamageReport:
     """What a person has to know of a damage, in the three parts of a refusal."""
 
     what: str
@@ -61,8 +61,8 @@ class TopicAudit:
     """Rows that are older than all commit records that are judged."""
     held: int
     """Offsets that belong to transactions that are open, or come behind one."""
-    damages: tuple[Finding, ...]
-    past: tuple[Finding, ...]
+    damages: tuple[AuditFinding, ...]
+    past: tuple[AuditFinding, ...]
     """Damage before the last reload."""
     more: int
     """Damages that were counted and are not listed."""
@@ -102,7 +102,7 @@ class Audit:
     """Topics that commit records name and that are not there any more, with the number of their ranges."""
     breaks: tuple[tuple[int, int], ...]
     """Where the numbers of neighbouring commit records do not follow each other, and no reload of all tables came after."""
-    troubles: tuple[Trouble, ...]
+    troubles: tuple[DamageReport, ...]
     """Of each damaged topic, and of the numbers."""
 
 
@@ -111,13 +111,13 @@ def audit(config: Config, *, since: int, told: Told) -> Audit:
     settings, names, registry = kafka_settings(config), names_of(config), Registry(registry_settings(config))
     progress = ProgressReader(settings, names, registry)
     before = progress.read()
-    scope = Scope(frozenset({*before.pins, names.messages}), since)
+    scope = ComparisonScope(frozenset({*before.pins, names.messages}), since)
     found = judge(compare(VisibleReader(settings), Decoder(registry), names, scope, told), names, before.pins)
     apart = _apart(before, progress.read(), names)
     return replace(found, troubles=(*found.troubles, apart)) if apart else found
 
 
-def judge(compared: Compared, names: Names, pins: Mapping[str, Pin]) -> Audit:
+def judge(compared: ComparisonResult, names: Names, pins: Mapping[str, Pin]) -> Audit:
     """What each topic's damage means, and what repairs it."""
     tables = {topic: table_of(pin) for topic, pin in pins.items()}
     topics = sorted({place.topic for place in compared.tallies})
@@ -141,21 +141,21 @@ def judge(compared: Compared, names: Names, pins: Mapping[str, Pin]) -> Audit:
     )
 
 
-def _apart(before: Recovered, after: Recovered, names: Names) -> Trouble | None:
+def _apart(before: RecoveredState, after: RecoveredState, names: Names) -> DamageReport | None:
     """Whether commit records and progress contradict each other. Of a connector that runs they are read some moments apart; then the progress has moved on meanwhile."""
     if after.progress is None or after.progress != before.progress:
         return None
     try:
         check_commits(after, after.progress, names.prefix)
     except Refused as refusal:
-        return Trouble(refusal.what, refusal.at_stake, refusal.repair)
+        return DamageReport(refusal.what, refusal.at_stake, refusal.repair)
     return None
 
 
-def _topic(topic: str, compared: Compared, table: str | None) -> TopicAudit:
+def _topic(topic: str, compared: ComparisonResult, table: str | None) -> TopicAudit:
     tallies = {place: tally for place, tally in compared.tallies.items() if place.topic == topic}
     reload = compared.reloads.get(topic)
-    found = [Finding(place.partition, d) for place, tally in tallies.items() for d in tally.damages]
+    found = [AuditFinding(place.partition, d) for place, tally in tallies.items() for d in tally.damages]
     past = tuple(each for each in found if _is_past(each.partition, each.damage.last, reload))
     damages = tuple(each for each in found if each not in past)
     more = sum(t.dropped for p, t in tallies.items() if not _is_past(p.partition, t.dropped_to, reload))
@@ -175,7 +175,9 @@ def _topic(topic: str, compared: Compared, table: str | None) -> TopicAudit:
     )
 
 
-def trouble_of(topic: str, damages: Iterable[Finding], names: Names, table: str | None, last_sequence: int) -> Trouble:
+def trouble_of(
+    topic: str, damages: Iterable[AuditFinding], names: Names, table: str | None, last_sequence: int
+) -> DamageReport:
     """What a topic's damage means to its readers."""
     found = list(damages)
     stakes = {
@@ -185,7 +187,7 @@ def trouble_of(topic: str, damages: Iterable[Finding], names: Names, table: str 
         "overlap": "two transactions' rows lie among each other, so no reader can tell which rows belong together",
     }
     kinds = [stakes[kind] for kind in stakes if any(each.damage.kind == kind for each in found)]
-    return Trouble(
+    return DamageReport(
         f"{topic}: {_several([each.words for each in found])}",
         at_stake="; ".join(kinds),
         repair=repair(topic, names, table, last_sequence),
@@ -215,12 +217,12 @@ def _all_reloaded(sequence: int, topics: Iterable[str], reloads: Mapping[str, Re
     return all(topic in reloads and reloads[topic].sequence > sequence for topic in topics)
 
 
-def _break_trouble(names: Names, breaks: tuple[tuple[int, int], ...], tables: Iterable[str]) -> Trouble:
+def _break_trouble(names: Names, breaks: tuple[tuple[int, int], ...], tables: Iterable[str]) -> DamageReport:
     words = [
         f"number {found} follows number {before}" + (": some are missing" if found > before else ": it came again")
         for before, found in breaks
     ]
-    return Trouble(
+    return DamageReport(
         f"{names.commits}: {_several(words)}",
         at_stake="which rows of which tables belong to the missing commit records is not known, or a mirror would apply one twice",
         repair=f"twofold backfill start {' '.join(sorted(tables))}",

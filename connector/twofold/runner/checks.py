@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twofold.errors import START_ANEW, MissingGround, Refused
+from twofold.errors import RESET_REPAIR, Refused, SetupError
 from twofold.positions import Lsn, format_lsn
-from twofold.sink.progress import Recovered
+from twofold.sink.progress import RecoveredState
+from twofold.source.diagnosis import other_two_phase
 from twofold.source.identity import ServerIdentity, SlotState, TimelineSwitch
-from twofold.source.trouble import other_two_phase
 from twofold_avro.records import Progress
 
 
 def check(
-    recovered: Recovered,
+    recovered: RecoveredState,
     slot: SlotState,
     server: ServerIdentity,
     history: Sequence[TimelineSwitch],
@@ -30,10 +30,10 @@ def check(
         raise Refused(
             f"slot {slot.name} exists and stands at {format_lsn(slot.confirmed_flush)}, but the topic {prefix}.progress holds no progress of this connector",
             at_stake="what was published before is not known: rows would be lost or repeated",
-            repair=f"restore the topic, or correct name and kafka.prefix in the configuration, or start anew: {START_ANEW}",
+            repair=f"restore the topic, or correct name and kafka.prefix in the configuration, or start anew: {RESET_REPAIR}",
         )
     if not progress.applied_lsn:
-        raise MissingGround("twofold init was interrupted before it was through: run twofold init again")
+        raise SetupError("twofold init was interrupted before it was through: run twofold init again")
     if slot.two_phase != two_phase:
         raise other_two_phase(slot.name, wanted=two_phase)
     check_source(progress, slot, server, prefix)
@@ -42,7 +42,7 @@ def check(
         raise Refused(
             f"slot {slot.name} has been confirmed up to {format_lsn(slot.confirmed_flush)}, but Kafka holds the changes up to {format_lsn(Lsn(progress.applied_lsn))} only",
             at_stake="the changes in between: PostgreSQL will not send them again (the slot was made anew, or another program used it, or the progress topic was set back)",
-            repair=START_ANEW,
+            repair=RESET_REPAIR,
         )
     check_commits(recovered, progress, prefix)
     return progress
@@ -56,7 +56,7 @@ def check_source(progress: Progress, slot: SlotState, server: ServerIdentity, pr
         raise Refused(
             f"the topics {prefix}.* belong to another source: system {was[0]}, database {was[1]}, slot {was[2]}; this one is system {now[0]}, database {now[1]}, slot {now[2]}",
             at_stake="two sources in one set of topics: positions, keys and order would mean nothing",
-            repair=f"give this source a kafka.prefix of its own, or point source.dsn and source.slot to the former one; a cluster that was restored from a dump starts anew: {START_ANEW}",
+            repair=f"give this source a kafka.prefix of its own, or point source.dsn and source.slot to the former one; a cluster that was restored from a dump starts anew: {RESET_REPAIR}",
         )
 
 
@@ -69,11 +69,11 @@ def _check_timeline(progress: Progress, server: ServerIdentity, history: Sequenc
         raise Refused(
             f"the server is on timeline {server.timeline}; timeline {progress.timeline}, on which changes up to {format_lsn(Lsn(progress.applied_lsn))} were published, {where}",
             at_stake="consumers have transactions that this server never had: it was promoted, or restored, without them",
-            repair=f"go back to a server that has them, or start anew: {START_ANEW}",
+            repair=f"go back to a server that has them, or start anew: {RESET_REPAIR}",
         )
 
 
-def check_commits(recovered: Recovered, progress: Progress, prefix: str) -> None:
+def check_commits(recovered: RecoveredState, progress: Progress, prefix: str) -> None:
     """Does the last commit record say what the progress says?"""
     last = recovered.last_commit
     if last is not None and (last.sequence != progress.sequence or last.applied_lsn > progress.applied_lsn):
@@ -81,5 +81,5 @@ def check_commits(recovered: Recovered, progress: Progress, prefix: str) -> None
             f"{prefix}.commits ends with number {last.sequence} at {format_lsn(Lsn(last.applied_lsn))}, but the progress record says number {progress.sequence} at"
             f" {format_lsn(Lsn(progress.applied_lsn))}",
             at_stake="they are written in one Kafka transaction: one of the two topics was changed or restored by itself, and rows would be lost or repeated",
-            repair=f"restore both topics from the same moment, or start anew: {START_ANEW}",
+            repair=f"restore both topics from the same moment, or start anew: {RESET_REPAIR}",
         )

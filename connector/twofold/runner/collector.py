@@ -25,9 +25,9 @@ from twofold.bridge.events import (
 from twofold.errors import RunEnded
 from twofold.positions import NO_LSN, Lsn, format_lsn
 from twofold.runner.streamed import CHUNK_BYTES, Streams
-from twofold.runner.table import CHANGED_SHAPE, Facts, Table
+from twofold.runner.table_version import CHANGED_SHAPE, TableVersion, TransactionInfo
 from twofold.runner.tables import Tables
-from twofold.runner.waiting import BatchRows, Collected, PreparedRows, Rows
+from twofold.runner.waiting_rows import BatchRows, CollectedEvent, PreparedRows, Rows
 from twofold.sink.batch import Record, RowBatch
 from twofold.source import messages as m
 from twofold.source.decoder import decode, row_relation
@@ -46,14 +46,14 @@ _TRUNCATE_BYTES = 512
 class _Current:
     """The transaction that is being read."""
 
-    facts: Facts
+    facts: TransactionInfo
     header: TransactionHeader
     batch: RowBatch
     skipped: bool = False
     waiting: BatchRows | None = None
     bytes_max: int = _GROUP_BYTES
     """A batch that is larger goes on its way."""
-    tables: dict[Table, None] = field(default_factory=dict)
+    tables: dict[TableVersion, None] = field(default_factory=dict)
     has_messages: bool = False
     rows: int = 0
     handed_over: bool = False
@@ -93,7 +93,7 @@ class Collector:
         self._streams = Streams(tables, spool)
         self._passed = NO_LSN
 
-    def collect(self, received: Received, ts_ms: int) -> Iterator[Collected]:
+    def collect(self, received: Received, ts_ms: int) -> Iterator[CollectedEvent]:
         """Everything that these messages complete, in order. A transaction that they leave unfinished goes on with the next call."""
         current, block = self._current, self._streams.block
         at, end = 0, len(received)
@@ -127,7 +127,7 @@ class Collector:
         if current is None:
             yield from self._hand_over()
             if self._passed:
-                yield Collected(Passed(self._passed))
+                yield CollectedEvent(Passed(self._passed))
                 self._passed = NO_LSN
 
     def _is_beyond(self, message: m.Message) -> bool:
@@ -161,7 +161,7 @@ class Collector:
         batch.bytes += taken
         return behind
 
-    def _chunk(self, current: _Current) -> Iterator[Collected]:
+    def _chunk(self, current: _Current) -> Iterator[CollectedEvent]:
         """What has been gathered is large: it goes on its way, though the transaction that is being read has not ended."""
         if current.waiting is None:
             yield from self._hand_over()
@@ -169,7 +169,7 @@ class Collector:
             current.waiting.append(current.batch)
             current.batch = RowBatch()
 
-    def _hand_over(self) -> Iterator[Collected]:
+    def _hand_over(self) -> Iterator[CollectedEvent]:
         """The rows gathered for the group, with the event that they belong to: the run of whole transactions, and the one behind it that is unfinished.
 
         One event tells both, or the group could be closed between the two, with half of a transaction in it.
@@ -178,10 +178,10 @@ class Collector:
         unfinished = current is not None and current.waiting is None and current.rows > 0
         if self._run_transactions:
             read = PlainRead(self._run_transactions, self._run_rows, self._run_end, unfinished)
-            yield Collected(read, self._batch, at_us=self._run_at_us)
+            yield CollectedEvent(read, self._batch, at_us=self._run_at_us)
             self._run_transactions = self._run_rows = 0
         elif unfinished:
-            yield Collected(PlainUnfinished(), self._batch)
+            yield CollectedEvent(PlainUnfinished(), self._batch)
         else:
             return
         self._batch = RowBatch()
@@ -189,11 +189,11 @@ class Collector:
             current.batch = self._batch
             current.handed_over = unfinished
 
-    def _other(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterable[Collected]:
+    def _other(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterable[CollectedEvent]:
         match message:
             case m.Begin():
                 transaction_id = f"{message.xid}:{format_lsn(message.commit_lsn)}"
-                facts = Facts(message.xid, message.commit_ts_us, transaction_id, None)
+                facts = TransactionInfo(message.xid, message.commit_ts_us, transaction_id, None)
                 self._current = _Current(facts, facts.header(), self._batch, skipped=self._skips(message.commit_lsn))
             case m.Commit():
                 return self._commit(message)
@@ -209,23 +209,23 @@ class Collector:
 
     def _end(
         self, message: m.Prepare | m.CommitPrepared | m.RollbackPrepared | m.StreamCommit | m.StreamPrepare
-    ) -> Iterable[Collected]:
+    ) -> Iterable[CollectedEvent]:
         """What ends a transaction and is an event of its own."""
         match message:
             case m.Prepare():
                 return (self._prepare(message),)
             case m.CommitPrepared():
                 event: Event = CommitPreparedRead(message.identity, message.commit_lsn, message.end_lsn)
-                return (Collected(event, at_us=message.commit_ts_us),)
+                return (CollectedEvent(event, at_us=message.commit_ts_us),)
             case m.RollbackPrepared():
                 event = RollbackPreparedRead(message.identity, message.end_lsn)
-                return (Collected(event, at_us=message.rollback_ts_us),)
+                return (CollectedEvent(event, at_us=message.rollback_ts_us),)
             case m.StreamCommit():
                 return self._stream_commit(message)
             case m.StreamPrepare():
                 return (self._stream_prepare(message),)
 
-    def _within(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterator[Collected]:
+    def _within(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterator[CollectedEvent]:
         """What neither begins nor ends a transaction."""
         match message:
             case m.Relation():
@@ -241,7 +241,7 @@ class Collector:
             case _:
                 raise RunEnded(f"PostgreSQL sent {type(message).__name__} out of place")
 
-    def _commit(self, message: m.Commit) -> Iterator[Collected]:
+    def _commit(self, message: m.Commit) -> Iterator[CollectedEvent]:
         """Of one that was handed over in part the rest goes now, by itself: behind it the group can be closed."""
         current = self._transaction(message)
         self._current = None
@@ -257,11 +257,13 @@ class Collector:
 
     def _begin_prepare(self, message: m.BeginPrepare) -> None:
         identity = message.identity
-        facts = Facts(identity.xid, message.prepare_ts_us, identity.downstream_id(message.prepare_lsn), identity.gid)
+        facts = TransactionInfo(
+            identity.xid, message.prepare_ts_us, identity.downstream_id(message.prepare_lsn), identity.gid
+        )
         waiting = BatchRows(self._spool.new())
         self._current = _Current(facts, facts.header(), RowBatch(), waiting=waiting, bytes_max=CHUNK_BYTES)
 
-    def _prepare(self, message: m.Prepare) -> Collected:
+    def _prepare(self, message: m.Prepare) -> CollectedEvent:
         current = self._transaction(message)
         waiting = current.waiting
         if waiting is None:
@@ -283,9 +285,9 @@ class Collector:
         *,
         rows: Rows,
         changes: int,
-        tables: dict[Table, None],
+        tables: dict[TableVersion, None],
         has_messages: bool,
-    ) -> Collected:
+    ) -> CollectedEvent:
         identity = message.identity
         topics = dict.fromkeys(table.topic for table in tables if not table.void)
         if has_messages:
@@ -302,9 +304,9 @@ class Collector:
         by_shape = CHANGED_SHAPE if rows.provisional else None
         park_reason = next(filter(None, [by_rule, by_shape, *(table.park_reason for table in tables)]), None)
         event = PrepareRead(identity, message.prepare_lsn, message.end_lsn, changes, park_reason)
-        return Collected(event, at_us=message.prepare_ts_us, prepared=prepared)
+        return CollectedEvent(event, at_us=message.prepare_ts_us, prepared=prepared)
 
-    def _stream_commit(self, message: m.StreamCommit) -> Iterator[Collected]:
+    def _stream_commit(self, message: m.StreamCommit) -> Iterator[CollectedEvent]:
         transaction_id = f"{message.xid}:{format_lsn(message.commit_lsn)}"
         streamed = self._streams.committed(message.xid)
         if self._skips(message.commit_lsn):
@@ -313,17 +315,17 @@ class Collector:
             return
         rows = streamed.changes
         if rows:
-            streamed.end(Facts(message.xid, message.commit_ts_us, transaction_id, None))
-            yield Collected(PlainRead(1, rows, message.end_lsn), waited=streamed, at_us=message.commit_ts_us)
+            streamed.end(TransactionInfo(message.xid, message.commit_ts_us, transaction_id, None))
+            yield CollectedEvent(PlainRead(1, rows, message.end_lsn), waited=streamed, at_us=message.commit_ts_us)
         else:
             streamed.drop()
-            yield Collected(PlainRead(0, 0, message.end_lsn), at_us=message.commit_ts_us)
+            yield CollectedEvent(PlainRead(0, 0, message.end_lsn), at_us=message.commit_ts_us)
 
-    def _stream_prepare(self, message: m.StreamPrepare) -> Collected:
+    def _stream_prepare(self, message: m.StreamPrepare) -> CollectedEvent:
         identity = message.identity
         transaction_id = identity.downstream_id(message.prepare_lsn)
         streamed = self._streams.ended(identity.xid)
-        streamed.end(Facts(identity.xid, message.prepare_ts_us, transaction_id, identity.gid))
+        streamed.end(TransactionInfo(identity.xid, message.prepare_ts_us, transaction_id, identity.gid))
         return self._prepared(
             message,
             rows=streamed,
@@ -342,7 +344,7 @@ class Collector:
             current.batch.bytes += _TRUNCATE_BYTES * table.plan.truncate(wal_start, current.header, ts_ms, lists)
             current.rows += 1
 
-    def _message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> Iterator[Collected]:
+    def _message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> Iterator[CollectedEvent]:
         current = self._current
         if message.transactional:
             current = self._transaction(message)
@@ -356,8 +358,8 @@ class Collector:
             return
         yield from self._hand_over()
         batch = RowBatch()
-        self._tables.message(message, wal_start, Facts(None, ts_ms * 1000, None, None), None, ts_ms, batch)
-        yield Collected(MessageRead(message.lsn), batch, at_us=ts_ms * 1000)
+        self._tables.message(message, wal_start, TransactionInfo(None, ts_ms * 1000, None, None), None, ts_ms, batch)
+        yield CollectedEvent(MessageRead(message.lsn), batch, at_us=ts_ms * 1000)
 
     def _transaction(self, message: m.Message) -> _Current:
         if self._current is None:
@@ -365,7 +367,7 @@ class Collector:
         return self._current
 
 
-def _lists(current: _Current, table: Table) -> list[list[Record]]:
+def _lists(current: _Current, table: TableVersion) -> list[list[Record]]:
     """Where the table's records go. A prepared transaction may have changed whether the table has a key, and with it the partitions: that is refused when it commits, and forgotten when it is rolled back."""
     current.tables[table] = None
     if current.waiting is not None and not current.batch.fits(table.topic, table.partitions):

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from twofold.bridge.actions import LedgerState
 from twofold.positions import Lsn, PreparedIdentity
-from twofold.runner.entries import ledger_entry
-from twofold.runner.waiting import PreparedRows
+from twofold.runner.bookkeeping_records import ledger_entry
+from twofold.runner.waiting_rows import PreparedRows
 from twofold_avro.records import Prepared
 
 ENDED_KEPT = 10_000

@@ -12,19 +12,19 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Literal
 
-from twofold.backfill.chunk import Ask, Chunk, Done, Seen, Verdict, Wish
+from twofold.backfill.chunk import Chunk, ChunkResult, CommandName, EncodingRequest, LoadDone, SnapshotSeen
+from twofold.backfill.chunk_rule import Snapshot
+from twofold.backfill.load_pool import LoadPool
+from twofold.backfill.load_progress import LoadProgress
 from twofold.backfill.loader import Load
-from twofold.backfill.loads import Loads
-from twofold.backfill.place import Place
-from twofold.backfill.plan import Snapshot
 from twofold.bridge import State, events
 from twofold.positions import NO_LSN
-from twofold.runner.carrier import Carrier
-from twofold.runner.newcomers import Found, Newcomers
-from twofold.runner.observer import Backfill
-from twofold.runner.table import IN_BACKFILL
+from twofold.runner.executor import ActionExecutor
+from twofold.runner.joined_tables import JoinedTables, JoinedTablesFound
+from twofold.runner.observer import BackfillProgress
+from twofold.runner.table_version import IN_BACKFILL
 from twofold.runner.tables import Tables
-from twofold.sink.wishes import Wishes
+from twofold.sink.backfill_commands import BackfillCommands
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +36,11 @@ class Loading:
 
     def __init__(
         self,
-        loads: Loads,
+        loads: LoadPool,
         tables: Tables,
-        carrier: Carrier,
-        wishes: Wishes,
-        newcomers: Newcomers,
+        carrier: ActionExecutor,
+        wishes: BackfillCommands,
+        newcomers: JoinedTables,
         *,
         reload_on_rewrite: bool = False,
     ) -> None:
@@ -53,9 +53,9 @@ class Loading:
         self._answered: list[Chunk] = []
         self._latest: dict[str, Chunk] = {}
         """Of each table the order that is its last wish to pause or to resume; what an earlier one came to says nothing any more."""
-        self._resumed: dict[str, Place] = {}
+        self._resumed: dict[str, LoadProgress] = {}
         self._orders: list[Chunk] = []
-        self._cancelled: dict[str, Future[Verdict | None]] = {}
+        self._cancelled: dict[str, Future[ChunkResult | None]] = {}
         self._look_at = 0.0
         self._begun: set[str] = set()
         for topic in tables.in_backfill:
@@ -67,7 +67,7 @@ class Loading:
         """Is a table being read? Then the turn must not sleep for long."""
         return self._loads.busy
 
-    def progress(self) -> tuple[Backfill, ...]:
+    def progress(self) -> tuple[BackfillProgress, ...]:
         """How far each table is."""
         reading = tuple(
             _shown(load.name, "waiting for locks" if load.holders else "reading", load.place, load.estimate)
@@ -75,7 +75,7 @@ class Loading:
         )
         paused = (self._tables.pin(topic) for topic in self._begun - self._loads.topics())
         return reading + tuple(
-            _shown(f"{pin.schema}.{pin.table}", "paused", Place.from_bytes(pin.bound), 0)
+            _shown(f"{pin.schema}.{pin.table}", "paused", LoadProgress.from_bytes(pin.bound), 0)
             for pin in paused
             if pin.backfill == "paused"
         )
@@ -100,20 +100,20 @@ class Loading:
             for identity in self._carrier.prepared_with(topic):
                 yield events.ParkDue(identity, IN_BACKFILL)
             pin = self._tables.pin(topic)
-            place = self._resumed.pop(topic, None) or Place.from_bytes(pin.bound)
+            place = self._resumed.pop(topic, None) or LoadProgress.from_bytes(pin.bound)
             self._loads.begin(Load(topic, pin.schema, pin.table, place, resumed=place.after is not None))
         for offer in self._loads.offers():
             match offer:
-                case Ask(relation, asked):
+                case EncodingRequest(relation, asked):
                     asked.set_result(self._tables.copying(relation))
-                case Seen(topic, snapshot):
+                case SnapshotSeen(topic, snapshot):
                     self._carrier.forget(topic, snapshot)
-                case Done(topic):
+                case LoadDone(topic):
                     self._loaded(topic)
                 case _:
                     raise AssertionError(offer)
 
-    def _look_at_tables(self, found: Found) -> None:
+    def _look_at_tables(self, found: JoinedTablesFound) -> None:
         """New tables get their topics. One that was rewritten is loaded anew, or a person is told."""
         self._tables.announce(found.relations)
         reloads = self._reload_on_rewrite
@@ -195,12 +195,12 @@ class Loading:
 
 
 def _shown(
-    table: str, state: Literal["waiting for locks", "reading", "paused"], place: Place, estimate: int
-) -> Backfill:
-    return Backfill(table, state, place.rows, estimate, place.per_second, place.left_s(estimate))
+    table: str, state: Literal["waiting for locks", "reading", "paused"], place: LoadProgress, estimate: int
+) -> BackfillProgress:
+    return BackfillProgress(table, state, place.rows, estimate, place.per_second, place.left_s(estimate))
 
 
-def _order(topic: str, wish: Wish) -> Chunk:
+def _order(topic: str, wish: CommandName) -> Chunk:
     """A chunk without rows, which carries it out."""
     return Chunk(
         topic=topic,

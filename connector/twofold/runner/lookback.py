@@ -19,17 +19,17 @@ from dataclasses import dataclass, replace
 from twofold.config import Config
 from twofold.errors import Refused
 from twofold.runner.audit import Audit, judge, trouble_of
-from twofold.runner.comparing import Scope, compare
-from twofold.runner.ground import kafka_settings, names_of
-from twofold.sink.progress import Decoder, Recovered
-from twofold.sink.registry import Registry
-from twofold.sink.visible import Place, VisibleReader
+from twofold.runner.comparison import ComparisonScope, compare
+from twofold.runner.sink_settings import kafka_settings, names_of
+from twofold.sink.progress import Decoder, RecoveredState
+from twofold.sink.schema_registry import Registry
+from twofold.sink.visible_records import PartitionId, VisibleReader
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class LookbackWindow:
     """How far back recovery looks."""
 
     before_s: float
@@ -38,17 +38,17 @@ class Window:
     """Wait for what is still open: after the fence that is moments."""
 
 
-SINCE_LAST_COMMIT = Window(before_s=0.1, to_the_end=False)
+SINCE_LAST_COMMIT = LookbackWindow(before_s=0.1, to_the_end=False)
 """Costs little: rows of a group are written after the commit before it was answered."""
 
 
-def since_oldest_open(config: Config, patience: int) -> Window:
+def since_oldest_open(config: Config, patience: int) -> LookbackWindow:
     """All that transactions which were open may have written: none is older than its timeout."""
-    return Window(before_s=config.kafka.transaction_timeout * patience, to_the_end=True)
+    return LookbackWindow(before_s=config.kafka.transaction_timeout * patience, to_the_end=True)
 
 
-def look_back(
-    config: Config, registry: Registry, recovered: Recovered, window: Window, published: Collection[str]
+def check_recent_commits(
+    config: Config, registry: Registry, recovered: RecoveredState, window: LookbackWindow, published: Collection[str]
 ) -> None:
     """Refuse if what was written lately and the commit records disagree.
 
@@ -57,7 +57,7 @@ def look_back(
     assert recovered.progress is not None
     settings, names = kafka_settings(config), names_of(config)
     from_ms = recovered.progress.written_at // 1000 - int(window.before_s * 1000)
-    scope = Scope(frozenset({*recovered.pins, names.messages}), from_ms=from_ms, to_the_end=window.to_the_end)
+    scope = ComparisonScope(frozenset({*recovered.pins, names.messages}), from_ms=from_ms, to_the_end=window.to_the_end)
     reader, decoder = VisibleReader(settings), Decoder(registry)
     found = judge(compare(reader, decoder, names, scope), names, recovered.pins)
     if suspected := _suspected(found):
@@ -77,11 +77,11 @@ def look_back(
         _log.error("%s", trouble.refusal)
 
 
-def _suspected(found: Audit) -> dict[Place, int]:
+def _suspected(found: Audit) -> dict[PartitionId, int]:
     """The partitions in which rows and commit records disagree, each with the first offset that is in question."""
-    starts: dict[Place, int] = {}
+    starts: dict[PartitionId, int] = {}
     for topic in found.topics:
         for each in topic.damages:
-            place = Place(topic.topic, each.partition)
+            place = PartitionId(topic.topic, each.partition)
             starts[place] = min(each.damage.first, starts.get(place, each.damage.first))
     return starts

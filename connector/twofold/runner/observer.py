@@ -14,7 +14,7 @@ from twofold.errors import TwofoldError
 
 
 @dataclass(frozen=True, slots=True)
-class Backfill:
+class BackfillProgress:
     """A table whose rows are being loaded."""
 
     table: str
@@ -46,14 +46,14 @@ class Observer(Protocol):
     def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None:
         """The bridge was told of `event` and decided; `state` is after it, `at_us` the source's time of the event if it has one."""
 
-    def loading(self, backfills: tuple[Backfill, ...]) -> None:
+    def loading(self, backfills: tuple[BackfillProgress, ...]) -> None:
         """The tables in backfill, or how far they are, have changed."""
 
     def ended(self, error: TwofoldError, wait_s: float) -> None:
         """The run has ended; recovery begins after this time."""
 
 
-class Silent:
+class NullObserver:
     """Nobody watches."""
 
     def recovering(self) -> None: ...
@@ -61,5 +61,5 @@ class Silent:
     def recovered(self, state: State) -> None: ...
     def turned(self) -> None: ...
     def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None: ...
-    def loading(self, backfills: tuple[Backfill, ...]) -> None: ...
+    def loading(self, backfills: tuple[BackfillProgress, ...]) -> None: ...
     def ended(self, error: TwofoldError, wait_s: float) -> None: ...

@@ -20,37 +20,37 @@ from dataclasses import replace
 
 from twofold import failpoints
 from twofold.backfill.gate import Gate
+from twofold.backfill.load_pool import LoadPool
 from twofold.backfill.loader import Load
-from twofold.backfill.loads import Loads
 from twofold.backfill.reader import Reader
 from twofold.bridge import Policy, State, initial
 from twofold.config import Config
-from twofold.errors import MissingGround, UsageError
+from twofold.errors import SetupError, UsageError
 from twofold.positions import Lsn, PreparedIdentity, format_lsn
-from twofold.runner.aside import Aside
-from twofold.runner.carrier import Carrier, Positions
+from twofold.runner.bookkeeping_records import ConnectorOrigin
 from twofold.runner.checks import check
 from twofold.runner.collector import Collector
-from twofold.runner.doubt import Doubts
-from twofold.runner.entries import Origin
-from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.runner.executor import ActionExecutor, ReportedPositions
+from twofold.runner.in_doubt_warnings import InDoubtWarnings
+from twofold.runner.interruptible import InterruptibleStep
+from twofold.runner.joined_tables import JoinedTables
 from twofold.runner.ledger import Ledger
 from twofold.runner.loading import Loading
-from twofold.runner.lookback import Window, look_back
-from twofold.runner.newcomers import Newcomers
+from twofold.runner.lookback import LookbackWindow, check_recent_commits
 from twofold.runner.run import Run
+from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.tables import Tables
 from twofold.runner.timers import Timers
 from twofold.runner.worker import Worker
-from twofold.sink.fence import Fencing, fence
+from twofold.sink.backfill_commands import BackfillCommands
+from twofold.sink.fencing import Fencing, fence
 from twofold.sink.records import register_fixed
-from twofold.sink.registry import Registry
+from twofold.sink.schema_registry import Registry
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
-from twofold.sink.wishes import Wishes
-from twofold.source import ground, identity
+from twofold.source import identity, readiness
 from twofold.source.catalog import Catalog
-from twofold.source.published import published_tables
+from twofold.source.published_tables import published_tables
 from twofold.source.session import ReplicationSession, SessionOptions
 from twofold.spool import Spool
 from twofold_avro.names import topic_of
@@ -68,14 +68,14 @@ def recover(
     *,
     patience: int = 1,
     upto: Lsn | None = None,
-    look: Window | None = None,
+    look: LookbackWindow | None = None,
     anew: Collection[str] = (),
 ) -> Run:
     """All five steps but the last; `opened` closes what they opened. Kafka transactions may take `patience` times as long as configured; the run ends before `upto`.
 
     `look`: so much of what was written lately is compared with the commit records, before anything is sent again. None: nothing is. The topics `anew` start anew.
     """
-    aside = Aside(stop, opened)
+    aside = InterruptibleStep(stop, opened)
     session = aside(lambda: take_slot(config, opened))
     aside.tend = session.tend
     failpoints.hit("after_start_replication")
@@ -106,7 +106,7 @@ def recover(
     published = aside(lambda: published_tables(config.conninfo, config.publication))
     if look is not None:
         loadable = {topic_of(config.prefix, each.schema, each.table) for each in published}
-        aside(functools.partial(look_back, config, registry, recovered, look, loadable))
+        aside(functools.partial(check_recent_commits, config, registry, recovered, look, loadable))
     wished = (topic for topic, what in recovered.wishes.items() if what == "start")
     tables.start_anew({*wished, *anew}, published)
     aside(lambda: tables.check(published))
@@ -125,17 +125,19 @@ def recover(
     gate = Gate(
         fencing.publisher, pins=recovered.pins, in_backfill=tables.in_backfill, schema_of=registry.schema, spool=spool
     )
-    wishes = Wishes(kafka_settings(config), names_of(config), found=recovered.wishes, offset=recovered.progress_end)
+    wishes = BackfillCommands(
+        kafka_settings(config), names_of(config), found=recovered.wishes, offset=recovered.progress_end
+    )
     opened.callback(wishes.close)
-    newcomers = Newcomers(config.conninfo, config.publication, config.backfill.notice)
+    newcomers = JoinedTables(config.conninfo, config.publication, config.backfill.notice)
     opened.callback(newcomers.close)
-    carrier = Carrier(
+    carrier = ActionExecutor(
         worker=worker,
         publisher=fencing.publisher,
         gate=gate,
         tables=tables,
-        origin=Origin(server, slot.name, config.prepared.pool),
-        reported=Positions(state.write, state.flush),
+        origin=ConnectorOrigin(server, slot.name, config.prepared.pool),
+        reported=ReportedPositions(state.write, state.flush),
         ledger=Ledger(recovered.unresolved.values(), recovered.ended),
         tend=session.tend,
     )
@@ -162,13 +164,13 @@ def recover(
             idle_s=config.turn.idle_progress,
             now=time.monotonic(),
         ),
-        doubts=Doubts(server.database, config.prepared.doubt_warning),
+        doubts=InDoubtWarnings(server.database, config.prepared.doubt_warning),
         limits=config.turn,
         stop=stop,
     )
 
 
-def _loads(config: Config, carrier: Carrier, spool: Spool, opened: ExitStack) -> Loads:
+def _loads(config: Config, carrier: ActionExecutor, spool: Spool, opened: ExitStack) -> LoadPool:
     def reader(load: Load) -> Reader:
         return Reader(
             config.conninfo,
@@ -181,7 +183,7 @@ def _loads(config: Config, carrier: Carrier, spool: Spool, opened: ExitStack) ->
             spool=spool,
         )
 
-    loads = Loads(config.backfill, make_reader=reader, delivered=carrier.delivered)
+    loads = LoadPool(config.backfill, make_reader=reader, delivered=carrier.delivered)
     opened.callback(loads.close)
     return loads
 
@@ -228,7 +230,7 @@ def _fence(config: Config, registry: Registry, topics: Topics, opened: ExitStack
 @functools.cache
 def _note_known_bugs(version: int) -> None:
     """Once in the process's life, and again if the server is another one."""
-    for finding in ground.known_bugs(version):
+    for finding in readiness.known_bugs(version):
         _log.warning("%s", finding)
 
 
@@ -238,7 +240,7 @@ def look_at_source(
     """What step 4 compares with."""
     slot = identity.slot_state(config.conninfo, config.slot)
     if slot is None:
-        raise MissingGround(f"replication slot {config.slot} does not exist: run twofold init")
+        raise SetupError(f"replication slot {config.slot} does not exist: run twofold init")
     server = identity.identify(config.conninfo)
     return slot, server, identity.timeline_history(config.conninfo, server.timeline)
 

@@ -18,14 +18,14 @@ from twofold.bridge import Event, State, actions, events, step
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage, Refused, RunEnded
 from twofold.positions import Lsn, format_lsn
-from twofold.runner.carrier import Carrier, Positions
 from twofold.runner.collector import Collector
-from twofold.runner.doubt import Doubts
+from twofold.runner.executor import ActionExecutor, ReportedPositions
+from twofold.runner.in_doubt_warnings import InDoubtWarnings
 from twofold.runner.loading import Loading
-from twofold.runner.misfit import StartsAnew
-from twofold.runner.observer import Backfill, Observer, Silent
+from twofold.runner.observer import BackfillProgress, NullObserver, Observer
 from twofold.runner.timers import Timers
-from twofold.runner.waiting import Collected
+from twofold.runner.topic_mismatch import TopicRestart
+from twofold.runner.waiting_rows import CollectedEvent
 from twofold.runner.worker import Worker
 from twofold.source.session import ReplicationSession
 from twofold_avro.errors import MalformedRow
@@ -52,7 +52,7 @@ class RefusedBehind(RunEnded):
     Else they would come again with each start, and be refused in turn once the refusal was repaired: rows with a table's old key behind the new one.
     """
 
-    def __init__(self, refusal: Refused | StartsAnew, at: Lsn) -> None:
+    def __init__(self, refusal: Refused | TopicRestart, at: Lsn) -> None:
         what = refusal.what if isinstance(refusal, Refused) else refusal
         super().__init__(f"what lies before {format_lsn(at)} is published first, for there {what}")
         self.refusal = refusal
@@ -68,11 +68,11 @@ class Run:
         state: State,
         session: ReplicationSession,
         collector: Collector,
-        carrier: Carrier,
+        carrier: ActionExecutor,
         worker: Worker,
         loading: Loading,
         timers: Timers,
-        doubts: Doubts,
+        doubts: InDoubtWarnings,
         limits: TurnConfig,
         stop: threading.Event,
     ) -> None:
@@ -86,10 +86,10 @@ class Run:
         self._doubts = doubts
         self._limits = limits
         self._stop = stop
-        self._observer: Observer = Silent()
-        self._shown: tuple[Backfill, ...] = ()
+        self._observer: Observer = NullObserver()
+        self._shown: tuple[BackfillProgress, ...] = ()
         self._group_since: float | None = None
-        self._reported: Positions | None = None
+        self._reported: ReportedPositions | None = None
 
     def go(self, observer: Observer) -> None:
         """Until told to stop; then what is gathered is committed and reported."""
@@ -140,7 +140,7 @@ class Run:
         try:
             for collected in self._collector.collect(received, ts_ms=time.time_ns() // 1_000_000):
                 self._take_collected(collected)
-        except (Refused, StartsAnew) as refusal:
+        except (Refused, TopicRestart) as refusal:
             if self._collector.gathered or self.state.group is not None or self.state.in_flight:
                 raise RefusedBehind(refusal, self._collector.at) from refusal
             raise
@@ -148,7 +148,7 @@ class Run:
         self._end_turn_if_full()
         return False
 
-    def _take_collected(self, collected: Collected) -> None:
+    def _take_collected(self, collected: CollectedEvent) -> None:
         if collected.batch is not None:
             self._carrier.produce(collected.batch)
         if collected.waited is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from twofold.gids import describe
-from twofold.runner.doubt import statements
+from twofold.runner.in_doubt_warnings import statements
 from twofold.sink.ledgers import Branch
 
 _OUTCOMES = {"committed": "committed", "rolled_back": "rolled back"}

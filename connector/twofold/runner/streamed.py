@@ -16,13 +16,13 @@ from typing import Any
 
 from twofold.errors import RunEnded
 from twofold.positions import Lsn
-from twofold.runner.table import Described, Facts, Table
+from twofold.runner.table_version import DescribedVersion, TableVersion, TransactionInfo
 from twofold.runner.tables import Tables
 from twofold.sink.batch import Record, RowBatch
 from twofold.source import messages as m
 from twofold.source.decoder import row_place
 from twofold.source.session import Keepalive, Received
-from twofold.spool import Spool, Waiting
+from twofold.spool import Spool, SpooledRows
 from twofold_avro.transcode import Packer, TransactionHeader
 
 CHUNK_BYTES = 1 << 17
@@ -36,7 +36,7 @@ _MESSAGE = -1
 class Streamed:
     """One transaction in progress; its rows are `Rows` once `end` was called."""
 
-    def __init__(self, waiting: Waiting, tables: Tables, packer: Packer) -> None:
+    def __init__(self, waiting: SpooledRows, tables: Tables, packer: Packer) -> None:
         self._waiting = waiting
         self._packer = packer
         self._all_tables = tables
@@ -44,12 +44,12 @@ class Streamed:
         self._runs: list[list[Any]] = []
         self._chunk: list[Record] = []
         self._chunk_bytes = 0
-        self._tables: dict[Table, int] = {}
+        self._tables: dict[TableVersion, int] = {}
         self._made: dict[int, _Made] = {}
         self._gone: set[int] = set()
         self._run: tuple[int, int] | None = None
-        self._facts: Facts | None = None
-        self.relations: dict[int, Described] = {}
+        self._facts: TransactionInfo | None = None
+        self.relations: dict[int, DescribedVersion] = {}
         self.has_messages = False
         self.bytes = 0
 
@@ -109,7 +109,7 @@ class Streamed:
         if self._chunk_bytes > REST_BYTES:
             self._spool()
 
-    def end(self, facts: Facts) -> None:
+    def end(self, facts: TransactionInfo) -> None:
         """No row comes any more, and this is what all of them share."""
         self._spool()
         self._facts = facts
@@ -123,12 +123,12 @@ class Streamed:
         return sum(made.records for made in self._made.values())
 
     @property
-    def tables(self) -> dict[Table, None]:
+    def tables(self) -> dict[TableVersion, None]:
         """Those whose rows were not taken back."""
         return {table: None for made in self._made.values() for table in made.tables}
 
     @property
-    def provisional(self) -> tuple[Table, ...]:
+    def provisional(self) -> tuple[TableVersion, ...]:
         """Rows take their schemas' ids at the end: what was committed meanwhile is not provisional."""
         return tuple(table for table in self.tables if not table.committed)
 
@@ -141,7 +141,7 @@ class Streamed:
     def drop(self) -> None:
         self._waiting.drop()
 
-    def _begin_run(self, subxid: int, oid: int) -> Table:
+    def _begin_run(self, subxid: int, oid: int) -> TableVersion:
         said = self.relations.get(oid)
         table = said.table if said else self._all_tables.of_relation(oid, provisional=True)
         self._made_now = self._made.setdefault(subxid, _Made())
@@ -172,7 +172,7 @@ class Streamed:
             yield subxid, number, self._packer.pack(self._chunk, at, behind), *place
             at = behind
 
-    def _batch(self, chunk: bytes, facts: Facts, header: TransactionHeader) -> RowBatch:
+    def _batch(self, chunk: bytes, facts: TransactionInfo, header: TransactionHeader) -> RowBatch:
         runs: list[tuple[Any, ...]] = marshal.loads(chunk)  # noqa: S302  (written by this process into a file without a name)
         batch, tables = RowBatch(), list(self._tables)
         for subxid, number, packed, *place in runs:
@@ -194,9 +194,9 @@ class _Made:
     def __init__(self) -> None:
         self.changes = 0
         self.records = 0
-        self.tables: tuple[Table, ...] = ()
+        self.tables: tuple[TableVersion, ...] = ()
 
-    def touch(self, table: Table) -> None:
+    def touch(self, table: TableVersion) -> None:
         if table not in self.tables:
             self.tables += (table,)
 

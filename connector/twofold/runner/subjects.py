@@ -7,9 +7,9 @@ import logging
 from dataclasses import replace
 from functools import cache
 
-from twofold.errors import MissingGround
-from twofold.runner.table import misread_columns
-from twofold.sink.registry import Registry, key_subject, value_subject
+from twofold.errors import SetupError
+from twofold.runner.table_version import misread_columns
+from twofold.sink.schema_registry import Registry, key_subject, value_subject
 from twofold_avro.connect import without_names
 from twofold_avro.records import Pin
 from twofold_avro.schemas import canonical, envelope_schema, key_schema, misread, optional_columns
@@ -69,7 +69,7 @@ class Subjects:
         """The table has no key any more: a reader takes a topic whose keys have a subject for one with keys."""
         try:
             self._registry.withdraw(key_subject(topic))
-        except MissingGround as error:
+        except SetupError as error:
             name = f"{shape.schema}.{shape.table}"
             _log.warning("%s has no message key any more; delete the subject %s: %s", name, key_subject(topic), error)
 

@@ -16,16 +16,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from twofold.config import Config
-from twofold.errors import DoubtedEnd, EndedElsewhere, Fenced, Outlasted, RunEnded, Unreachable
-from twofold.runner.aside import Stopped
-from twofold.runner.lookback import SINCE_LAST_COMMIT, Window, since_oldest_open
-from twofold.runner.misfit import StartsAnew
-from twofold.runner.observer import Observer, Silent
+from twofold.errors import EndedElsewhere, Fenced, RunEnded, TransactionTimedOut, UncertainEnd, Unreachable
+from twofold.runner.interruptible import StopRequested
+from twofold.runner.lookback import SINCE_LAST_COMMIT, LookbackWindow, since_oldest_open
+from twofold.runner.observer import NullObserver, Observer
 from twofold.runner.recovery import recover
 from twofold.runner.run import RefusedBehind
 from twofold.runner.streamed import StreamUnclear
-from twofold.source.setup import end_holder
-from twofold.source.trouble import SlotBusy
+from twofold.runner.topic_mismatch import TopicRestart
+from twofold.source.diagnosis import SlotBusy
+from twofold.source.provisioning import end_holder
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def supervise(
     config: Config, stop: threading.Event, observer: Observer | None = None, *, take_over: bool = False
 ) -> None:
     """Until told to stop, or until a person has to act. `take_over`: whoever holds the slot now is ended first."""
-    observer = observer or Silent()
+    observer = observer or NullObserver()
     backoff_s = BACKOFF_S_MIN
     standing_by: str | None = None
     lessons = _Lessons(config)
@@ -57,7 +57,7 @@ def supervise(
                 _end_holder(config)
                 take_over = False
             _run(lessons, stop, observer, recovered)
-        except Stopped:
+        except StopRequested:
             _log.info("stopped in the middle of recovery")
         except SlotBusy as busy:
             if not config.source.standby:
@@ -70,7 +70,7 @@ def supervise(
             continue
         except (RunEnded, Unreachable, Fenced) as error:
             # A transaction whose end is in doubt was committed: on a slow broker each run takes the next step. With the other two nothing has failed.
-            harmless = isinstance(error, DoubtedEnd | StartsAnew | RefusedBehind)
+            harmless = isinstance(error, UncertainEnd | TopicRestart | RefusedBehind)
             if harmless or time.monotonic() - begun > LONG_ENOUGH_S:
                 backoff_s = BACKOFF_S_MIN
             wait_s = backoff_s * random.uniform(0.5, 1.5)  # noqa: S311  (jitter)
@@ -85,7 +85,7 @@ def supervise(
         backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
 
 
-class Anew:
+class TopicsToRestart:
     """The topics that the next run starts anew."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -93,7 +93,7 @@ class Anew:
         self._times: dict[tuple[str, int], list[float]] = {}
         self.topics: set[str] = set()
 
-    def add(self, met: StartsAnew) -> None:
+    def add(self, met: TopicRestart) -> None:
         """A table that causes it over and over is refused: stream and catalog disagree on its key, or somebody changes that all the time."""
         now = self._clock()
         recent = {which: times for which, times in self._times.items() if now - times[-1] < OFTEN_WITHIN_S}
@@ -111,18 +111,18 @@ class _Lessons:
     config: Config
     patience: int = 1
     refused: RefusedBehind | None = None
-    look: Window | None = SINCE_LAST_COMMIT
-    anew: Anew = field(default_factory=Anew)
+    look: LookbackWindow | None = SINCE_LAST_COMMIT
+    anew: TopicsToRestart = field(default_factory=TopicsToRestart)
 
     def after(self, error: RunEnded | Unreachable | Fenced, *, recovered: bool) -> _Lessons:
         """`recovered`: the run's recovery had come through, so it has looked."""
         known = replace(self, look=None) if recovered else self
         match error:
-            case Outlasted():
+            case TransactionTimedOut():
                 return replace(known, patience=min(self.patience * 4, PATIENCE_MAX))
             case RefusedBehind():
                 return replace(known, refused=error)
-            case StartsAnew():
+            case TopicRestart():
                 self.anew.add(error)
                 return replace(known, refused=None)
             case StreamUnclear():

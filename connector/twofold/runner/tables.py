@@ -15,19 +15,19 @@ from dataclasses import replace
 from typing import Literal
 
 from twofold import __version__
-from twofold.backfill.chunk import Copying
-from twofold.backfill.place import Place
+from twofold.backfill.chunk import TableEncoding
+from twofold.backfill.load_progress import LoadProgress
 from twofold.errors import Refused, RunEnded
-from twofold.runner.misfit import PASSED_OVER, Decision, StartsAnew, Version, decide
 from twofold.runner.subjects import Subjects
-from twofold.runner.table import Described, Facts, KeyChanged, Table, key_id_changed
+from twofold.runner.table_version import DescribedVersion, KeyChanged, TableVersion, TransactionInfo, key_id_changed
+from twofold.runner.topic_mismatch import PASSED_OVER, Decision, TopicRestart, VersionKey, decide
 from twofold.sink.batch import PROVISIONAL_KEY_ID, VOID, RowBatch
-from twofold.sink.registry import Registry, value_subject
-from twofold.sink.topic_rules import Wanted
+from twofold.sink.schema_registry import Registry, value_subject
+from twofold.sink.topic_rules import RequiredTopic
 from twofold.sink.topics import Topics
 from twofold.source import messages as m
 from twofold.source.catalog import Catalog
-from twofold.source.rewrites import Stored, unsent
+from twofold.source.rewrites import TableStorage, unsent
 from twofold_avro.names import topic_of
 from twofold_avro.records import Message, MessageBody, Pin, Source, Transaction
 from twofold_avro.schemas import canonical, fixed
@@ -67,18 +67,20 @@ class Tables:
         self._topics = topics
         self._pins = pins
         self._server = ServerConstants(version=__version__, prefix=prefix, db=database)
-        self._by_oid: dict[int, Table] = {}
+        self._by_oid: dict[int, TableVersion] = {}
         self._descriptions = 0
         self._said: dict[int, int] = {}
-        self._committed: dict[str, Table] = {}
-        self._uncommitted: dict[str, Table] = {}
+        self._committed: dict[str, TableVersion] = {}
+        self._uncommitted: dict[str, TableVersion] = {}
         """The last that was told and is not committed yet."""
         self._message_schema_id: int | None = None
         self._provisional_id = PROVISIONAL_KEY_ID  # envelopes' follow it
         self.messages_topic = f"{prefix}.messages"
         self._unwritten_pins: dict[str, Pin] = {}
         self._load_first = load_first
-        self._anew = {t for t, pin in pins.items() if pin.backfill != "ready" and Place.from_bytes(pin.bound).reload}
+        self._anew = {
+            t for t, pin in pins.items() if pin.backfill != "ready" and LoadProgress.from_bytes(pin.bound).reload
+        }
         """The topics that start anew and have not been emptied."""
         self._made_anew: set[str] = set()
         self.in_backfill = {topic: pin.key_schema is None for topic, pin in pins.items() if pin.backfill != "ready"}
@@ -123,7 +125,7 @@ class Tables:
         for relation in relations:
             topic = topic_of(self._prefix, relation.schema, relation.table)
             if topic in self._pins and self._pins[topic].relation == PASSED_OVER:
-                raise StartsAnew(f"{relation.schema}.{relation.table}", topic, relation.oid)
+                raise TopicRestart(f"{relation.schema}.{relation.table}", topic, relation.oid)
             self._look_whether_made_anew(topic, relation.oid)
         new = (r for r in relations if topic_of(self._prefix, r.schema, r.table) not in self._pins)
         tables = [table for relation in new if not (table := self.describe(relation).table).committed]
@@ -135,7 +137,7 @@ class Tables:
         """The stream says what a table looks like from here on. It counts with the first row: where partitions are published via their root it tells of them too, and none of their rows comes."""
         self._say(relation.oid, self.describe(relation))
 
-    def describe(self, relation: m.Relation) -> Described:
+    def describe(self, relation: m.Relation) -> DescribedVersion:
         """The table as the message has it. In a transaction in progress that holds for it alone."""
         topic = topic_of(self._prefix, relation.schema, relation.table)
         shape = self._subjects.like_before(self._catalog.shape(relation), topic, self._pins.get(topic))
@@ -143,26 +145,26 @@ class Tables:
         # Transactions in progress are told of a new shape again with each part of them that the server streams.
         for known in (self._committed.get(topic), self._uncommitted.get(topic)):
             if known and known.shape == shape:
-                return Described(known, self._descriptions)
+                return DescribedVersion(known, self._descriptions)
         table = self._void(shape) if self._starts_with_another_key(shape, topic) else self._new(shape, topic)
         if not table.committed:
             self._uncommitted[topic] = table
-        return Described(table, self._descriptions)
+        return DescribedVersion(table, self._descriptions)
 
-    def adopt(self, described: dict[int, Described]) -> None:
+    def adopt(self, described: dict[int, DescribedVersion]) -> None:
         """A transaction in progress has committed: what it was told holds for all, unless all were told something else since."""
         for oid, said in described.items():
             if said.number > self._said.get(oid, 0):
                 self._say(oid, said)
 
-    def _say(self, oid: int, said: Described) -> None:
+    def _say(self, oid: int, said: DescribedVersion) -> None:
         self._by_oid[oid] = said.table
         self._said[oid] = said.number
 
     def type(self, message: m.Type) -> None:
         self._catalog.note_type(message)
 
-    def of_relation(self, oid: int, *, provisional: bool) -> Table:
+    def of_relation(self, oid: int, *, provisional: bool) -> TableVersion:
         """The table of a row. Outside of a prepared transaction its shape is committed now, if it is not yet."""
         table = self._by_oid.get(oid)
         if table is None:
@@ -171,12 +173,12 @@ class Tables:
             self._certain(table)
         return table
 
-    def settle(self, tables: Iterable[Table]) -> None:
+    def settle(self, tables: Iterable[TableVersion]) -> None:
         """A transaction that met these tables is committed: register what is not."""
         for table in tables:
             self._certain(table)
 
-    def _certain(self, table: Table) -> None:
+    def _certain(self, table: TableVersion) -> None:
         """Rows of it are part of a transaction that is committed."""
         if table.committed or table.passed_over is not None:
             return
@@ -189,13 +191,13 @@ class Tables:
         except Refused as refusal:
             self._settle_misfit(table, topic, refusal)
 
-    def _settle_misfit(self, table: Table, topic: str, refusal: Refused) -> None:
+    def _settle_misfit(self, table: TableVersion, topic: str, refusal: Refused) -> None:
         """Rows do not fit their topic. Those of a table that is gone are passed over; else its topic starts anew, or a person decides."""
         shape, pin = table.shape, self._pins.get(topic)
         relation = self._catalog.published(self._publication, shape.schema, shape.table)
         decision = decide(
-            Version(shape.oid, self._subjects.key(shape, pin)),
-            Version(relation.oid, self._subjects.key(self._catalog.shape(relation), pin)) if relation else None,
+            VersionKey(shape.oid, self._subjects.key(shape, pin)),
+            VersionKey(relation.oid, self._subjects.key(self._catalog.shape(relation), pin)) if relation else None,
             pin,
             key_differs=isinstance(refusal, KeyChanged),
             emptied_later=topic in self._anew,
@@ -204,7 +206,7 @@ class Tables:
             case Decision.REFUSE:
                 raise refusal
             case Decision.START_ANEW:
-                raise StartsAnew(table.name, topic, shape.oid, refusal) from refusal
+                raise TopicRestart(table.name, topic, shape.oid, refusal) from refusal
         _log.warning("%s is gone: rows that its topic cannot have are passed over: %s", table.name, refusal.what)
         self._uncommitted.pop(topic, None)  # should the stream tell of it again, it is looked at again
         table.pass_over(self._plan(shape, 1, PROVISIONAL_KEY_ID, table.provisional_id))
@@ -222,7 +224,7 @@ class Tables:
         self,
         message: m.LogicalMessage,
         wal_start: int,
-        facts: Facts,
+        facts: TransactionInfo,
         header: TransactionHeader | None,
         ts_ms: int,
         batch: RowBatch,
@@ -259,7 +261,7 @@ class Tables:
         pin = self._pins.get(topic)
         return topic in self._anew and pin is not None and pin.key_schema != self._subjects.key(shape, pin)
 
-    def _void(self, shape: TableShape) -> Table:
+    def _void(self, shape: TableShape) -> TableVersion:
         _log.warning(
             "%s.%s: rows under another key than its topic has are passed over: it starts anew, and its load brings them",
             shape.schema,
@@ -267,16 +269,16 @@ class Tables:
         )
         self._provisional_id += 1
         plan = self._plan(shape, 1, PROVISIONAL_KEY_ID, self._provisional_id)
-        return Table(shape, VOID, 1, plan, self._provisional_id, self.in_backfill)
+        return TableVersion(shape, VOID, 1, plan, self._provisional_id, self.in_backfill)
 
-    def _new(self, shape: TableShape, topic: str) -> Table:
+    def _new(self, shape: TableShape, topic: str) -> TableVersion:
         pin = self._pins.get(topic)
         partitions = pin.partitions if pin else 1 if shape.keyless else self._partitions
         self._provisional_id += 1
         # The key's id is part of what chooses a row's partition. Were it another for each version, a key's rows before and after an ALTER in one transaction would not lie in one list, in their order.
         key_id = (pin.key_schema_id if pin else None) or PROVISIONAL_KEY_ID
         plan = self._plan(shape, partitions, key_id, self._provisional_id)
-        table = Table(shape, topic, partitions, plan, self._provisional_id, self.in_backfill)
+        table = TableVersion(shape, topic, partitions, plan, self._provisional_id, self.in_backfill)
         # Shapes with different keys may have one envelope. Another key than is pinned is refused when it is committed, and it may be rolled back.
         if pin and pin.key_schema == self._subjects.key(shape, pin) and pin.relation != PASSED_OVER:
             known_id = self._subjects.known_envelope(shape, topic)
@@ -284,7 +286,9 @@ class Tables:
                 self._commit(table, value_id=known_id)
         return table
 
-    def _commit(self, table: Table, *, value_id: int | None = None, partitions: int | None = None) -> tuple[int, int]:
+    def _commit(
+        self, table: TableVersion, *, value_id: int | None = None, partitions: int | None = None
+    ) -> tuple[int, int]:
         """Register the schemas, make or check the topic, pin both. Before a row is written with the shape. `value_id`: the envelope's, if it is known to be registered; `partitions`: the topic's, if it
         was made or checked just now."""
         shape, topic = table.shape, table.topic
@@ -321,14 +325,14 @@ class Tables:
     def _new_pin(self, shape: TableShape, topic: str, partitions: int, key_schema: str | None) -> Pin:
         if topic in self._anew:
             self.in_backfill[topic] = shape.keyless
-            bound = Place(reload=True).to_bytes()
+            bound = LoadProgress(reload=True).to_bytes()
             return Pin(shape.schema, shape.table, partitions, key_schema, backfill="waiting", bound=bound)
         if self._load_first:
             self.in_backfill[topic] = shape.keyless
         state: Literal["waiting", "ready"] = "waiting" if self._load_first else "ready"
         return Pin(shape.schema, shape.table, partitions, key_schema, backfill=state)
 
-    def copying(self, relation: m.Relation) -> Copying:
+    def copying(self, relation: m.Relation) -> TableEncoding:
         """The table as a snapshot shows it, committed, with a plan for another thread. What the stream has said of it stays: the snapshot may be ahead."""
         table = self.describe(relation).table
         topic = topic_of(self._prefix, relation.schema, relation.table)
@@ -339,9 +343,9 @@ class Tables:
         except Refused as refusal:
             self._settle_misfit(table, topic, refusal)
             raise RunEnded(f"{table.name} was dropped while it was about to be loaded") from refusal
-        return Copying(table.shape, table.partitions, self._plan(table.shape, table.partitions, *ids), table)
+        return TableEncoding(table.shape, table.partitions, self._plan(table.shape, table.partitions, *ids), table)
 
-    def is_current(self, copying: Copying) -> bool:
+    def is_current(self, copying: TableEncoding) -> bool:
         """Has nothing else been said of the table since?"""
         return self._committed.get(copying.version.topic) is copying.version  # type: ignore[attr-defined]
 
@@ -363,7 +367,7 @@ class Tables:
         return made_anew
 
     def look_at_storage(
-        self, relations: Iterable[m.Relation], stored: Mapping[int, Stored], *, reloads: bool
+        self, relations: Iterable[m.Relation], stored: Mapping[int, TableStorage], *, reloads: bool
     ) -> list[tuple[str, str]]:
         """The topics of tables of which rows have changed that PostgreSQL does not send, each with what happened. Told once, or until it is loaded anew if it `reloads`."""
         found = []
@@ -373,7 +377,7 @@ class Tables:
             if pin is None or now is None or topic in self._anew or pin.stored == now.to_text():
                 continue
             if pin.stored is not None and pin.relation == relation.oid:
-                what = unsent(Stored.from_text(pin.stored), now)
+                what = unsent(TableStorage.from_text(pin.stored), now)
                 found += [(topic, what)] if what else []
                 if what and reloads:
                     continue  # until it is emptied
@@ -384,7 +388,7 @@ class Tables:
         """From the beginning."""
         pin = self._pins[topic]
         self.in_backfill[topic] = pin.key_schema is None
-        self._pins[topic] = replace(pin, backfill="waiting", bound=Place(reload=True).to_bytes())
+        self._pins[topic] = replace(pin, backfill="waiting", bound=LoadProgress(reload=True).to_bytes())
         self._anew.add(topic)
 
     def emptied(self, topic: str) -> None:
@@ -421,11 +425,11 @@ class Tables:
         return pins
 
 
-def _wanted(table: Table) -> Wanted:
+def _wanted(table: TableVersion) -> RequiredTopic:
     """Its topic."""
-    return Wanted(table.topic, "table", table.partitions, table=table.name)
+    return RequiredTopic(table.topic, "table", table.partitions, table=table.name)
 
 
-def _pinned(topic: str, pin: Pin) -> Wanted:
+def _pinned(topic: str, pin: Pin) -> RequiredTopic:
     """A topic as it was pinned."""
-    return Wanted(topic, "table", pin.partitions, pinned=True, table=f"{pin.schema}.{pin.table}")
+    return RequiredTopic(topic, "table", pin.partitions, pinned=True, table=f"{pin.schema}.{pin.table}")

@@ -19,17 +19,17 @@ from confluent_kafka import KafkaError, KafkaException
 from twofold.errors import (
     EndedElsewhere,
     Fenced,
-    MissingGround,
     Refused,
     RunEnded,
+    SetupError,
     TwofoldError,
     Unreachable,
     UsageError,
 )
-from twofold.sink.seldom import Seldom
+from twofold.sink.rate_limited_log import RateLimitedLog
 
 _librdkafka = logging.getLogger("twofold.librdkafka")
-_librdkafka.addFilter(Seldom())
+_librdkafka.addFilter(RateLimitedLog())
 
 RETRY_BACKOFF_MS = 1000
 """librdkafka sends no request a second time before 0.8 of this has passed: it draws the pause from 80 to 120 per cent."""
@@ -199,24 +199,24 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     KafkaError.LEADER_NOT_AVAILABLE: (Unreachable, _AWAY),
     KafkaError.NOT_ENOUGH_REPLICAS: (Unreachable, _AWAY),
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (Unreachable, _AWAY),
-    KafkaError._AUTHENTICATION: (MissingGround, "check sasl.* and ssl.* in kafka.options"),
-    KafkaError.SASL_AUTHENTICATION_FAILED: (MissingGround, "check sasl.* in kafka.options"),
-    KafkaError._SSL: (MissingGround, "check ssl.* in kafka.options"),
+    KafkaError._AUTHENTICATION: (SetupError, "check sasl.* and ssl.* in kafka.options"),
+    KafkaError.SASL_AUTHENTICATION_FAILED: (SetupError, "check sasl.* in kafka.options"),
+    KafkaError._SSL: (SetupError, "check ssl.* in kafka.options"),
     KafkaError.TOPIC_AUTHORIZATION_FAILED: (
-        MissingGround,
+        SetupError,
         "grant Describe, Create, Read, Write and DescribeConfigs on the prefix's topics",
     ),
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
-        MissingGround,
+        SetupError,
         "grant DescribeConfigs on the cluster (and IdempotentWrite, on brokers before 3.0)",
     ),
-    KafkaError.GROUP_AUTHORIZATION_FAILED: (MissingGround, "grant Describe on the group twofold"),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: (SetupError, "grant Describe on the group twofold"),
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        MissingGround,
+        SetupError,
         "grant Write and Describe on the transactional ids that begin with the prefix",
     ),
     KafkaError.INVALID_TRANSACTION_TIMEOUT: (
-        MissingGround,
+        SetupError,
         "kafka.transaction_timeout is above the broker's transaction.max.timeout.ms; lower the one or raise the other",
     ),
     KafkaError._INVALID_ARG: (UsageError, "see kafka.options in the configuration"),

@@ -18,7 +18,7 @@ DeliveryCallback = Callable[[KafkaError | None, Message], None]
 
 
 @dataclass(slots=True)
-class Written:
+class PartitionWrites:
     """What one transaction wrote into one partition. Offsets are -1 until their delivery reports are in."""
 
     topic: str
@@ -34,14 +34,14 @@ class Deliveries:
     def __init__(self) -> None:
         self.failed: KafkaError | None = None
         """The first report of a record that was not delivered."""
-        self._written: dict[tuple[str, int], Written] = {}
+        self._written: dict[tuple[str, int], PartitionWrites] = {}
         self._acknowledged = 0
 
     def begins(self, topic: str, partition: int) -> bool:
         """Note that records go to this partition. Return whether they are its first."""
         if (topic, partition) in self._written:
             return False
-        self._written[topic, partition] = Written(topic, partition)
+        self._written[topic, partition] = PartitionWrites(topic, partition)
         return True
 
     def handed_over(self, topic: str, partition: int, count: int) -> None:
@@ -62,7 +62,7 @@ class Deliveries:
         written.last = max(written.last, offset)
         written.first = offset if written.first < 0 else min(written.first, offset)
 
-    def ranges(self) -> tuple[Written, ...]:
+    def ranges(self) -> tuple[PartitionWrites, ...]:
         """By topic and partition; after a flush."""
         for w in self._written.values():
             if w.first < 0 or w.last - w.first + 1 < w.count:
@@ -71,7 +71,7 @@ class Deliveries:
                 )
         return tuple(sorted(self._written.values(), key=lambda w: (w.topic, w.partition)))
 
-    def began_before(self, other: Written) -> bool:
+    def began_before(self, other: PartitionWrites) -> bool:
         """Whether there are records in that partition that begin before those; after a flush."""
         mine = self._written.get((other.topic, other.partition))
         return mine is not None and mine.first < other.first

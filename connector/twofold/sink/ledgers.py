@@ -13,9 +13,9 @@ from typing import Literal
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Message, TopicPartition
 
-from twofold.errors import MissingGround, Unreachable
+from twofold.errors import SetupError, Unreachable
 from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
-from twofold.sink.registry import Registry
+from twofold.sink.schema_registry import Registry
 from twofold_avro import wire
 from twofold_avro.records import Commit, Prepared, Record
 from twofold_avro.schemas import fixed
@@ -98,7 +98,7 @@ class Ledgers:
         prefix = topic.removesuffix(_LEDGER).removesuffix(_COMMITS)
         try:
             writer = json.loads(self._registry.schema(wire.unframe(value)[0]))
-        except MissingGround as error:
+        except SetupError as error:
             unread[topic] = str(error)  # its connector has a registry of its own
             return []
         if writer["name"] != fixed(kind.schema_name)["name"]:

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from twofold.errors import EndedElsewhere
 from twofold.sink.client import KafkaSettings, kafka_error_of, sorted_errors
-from twofold.sink.deliveries import Written
+from twofold.sink.deliveries import PartitionWrites
 from twofold.sink.watch import Watch
 
 _PAUSE_S: Final = 0.02
@@ -42,7 +42,7 @@ class OpenCheck:
         with sorted_errors("making the client that looks at last stable offsets"):
             self._consumer = Consumer(settings.consumer())
 
-    def assert_open(self, transactional_id: str, written: Written) -> None:
+    def assert_open(self, transactional_id: str, written: PartitionWrites) -> None:
         """Raise `EndedElsewhere` if the transaction that wrote this has ended. No older transaction may be open in that partition: it would hide the end."""
         where = f"{written.topic} [{written.partition}]"
         doing = f"reading the last stable offset of {where}"

@@ -20,7 +20,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from twofold.errors import DoubtedEnd, RunEnded, TwofoldError
+from twofold.errors import RunEnded, TwofoldError, UncertainEnd
 from twofold.sink.batch import Record
 from twofold.sink.client import (
     FATAL,
@@ -36,7 +36,7 @@ from twofold.sink.client import (
     sorted_errors,
     too_large,
 )
-from twofold.sink.deliveries import Deliveries, DeliveryCallback, Written
+from twofold.sink.deliveries import Deliveries, DeliveryCallback, PartitionWrites
 from twofold.sink.watch import Watch
 
 _SLICE_S: Final = 5.0
@@ -132,11 +132,11 @@ class TransactionalProducer:
         """Return when the brokers have acknowledged everything that was handed over and asked to be reported."""
         self._call("flush", self._flush_slice)
 
-    def ranges(self) -> tuple[Written, ...]:
+    def ranges(self) -> tuple[PartitionWrites, ...]:
         """What this transaction has written so far; after a flush."""
         return self._deliveries.ranges()
 
-    def wrote_before(self, other: Written) -> bool:
+    def wrote_before(self, other: PartitionWrites) -> bool:
         """Whether this transaction has rows in that partition that begin before those; after a flush."""
         return self._deliveries.began_before(other)
 
@@ -146,7 +146,7 @@ class TransactionalProducer:
         return self._deliveries.all_acknowledged
 
     def commit(self) -> None:
-        """Return when the transaction is committed, after a flush. `DoubtedEnd`: it is committed, and the producer is destroyed.
+        """Return when the transaction is committed, after a flush. `UncertainEnd`: it is committed, and the producer is destroyed.
 
         Any other error except an abortable one leaves the outcome open, and the producer destroyed.
         """
@@ -180,7 +180,7 @@ class TransactionalProducer:
             del producer
 
     def _end(self, name: str, end: Callable[[float], object], within_s: float | None = None) -> None:
-        """End the transaction by a request that was sent once; or destroy the producer and raise `DoubtedEnd`.
+        """End the transaction by a request that was sent once; or destroy the producer and raise `UncertainEnd`.
 
         Kafka's older transaction protocol, which librdkafka speaks, has one epoch for a producer's life. A request for an end (EndTxn) names that epoch and no transaction. If
         its connection is lost, librdkafka sends it again on another one. The first request may reach the coordinator later, and then it ends whatever this producer has open.
@@ -199,7 +199,7 @@ class TransactionalProducer:
         self.in_transaction = False
         if retried or took_s > SENT_ONCE_S:
             self.destroy()
-            raise DoubtedEnd(
+            raise UncertainEnd(
                 f"Kafka: {self.transactional_id}: {name} succeeded after {took_s:.2f} s; within {SENT_ONCE_S:g} s its request would have been sent once, now a second one may"
                 " arrive late: the run recovers with a new epoch, which fences it (the connection to the coordinator was lost, or the brokers are slow)"
             )

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from twofold.errors import Refused, Unreachable
 from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
 from twofold.sink.names import Names
-from twofold.sink.registry import Registry
+from twofold.sink.schema_registry import Registry
 from twofold_avro import wire
 from twofold_avro.records import Commit, Pin, Prepared, Progress, Record
 from twofold_avro.schemas import fixed
@@ -36,7 +36,7 @@ _WAIT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredState:
     """What a predecessor left."""
 
     progress: Progress | None
@@ -84,7 +84,7 @@ class ProgressReader:
         with sorted_errors("making the admin client"):
             self._admin = AdminClient(settings.admin())
 
-    def read(self) -> Recovered:
+    def read(self) -> RecoveredState:
         """Everything that recovery reads. True only after the fence."""
         names = self._names
         bounds = {topic: self._bounds(topic) for topic in (names.progress, names.prepared, names.commits)}
@@ -98,7 +98,7 @@ class ProgressReader:
         entries = {key.decode(): self._decode(Prepared, value) for key, value in ledger.items()}
         unresolved = {key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}}
         wished = {topic: value for key, value in latest.items() if (topic := names.wished_topic(key))}
-        return Recovered(
+        return RecoveredState(
             wishes={topic: value.decode() for topic, value in wished.items()},
             progress_end=bounds[names.progress][1],
             progress=None if progress is None else self._decode(Progress, progress),

@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from twofold import failpoints
-from twofold.errors import DoubtedEnd, Fenced, Outlasted, RunEnded, TwofoldError
+from twofold.errors import Fenced, RunEnded, TransactionTimedOut, TwofoldError, UncertainEnd
 from twofold.sink.batch import Record, RowBatch
-from twofold.sink.deliveries import Written
+from twofold.sink.deliveries import PartitionWrites
 from twofold.sink.names import Names
 from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
@@ -178,7 +178,9 @@ class Publisher:
         failpoints.hit("after_commit")
         return commit
 
-    def _oldest_somewhere(self, producer: TransactionalProducer, rows: Iterable[Written]) -> Written | None:
+    def _oldest_somewhere(
+        self, producer: TransactionalProducer, rows: Iterable[PartitionWrites]
+    ) -> PartitionWrites | None:
         """Of what the transaction wrote, what lies in a partition where no older one of ours is open. None: an older one everywhere hides whether this one is."""
         others = [other for other in self._pool if other is not producer and other.in_transaction]
         for written in rows:
@@ -202,11 +204,11 @@ def _may_outlast(producer: TransactionalProducer) -> Iterator[None]:
     """A source transaction is never torn, so one that is very large may take longer than Kafka's timeout: then it must be tried again with more time, not in the same way."""
     try:
         yield
-    except DoubtedEnd:  # it has ended in time
+    except UncertainEnd:  # it has ended in time
         raise
     except (RunEnded, Fenced) as error:
         if why := producer.outlasted():
-            raise Outlasted(
+            raise TransactionTimedOut(
                 f"Kafka: {why}; it is tried again with four times as long, within the brokers' transaction.max.timeout.ms (kafka.transaction_timeout sets the first)"
             ) from error
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twofold.sink.names import Names
-from twofold.sink.registry import Registry, value_subject
+from twofold.sink.schema_registry import Registry, value_subject
 from twofold_avro.schemas import canonical, fixed
 
 

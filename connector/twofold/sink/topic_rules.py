@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from twofold.errors import START_ANEW, MissingGround, Refused, UsageError
+from twofold.errors import RESET_REPAIR, Refused, SetupError, UsageError
 
 Kind = Literal["table", "messages", "commits", "progress", "prepared"]
 
@@ -52,7 +52,7 @@ class TopicPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequiredTopic:
     """A topic that must be there."""
 
     name: str
@@ -68,7 +68,7 @@ class Wanted:
         return f"twofold backfill start {self.table}"
 
 
-class Config:
+class TopicConfig:
     """Settings of a topic or a broker as Kafka tells them. Services are known to leave some out."""
 
     def __init__(self, of: str, told: Mapping[str, str]) -> None:
@@ -78,7 +78,7 @@ class Config:
     def __getitem__(self, name: str) -> str:
         value = self._told.get(name)
         if value is None:
-            raise MissingGround(
+            raise SetupError(
                 f"Kafka does not tell {name} of {self._of}, which must be known before anything is written:"
                 " grant DescribeConfigs, or ask who runs Kafka to show it"
             )
@@ -86,15 +86,15 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExistingTopic:
     """A topic as Kafka describes it."""
 
     partitions: int
     replication: int
-    config: Config
+    config: TopicConfig
 
 
-def check(w: Wanted, topic: Found, policy: TopicPolicy) -> None:
+def check(w: RequiredTopic, topic: ExistingTopic, policy: TopicPolicy) -> None:
     compacted = "compact" in topic.config["cleanup.policy"]
     if compacted != (w.kind in _COMPACTED) or (w.kind in _COMPACTED and topic.config["cleanup.policy"] != "compact"):
         should = "compact" if w.kind in _COMPACTED else "delete"
@@ -117,14 +117,14 @@ def check(w: Wanted, topic: Found, policy: TopicPolicy) -> None:
             else f"delete the topic {w.name} if nothing was written to it, or choose another prefix",
         )
     if topic.replication < policy.replication or int(topic.config["min.insync.replicas"]) < policy.min_insync_replicas:
-        raise MissingGround(
+        raise SetupError(
             f"the topic {w.name} has {topic.replication} replicas and min.insync.replicas={topic.config['min.insync.replicas']}; the configuration asks for"
             f" {policy.replication} and {policy.min_insync_replicas}: {_alter(w.name, f'min.insync.replicas={policy.min_insync_replicas}')}, reassign its replicas, or lower"
             " kafka.replication and kafka.min_insync_replicas"
         )
 
 
-def check_retention(asked: Mapping[str, Wanted], found: Mapping[str, Found]) -> None:
+def check_retention(asked: Mapping[str, RequiredTopic], found: Mapping[str, ExistingTopic]) -> None:
     """Commit records are kept at least as long as the rows they speak of: a mirror reads the rows by them."""
 
     def kept(kind: Kind, setting: str) -> dict[str, float]:
@@ -150,14 +150,14 @@ def _short(commits: str, what: str, mend: str) -> Refused:
     )
 
 
-def deleted(w: Wanted) -> Refused:
+def deleted(w: RequiredTopic) -> Refused:
     what = f"the topic {w.name} was in use and is gone"
     if w.kind == "table":
         return Refused(what, at_stake="its rows are lost to every consumer that had not read them", repair=w.reload)
     return Refused(
         what,
         at_stake="what Twofold knew of its progress or its commits is lost with it",
-        repair=f"restore it, and the other topics of its prefix from the same moment; or start anew: {START_ANEW}",
+        repair=f"restore it, and the other topics of its prefix from the same moment; or start anew: {RESET_REPAIR}",
     )
 
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from twofold.errors import MissingGround, Refused, Unreachable
+from twofold.errors import Refused, SetupError, Unreachable
 from twofold.sink.client import (
     TOPIC_ALREADY_EXISTS,
     TOPIC_EXCEPTION,
@@ -28,7 +28,15 @@ from twofold.sink.client import (
     sorted_errors,
 )
 from twofold.sink.metadata import PAUSE_S, cluster_metadata, existing_topics
-from twofold.sink.topic_rules import Config, Found, TopicPolicy, Wanted, check, check_retention, deleted
+from twofold.sink.topic_rules import (
+    ExistingTopic,
+    RequiredTopic,
+    TopicConfig,
+    TopicPolicy,
+    check,
+    check_retention,
+    deleted,
+)
 
 _UNACCEPTABLE = {
     KafkaError.INVALID_REPLICATION_FACTOR,
@@ -51,7 +59,7 @@ class Topics:
         with sorted_errors("making the admin client"):
             self._admin = AdminClient(settings.admin())
 
-    def ensure(self, wanted: Iterable[Wanted]) -> dict[str, int]:
+    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
         """Make what is missing, check what is there. Returns each topic's partitions: an existing table's topic keeps its own."""
         asked = {w.name: w for w in wanted}
         found = self._describe(asked)
@@ -70,7 +78,7 @@ class Topics:
         check_retention(asked, found)
         return {name: topic.partitions for name, topic in found.items()}
 
-    def unlike(self, wanted: Collection[Wanted]) -> list[tuple[str, Refused]]:
+    def unlike(self, wanted: Collection[RequiredTopic]) -> list[tuple[str, Refused]]:
         """Those that are there and are not as they must be, each with what would be said of it."""
         found = self._describe({w.name for w in wanted}) if wanted else {}
         refusals = []
@@ -93,7 +101,7 @@ class Topics:
             broker = min(cluster_metadata(self._admin, self._timeout_s).brokers)
             resource = ConfigResource(ResourceType.BROKER, str(broker))
             config = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource].result()
-        told = Config(f"broker {broker}", {name: entry.value for name, entry in config.items()})
+        told = TopicConfig(f"broker {broker}", {name: entry.value for name, entry in config.items()})
         return int(told["transaction.max.timeout.ms"])
 
     def _absent(self, names: Iterable[str]) -> set[str]:
@@ -108,7 +116,7 @@ class Topics:
             )
         return wanted
 
-    def _describe(self, names: Collection[str]) -> dict[str, Found]:
+    def _describe(self, names: Collection[str]) -> dict[str, ExistingTopic]:
         deadline = time.monotonic() + self._timeout_s
         while (found := self._look(names)) is None:
             if time.monotonic() > deadline:
@@ -116,7 +124,7 @@ class Topics:
             time.sleep(PAUSE_S)
         return found
 
-    def _look(self, names: Collection[str]) -> dict[str, Found] | None:
+    def _look(self, names: Collection[str]) -> dict[str, ExistingTopic] | None:
         """None: one broker lists a topic that another does not know, yet or any more; a moment later they agree."""
         with sorted_errors(f"reading the topics at {self._bootstrap}"):
             topics = cluster_metadata(self._admin, self._timeout_s).topics
@@ -127,15 +135,15 @@ class Topics:
             if any(error is not None and error.code() == UNKNOWN_TOPIC for error in errors):
                 return None
             configs = {
-                r.name: Config(f"topic {r.name}", {k: e.value for k, e in f.result().items()})
+                r.name: TopicConfig(f"topic {r.name}", {k: e.value for k, e in f.result().items()})
                 for r, f in futures.items()
             }
         return {
-            name: Found(len(t.partitions), min(len(p.replicas) for p in t.partitions.values()), configs[name])
+            name: ExistingTopic(len(t.partitions), min(len(p.replicas) for p in t.partitions.values()), configs[name])
             for name, t in there.items()
         }
 
-    def _create(self, missing: list[Wanted]) -> None:
+    def _create(self, missing: list[RequiredTopic]) -> None:
         policy = self._policy
         new = [NewTopic(w.name, w.partitions, policy.replication, config=policy.config(w.kind)) for w in missing]
         with sorted_errors("making topics"):
@@ -145,7 +153,7 @@ class Topics:
                     continue
                 found = kafka_error_of(error)
                 if found is not None and found.code() == TOPIC_EXCEPTION:
-                    raise MissingGround(
+                    raise SetupError(
                         f"Kafka does not make the topic {name}: {found.str()}; it takes . and _ in names for the same: rename one of the two tables or take it out of the publication,"
                         " and if rows were written to it already, twofold reset and twofold init after that"
                     ) from error
@@ -157,11 +165,11 @@ class Topics:
                     ) from error
                 if found is None or found.code() not in _UNACCEPTABLE:
                     raise sort_error(error, f"making the topic {name}") from error
-                raise MissingGround(
+                raise SetupError(
                     f"Kafka does not make the topic {name}: {found.str()}; make it by hand, or mend kafka.replication ({self._policy.replication})"
                 ) from error
 
-    def _await_made(self, names: list[str]) -> dict[str, Found]:
+    def _await_made(self, names: list[str]) -> dict[str, ExistingTopic]:
         """A topic is in every broker's metadata a moment after it was made."""
         deadline = time.monotonic() + self._timeout_s
         while len(found := self._describe(names)) < len(names):

@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from twofold.source.connection import Plain, connect
+from twofold.source.connection import PlainConnection, connect
 from twofold.source.messages import Relation, Type
-from twofold.source.published import describe
+from twofold.source.published_tables import describe
 from twofold_avro.shapes import ColumnShape, TableShape, TypeKind, TypeShape
 
 _TYPES = """
@@ -91,7 +91,7 @@ class Catalog:
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
-        self._connection: Plain | None = None
+        self._connection: PlainConnection | None = None
         self._types: dict[int, _TypeRow] = {}
         self._shapes: dict[int, TableShape] = {}
 
@@ -169,7 +169,7 @@ class Catalog:
     def _rows(self, query: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         return self._connected().execute(query, parameters).fetchall()
 
-    def _connected(self) -> Plain:
+    def _connected(self) -> PlainConnection:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._conninfo)
         return self._connection

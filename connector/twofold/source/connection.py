@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from twofold.errors import MissingGround, TwofoldError, Unreachable
+from twofold.errors import SetupError, TwofoldError, Unreachable
 
 SETTINGS = {
     "datestyle": "ISO",
@@ -46,7 +46,7 @@ SHUTTING_DOWN = "57P"
 """SQLSTATEs with which a server ends a session: told to, crashed, starting."""
 
 
-class Plain(psycopg.Connection[tuple[Any, ...]]):
+class PlainConnection(psycopg.Connection[tuple[Any, ...]]):
     """That the server went away is said as such, in whatever question it comes: a run recovers from that, a command reports it."""
 
     where = "PostgreSQL"
@@ -61,7 +61,7 @@ class Plain(psycopg.Connection[tuple[Any, ...]]):
             raise
 
 
-def connect(conninfo: str, application_name: str = "twofold", *, replication: bool = False) -> Plain:
+def connect(conninfo: str, application_name: str = "twofold", *, replication: bool = False) -> PlainConnection:
     """Open a connection in autocommit; with `replication` one that takes replication commands and simple queries only."""
     given = conninfo_to_dict(conninfo)
     own = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
@@ -75,7 +75,7 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
     if replication:
         parameters["replication"] = "database"
     try:
-        connection = Plain.connect(
+        connection = PlainConnection.connect(
             make_conninfo(conninfo, **parameters),
             autocommit=True,
             cursor_factory=psycopg.ClientCursor if replication else psycopg.Cursor,
@@ -87,7 +87,7 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
     if connection.info.server_version < MIN_SERVER_VERSION:
         version = connection.info.parameter_status("server_version")
         connection.close()
-        raise MissingGround(f"PostgreSQL {version} at {address(conninfo)} is too old: Twofold needs 15 or later")
+        raise SetupError(f"PostgreSQL {version} at {address(conninfo)} is too old: Twofold needs 15 or later")
     return connection
 
 
@@ -125,9 +125,9 @@ def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
     user = conninfo_to_dict(conninfo).get("user") or "<user>"
     for sign, remedy in _REMEDIES:
         if sign in words:
-            return MissingGround(f"PostgreSQL at {address(conninfo)}: {words}; remedy: {remedy.format(user=user)}")
+            return SetupError(f"PostgreSQL at {address(conninfo)}: {words}; remedy: {remedy.format(user=user)}")
     for noun, remedy in _NO_SUCH:
         if f"{noun} " in words and "does not exist" in words:
-            return MissingGround(f"PostgreSQL at {address(conninfo)}: {words}; remedy: {remedy.format(user=user)}")
+            return SetupError(f"PostgreSQL at {address(conninfo)}: {words}; remedy: {remedy.format(user=user)}")
     hint = "; if it runs, `twofold status` says who keeps new sessions out" if "timeout expired" in words else ""
     return Unreachable(f"PostgreSQL at {address(conninfo)} does not answer: {words}{hint}")

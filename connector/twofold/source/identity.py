@@ -9,10 +9,10 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from twofold.errors import MissingGround, Unreachable
+from twofold.errors import SetupError, Unreachable
 from twofold.positions import NO_LSN, Lsn, parse_lsn
 from twofold.source.connection import connect
-from twofold.source.trouble import words_of
+from twofold.source.diagnosis import words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def timeline_history(conninfo: str, timeline: int) -> tuple[TimelineSwitch, ...]
         try:
             row = connection.execute(sql.SQL("TIMELINE_HISTORY {}").format(sql.SQL(str(timeline)))).fetchone()
         except psycopg.Error as error:
-            raise MissingGround(
+            raise SetupError(
                 f"PostgreSQL cannot show the history of timeline {timeline}: {words_of(error)}; "
                 f"remedy: put {timeline:08X}.history from the WAL archive into pg_wal"
             ) from error

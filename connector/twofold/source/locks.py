@@ -13,9 +13,9 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from twofold.errors import MissingGround, RunEnded, Unreachable
-from twofold.source.connection import Plain, connect
-from twofold.source.trouble import words_of
+from twofold.errors import RunEnded, SetupError, Unreachable
+from twofold.source.connection import PlainConnection, connect
+from twofold.source.diagnosis import words_of
 
 FIXED = {15: 13, 16: 9, 17: 5}
 """From this minor version on a change of a publication reaches transactions that were in progress; later majors were made with it."""
@@ -63,7 +63,7 @@ SELECT n.nspname::text, c.relname::text
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class TableWriter:
     """A transaction that may have written to the table."""
 
     virtual: str
@@ -84,24 +84,24 @@ class Holder:
         return f"{who} (owner {self.owner}, {self.age_s or 0:.0f} s old)"
 
 
-def writers(connection: Plain, schema: str, table: str) -> tuple[Holder, ...]:
+def writers(connection: PlainConnection, schema: str, table: str) -> tuple[TableWriter, ...]:
     """Now."""
-    cursor = connection.cursor(row_factory=class_row(Holder))
+    cursor = connection.cursor(row_factory=class_row(TableWriter))
     return tuple(cursor.execute(_HOLDERS, {"schema": schema, "table": table}).fetchall())
 
 
-def written_tables(connection: Plain) -> set[tuple[str, str]]:
+def written_tables(connection: PlainConnection) -> set[tuple[str, str]]:
     """Schemas and names of the tables that `writers` would name anybody of."""
     return set(connection.execute(_WRITTEN).fetchall())
 
 
-def needs_slot(connection: Plain) -> bool:
+def needs_slot(connection: PlainConnection) -> bool:
     """Whether this server streams of a transaction that was in progress when the table joined the publication not even what it writes afterwards: then locks do not tell, and all must end."""
     major, minor = divmod(connection.info.server_version, 10000)
     return minor < FIXED.get(major, 0)
 
 
-def wait_for_all(connection: Plain, name: str) -> None:
+def wait_for_all(connection: PlainConnection, name: str) -> None:
     """Return when every transaction that runs now has ended: making a slot waits for them. It is temporary, and gone when this returns."""
     try:
         connection.execute(
@@ -158,7 +158,7 @@ SELECT DISTINCT
 """  # noqa: S608  (the same)
 
 
-def blockers(connection: Plain, pids: Sequence[int]) -> tuple[Blocker, ...]:
+def blockers(connection: PlainConnection, pids: Sequence[int]) -> tuple[Blocker, ...]:
     """Whom the processes wait for now, by pg_locks; prepared transactions included, which pg_blocking_pids calls 0."""
     cursor = connection.cursor(row_factory=class_row(Blocker))
     return tuple(cursor.execute(_BLOCKERS, (list(pids),)).fetchall())
@@ -188,7 +188,7 @@ def who_keeps_out(conninfo: str) -> tuple[Blocker, ...]:
     other = "template1" if psycopg.conninfo.conninfo_to_dict(conninfo).get("dbname") == "postgres" else "postgres"
     try:
         connection = connect(psycopg.conninfo.make_conninfo(conninfo, dbname=other, connect_timeout=_LOOK_CONNECT_S))
-    except (Unreachable, MissingGround):
+    except (Unreachable, SetupError):
         return ()  # the error that led here stands without an explanation
     with connection:
         return blockers(connection, [pid for (pid,) in connection.execute(_KEPT_OUT).fetchall()])

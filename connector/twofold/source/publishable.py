@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from psycopg import sql
 
-from twofold.source.connection import Plain, connect
-from twofold.source.ground import Finding
-from twofold.source.setup import Published, PublishedTable
+from twofold.source.connection import PlainConnection, connect
+from twofold.source.provisioning import PublicationContent, PublishedTable
+from twofold.source.readiness import ReadinessFinding
 
 _TABLE = """
 SELECT c.relkind::text, c.relpersistence::text, pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.pg_get_userbyid(c.relowner)::text
@@ -24,7 +24,7 @@ SELECT n.nspname || '.' || c.relname
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
 
-def examine(conninfo: str, name: str, published: Published) -> tuple[Finding, ...]:
+def examine(conninfo: str, name: str, published: PublicationContent) -> tuple[ReadinessFinding, ...]:
     """What CREATE PUBLICATION would refuse, each with its remedy; nothing if there is one of this name. Advice alone where a provider may have its own rules."""
     with connect(conninfo) as connection:
         if connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone():
@@ -32,7 +32,7 @@ def examine(conninfo: str, name: str, published: Published) -> tuple[Finding, ..
         return (*_rights(connection, published), *_schemas(connection, published), *_tables(connection, published))
 
 
-def _rights(connection: Plain, published: Published) -> Iterator[Finding]:
+def _rights(connection: PlainConnection, published: PublicationContent) -> Iterator[ReadinessFinding]:
     row = connection.execute(
         "SELECT pg_catalog.has_database_privilege(current_database(), 'CREATE'), rolsuper"
         "  FROM pg_catalog.pg_roles WHERE rolname = current_user"
@@ -40,28 +40,28 @@ def _rights(connection: Plain, published: Published) -> Iterator[Finding]:
     assert row is not None
     may_create, is_superuser = row
     if not may_create:
-        yield Finding(
+        yield ReadinessFinding(
             f"role {connection.info.user} may not make a publication in database {connection.info.dbname}",
             f"GRANT CREATE ON DATABASE {_quoted(connection, connection.info.dbname)} TO {_user(connection)};",
         )
     if not is_superuser and (published.all_tables or published.schemas):
-        yield Finding(
+        yield ReadinessFinding(
             f"role {connection.info.user} is no superuser, and a publication of whole schemas or of all tables needs one",
             "name the tables one by one in source.tables, or let a superuser run CREATE PUBLICATION and leave source.tables out",
             must=False,  # providers have roles that may
         )
 
 
-def _schemas(connection: Plain, published: Published) -> Iterator[Finding]:
+def _schemas(connection: PlainConnection, published: PublicationContent) -> Iterator[ReadinessFinding]:
     for schema in published.schemas:
         if connection.execute("SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (schema,)).fetchone() is None:
-            yield Finding(
+            yield ReadinessFinding(
                 f"source.tables names {schema}.*, and database {connection.info.dbname} has no schema {schema}",
                 f"correct source.tables, or CREATE SCHEMA {_quoted(connection, schema)};",
             )
 
 
-def _tables(connection: Plain, published: Published) -> Iterator[Finding]:
+def _tables(connection: PlainConnection, published: PublicationContent) -> Iterator[ReadinessFinding]:
     for table in published.tables:
         named, full = f"{table.schema}.{table.table}", _quoted(connection, table.schema, table.table)
         row = connection.execute(_TABLE, (table.schema, table.table)).fetchone()
@@ -70,36 +70,36 @@ def _tables(connection: Plain, published: Published) -> Iterator[Finding]:
             continue
         kind, persistence, may_own, owner = row
         if kind not in {"r", "p"}:
-            yield Finding(
+            yield ReadinessFinding(
                 f"source.tables names {named}, which is {_KINDS.get(kind, 'no table')}: it has no changes of its own",
                 "name the tables that its rows come from",
             )
         elif persistence != "p":
             what = "an unlogged" if persistence == "u" else "a temporary"
-            yield Finding(
+            yield ReadinessFinding(
                 f"source.tables names {named}, which is {what} table: its changes are not in the WAL",
                 f"ALTER TABLE {full} SET LOGGED;" if persistence == "u" else "take it out of source.tables",
             )
         elif not may_own:
             user = _user(connection)
-            yield Finding(
+            yield ReadinessFinding(
                 f"table {named} belongs to {owner}, and role {connection.info.user} may publish its own alone",
                 f"GRANT {_quoted(connection, owner)} TO {user}; or ALTER TABLE {full} OWNER TO {user};",
             )
 
 
-def _missing(connection: Plain, table: PublishedTable) -> Finding:
+def _missing(connection: PlainConnection, table: PublishedTable) -> ReadinessFinding:
     alike = [name for (name,) in connection.execute(_ALIKE, (table.table,)).fetchall()]
     hint = f"; there is {', '.join(alike)}" if alike else ""
-    return Finding(
+    return ReadinessFinding(
         f"source.tables names {table.schema}.{table.table}, and database {connection.info.dbname} has no such table{hint}",
         "correct source.tables, or create the table first",
     )
 
 
-def _quoted(connection: Plain, *name: str) -> str:
+def _quoted(connection: PlainConnection, *name: str) -> str:
     return sql.Identifier(*name).as_string(connection)
 
 
-def _user(connection: Plain) -> str:
+def _user(connection: PlainConnection) -> str:
     return _quoted(connection, connection.info.user)

@@ -1,4 +1,4 @@
-"""What the catalog tells of changes that PostgreSQL sends nothing of: a table that was rewritten, a column or an attribute that is stored in another way.
+"""What the catalog tells of changes that PostgreSQL sends nothing of: a table that was rewritten, a column or an attribute that is storage_of in another way.
 
 Read now and then, and compared with what was read before; what a table holds is not looked at.
 """
@@ -14,9 +14,9 @@ import psycopg
 
 from twofold.errors import Unreachable
 from twofold.source.connection import address, connect
+from twofold.source.diagnosis import words_of
 from twofold.source.messages import Relation
-from twofold.source.published import published_tables
-from twofold.source.trouble import words_of
+from twofold.source.published_tables import published_tables
 
 # Not pg_partition_tree(): it locks what it names. The xmin of a column's row tells of ALTER TABLE, which a rewrite alone (VACUUM FULL, CLUSTER, TRUNCATE) does not touch.
 _STORED = """
@@ -49,8 +49,8 @@ SELECT tree.root::bigint,
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """How a table is stored."""
+class TableStorage:
+    """How a table is storage_of."""
 
     files: str
     """Which ones, its partitions' among them."""
@@ -68,17 +68,17 @@ class Stored:
         return json.dumps([self.files, self.columns, *lists], separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str) -> Stored:
+    def from_text(cls, text: str) -> TableStorage:
         files, columns, *lists = json.loads(text)
         return cls(files, columns, *map(frozenset, lists))
 
 
-def stored(conninfo: str, tables: Iterable[int]) -> dict[int, Stored]:
-    """How these tables are stored now."""
+def storage_of(conninfo: str, tables: Iterable[int]) -> dict[int, TableStorage]:
+    """How these tables are storage_of now."""
     with connect(conninfo) as connection:
         rows = connection.execute(_STORED, (list(tables),)).fetchall()
     return {
-        oid: Stored(
+        oid: TableStorage(
             _digest(files),
             _digest(columns or ""),
             frozenset(plain),
@@ -90,16 +90,16 @@ def stored(conninfo: str, tables: Iterable[int]) -> dict[int, Stored]:
     }
 
 
-def stored_tables(conninfo: str, publication: str) -> tuple[tuple[Relation, ...], dict[int, Stored]]:
-    """The publication's tables and how they are stored. `Unreachable` if PostgreSQL gave up a question."""
+def storage_of_tables(conninfo: str, publication: str) -> tuple[tuple[Relation, ...], dict[int, TableStorage]]:
+    """The publication's tables and how they are storage_of. `Unreachable` if PostgreSQL gave up a question."""
     try:
         relations = published_tables(conninfo, publication)
-        return relations, stored(conninfo, [relation.oid for relation in relations])
+        return relations, storage_of(conninfo, [relation.oid for relation in relations])
     except psycopg.Error as error:
         raise Unreachable(f"PostgreSQL at {address(conninfo)}: {words_of(error)}") from error
 
 
-def unsent(before: Stored, now: Stored) -> str | None:
+def unsent(before: TableStorage, now: TableStorage) -> str | None:
     """What happened to rows that PostgreSQL does not send again; None if nothing did that is known."""
     if before.generated & now.plain:
         return "a generated column became a plain one, and rows of before were sent without it"

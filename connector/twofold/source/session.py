@@ -23,11 +23,11 @@ from typing import Literal, TypeAlias
 import psycopg
 from psycopg import pq, sql
 
-from twofold.errors import MalformedMessage, MissingGround, RunEnded, TwofoldError
+from twofold.errors import MalformedMessage, RunEnded, SetupError, TwofoldError
 from twofold.positions import NO_LSN, Lsn, format_lsn
-from twofold.source.connection import Plain, connect
+from twofold.source.connection import PlainConnection, connect
 from twofold.source.cursor import POSTGRES_EPOCH_US
-from twofold.source.trouble import other_two_phase, skipped_publication, start_error, stream_error
+from twofold.source.diagnosis import other_two_phase, skipped_publication, start_error, stream_error
 
 Streaming: TypeAlias = Literal["off", "on", "parallel"]
 
@@ -95,7 +95,7 @@ class ReplicationSession:
         self._publications = tuple(publications)
         self._application_name = application_name
         self._options = options or SessionOptions()
-        self._connection: Plain | None = None
+        self._connection: PlainConnection | None = None
         self._write = self._flush = NO_LSN
         self._status_interval_s = STATUS_INTERVAL_S
         self._timeout_s = 0.0
@@ -109,7 +109,7 @@ class ReplicationSession:
     def open(self, start: Lsn = NO_LSN) -> None:
         """Take the slot and start its stream at the later of `start` and what the slot has confirmed.
 
-        SlotBusy: another client holds it. UsageError, MissingGround, Refused, Unreachable: each with its remedy.
+        SlotBusy: another client holds it. UsageError, SetupError, Refused, Unreachable: each with its remedy.
         """
         connection = connect(self._conninfo, self._application_name, replication=True)
         self._connection = connection
@@ -130,7 +130,7 @@ class ReplicationSession:
         self._heard = time.monotonic()
         self._send_status()
 
-    def _start(self, connection: Plain, start: Lsn, options: dict[str, str]) -> None:
+    def _start(self, connection: PlainConnection, start: Lsn, options: dict[str, str]) -> None:
         said = sql.SQL(", ").join(
             sql.SQL("{} {}").format(sql.Identifier(n), sql.Literal(v)) for n, v in options.items()
         )
@@ -210,7 +210,7 @@ class ReplicationSession:
             self._connection.close()
             self._connection = None
 
-    def _open_connection(self) -> Plain:
+    def _open_connection(self) -> PlainConnection:
         if self._connection is None:
             raise RunEnded("the replication session is not open")
         return self._connection
@@ -309,7 +309,7 @@ def negotiate(options: SessionOptions, server_version: int, publications: Sequen
     """The options of START_REPLICATION for this server. What costs nothing to go without is left out; the rest is refused."""
     modern = server_version >= 160000
     if options.origin is not None and not modern:
-        raise MissingGround(
+        raise SetupError(
             f"origin = {options.origin!r} needs PostgreSQL 16, the server is {server_version // 10000}: "
             "leave it out, or upgrade the server"
         )
@@ -327,7 +327,7 @@ def negotiate(options: SessionOptions, server_version: int, publications: Sequen
     return said
 
 
-def _decodes_at_commit(connection: Plain, slot: str) -> bool:
+def _decodes_at_commit(connection: PlainConnection, slot: str) -> bool:
     """Is it a slot made without two_phase? START_REPLICATION with it would turn it on, silently and for good."""
     row = connection.execute(
         "SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s AND database = current_database() AND NOT two_phase",
@@ -336,7 +336,7 @@ def _decodes_at_commit(connection: Plain, slot: str) -> bool:
     return row is not None
 
 
-def _wal_sender_timeout_s(connection: Plain) -> float:
+def _wal_sender_timeout_s(connection: PlainConnection) -> float:
     """0 if there is none."""
     row = connection.execute(
         "SELECT setting::int FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from twofold.errors import MissingGround
+from twofold.errors import SetupError
 from twofold_avro.artifacts import cache_folder
 
 # Spark adds this incubating module to its command line; a Java without it ends at once, and Spark's rows do not need it.
@@ -68,7 +68,7 @@ def find(wanted_by: str, least: int, most: int | None = None) -> Java:
         return java
     wants = f"Java {least} or newer" if most is None else f"Java {least} to {most}"
     have = ", ".join(f"{java.version} in {java.home}" for java in found) or "none"
-    raise MissingGround(
+    raise SetupError(
         f"{wanted_by} wants {wants}, this machine has {have}: pip install 'twofold[stack]', "
         "or install a fitting one and set JAVA_HOME"
     )

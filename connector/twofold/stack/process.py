@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from twofold.errors import MissingGround, Unreachable
+from twofold.errors import SetupError, Unreachable
 
 LOOPBACK: Final = "127.0.0.1"
 _GUARD: Final = Path(__file__).with_name("guard.py")
@@ -58,7 +58,7 @@ class GuardedProcess:
             line = self._guard.stdout.readline()
         if not line:
             self._guard.wait()
-            raise MissingGround(f"{name} cannot be started: {self.last_words()}")
+            raise SetupError(f"{name} cannot be started: {self.last_words()}")
         self.pid = int(line)
 
     def running(self) -> bool:
@@ -83,7 +83,7 @@ class GuardedProcess:
         deadline = time.monotonic() + seconds
         while not ready():
             if not self.running():
-                raise MissingGround(f"{self.name} ended before it was ready: {self.last_words()} (log: {self.log})")
+                raise SetupError(f"{self.name} ended before it was ready: {self.last_words()} (log: {self.log})")
             if time.monotonic() > deadline:
                 raise Unreachable(
                     f"{self.name} was not ready within {seconds:.0f} s: {self.last_words()} (log: {self.log})"
@@ -110,7 +110,7 @@ def choose_port(wanted: int | None, server: str) -> int:
     """
     if wanted is not None:
         if not _is_free(wanted):
-            raise MissingGround(
+            raise SetupError(
                 f"port {wanted} for {server} is taken on {LOOPBACK}: end what listens there (ss -ltnp 'sport = :{wanted}') or choose another port"
             )
         return wanted
@@ -120,7 +120,7 @@ def choose_port(wanted: int | None, server: str) -> int:
     for port in random.SystemRandom().sample(candidates, min(200, len(candidates))):
         if _is_free(port):
             return port
-    raise MissingGround(f"no free port for {server} between {candidates[0]} and {candidates[-1]}: end what uses them")
+    raise SetupError(f"no free port for {server} between {candidates[0]} and {candidates[-1]}: end what uses them")
 
 
 def _is_free(port: int) -> bool:

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-from twofold.stack import ground, java
+from twofold.stack import java, server_files
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 
 _JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
@@ -41,8 +41,8 @@ class RegistryServer:
     def start(self) -> None:
         """Returns when a schema has been registered."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        (artifact,) = ground.locked("registry")
-        program = ground.unpacked(artifact) / "quarkus-run.jar"
+        (artifact,) = server_files.locked("registry")
+        program = server_files.unpacked(artifact) / "quarkus-run.jar"
         choose_port(self.port, "the registry")
         settings = {
             "quarkus.http.host": LOOPBACK,

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from twofold.errors import MissingGround, Unreachable, UsageError
-from twofold.stack import ground
+from twofold.errors import SetupError, Unreachable, UsageError
+from twofold.stack import server_files
 from twofold.stack.local import LocalStack
 
 
@@ -49,7 +49,7 @@ class Endpoints:
 
 def default_folder() -> Path:
     """Not below the home folder: PostgreSQL, where it cannot run as root, could not reach it there."""
-    return ground.open_folder() / "stack"
+    return server_files.open_folder() / "stack"
 
 
 @contextmanager
@@ -104,9 +104,7 @@ def detach(folder: Path, arguments: Sequence[str]) -> Endpoints:
             return found
         if child.poll() is not None:
             lines = log.read_text().strip().splitlines()
-            raise MissingGround(
-                lines[-1].removeprefix("twofold: ") if lines else f"the stack ended at once (log: {log})"
-            )
+            raise SetupError(lines[-1].removeprefix("twofold: ") if lines else f"the stack ended at once (log: {log})")
         time.sleep(0.1)
 
 

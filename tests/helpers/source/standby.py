@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 
 from fixtures.connector import wait_until
-from twofold.stack import PostgresServer, ground
+from twofold.stack import PostgresServer, server_files
 
 SLOT = "standby"
 """The standby's slot on its primary; `synchronized_standby_slots` may name it from the beginning."""
@@ -44,7 +44,7 @@ def standby_of(primary: PostgresServer, folder: Path) -> PostgresServer:
     assert label is not None
     (copy / "backup_label").write_text(label[0])
     (copy / "standby.signal").touch()
-    if (user := ground.server_user()) is not None:
+    if (user := server_files.server_user()) is not None:
         for path in (folder, copy, *copy.rglob("*")):
             shutil.chown(path, user)
     standby.start()

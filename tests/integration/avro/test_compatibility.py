@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from helpers.avro.schema_readers import Subject
-from twofold.sink.registry import Registry, RegistrySettings
+from twofold.sink.schema_registry import Registry, RegistrySettings
 from twofold_avro.schemas import canonical, envelope_schema
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 

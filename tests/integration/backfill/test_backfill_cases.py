@@ -17,8 +17,8 @@ from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Kafka
 from twofold.cli import twofold
 from twofold.config import load
-from twofold.runner.report import look
-from twofold.runner.setup import initialise
+from twofold.runner.initialisation import initialise
+from twofold.runner.status_report import read_status
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 KEYS = {
@@ -144,11 +144,11 @@ def test_a_reload_begins_with_a_truncate(small: Installation, kafka: Kafka) -> N
         )
         here.prepare("open", "UPDATE account SET version = 7 WHERE id = 7")
         here.caught_up()
-        wait_until(lambda: look(load(here.file)).in_doubt[0].in_kafka == "open")
+        wait_until(lambda: read_status(load(here.file)).in_doubt[0].in_kafka == "open")
         expire(kafka, here.table("account"))
         assert "asked to start" in told(here, "backfill", "start", "public.account")
         wait_until(lambda: "prepared transaction 'open'" in told(here, "backfill", "status"), 60, "it is waited for")
-        wait_until(lambda: look(load(here.file)).in_doubt[0].in_kafka == "parked")
+        wait_until(lambda: read_status(load(here.file)).in_doubt[0].in_kafka == "parked")
         here.sql("COMMIT PREPARED 'open'")
         ready(here)
         here.caught_up()
@@ -203,7 +203,7 @@ def test_a_load_is_cancelled(small: Installation, between: Between) -> None:
         told(here, "backfill", "cancel", "public.account")
         ready(here)
         assert "all tables are ready" in told(here, "backfill", "status")
-        assert look(load(here.file)).two_phase == "enabled"
+        assert read_status(load(here.file)).two_phase == "enabled"
         between.further(10_000)
     with here.carrying():
         here.sql("UPDATE account SET version = 1 WHERE id IN (7, 307)")

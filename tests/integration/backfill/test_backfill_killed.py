@@ -11,8 +11,8 @@ from fixtures.backfill import chunks
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.backfill_traffic import TABLES, Traffic, compare, fill, traffic
 from twofold.config import load
-from twofold.runner.report import look
-from twofold.runner.setup import initialise
+from twofold.runner.initialisation import initialise
+from twofold.runner.status_report import read_status
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def carried_with_kills(here: Installation, kills: int, *, per_second: float, ite
             wait_until(lambda: run.dead or chunks(here) >= goal, 90, "chunks")  # noqa: B023
             time.sleep(rng.random() * 0.2)
             assert not run.dead, run.said()
-            assert look(load(here.file)).backfilling, "it was loaded before it was killed often enough"
+            assert read_status(load(here.file)).backfilling, "it was loaded before it was killed often enough"
             run.kill9()
         here.configure({"backfill": {"rows_per_second": 0}})
         run = here.start()
-        wait_until(lambda: run.dead or not look(load(here.file)).backfilling, 300, "all tables are ready")
+        wait_until(lambda: run.dead or not read_status(load(here.file)).backfilling, 300, "all tables are ready")
     here.caught_up(300)
     compare(here)
     print(f"{told.per_second:.0f} changes a second, {kills} kills, {chunks(here)} chunks")

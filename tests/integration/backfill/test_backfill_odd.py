@@ -7,7 +7,7 @@ import pytest
 from fixtures.backfill import ready
 from fixtures.connector import Maker, wait_until
 from twofold.config import load
-from twofold.runner.setup import initialise
+from twofold.runner.initialisation import initialise
 
 pytestmark = pytest.mark.core
 

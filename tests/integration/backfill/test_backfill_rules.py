@@ -14,12 +14,12 @@ from fixtures.backfill import Between, chunks, ready, until_chunks
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_database, fresh_prefix
 from helpers.connector.backfill_traffic import fold, newest_by_offset
+from twofold.backfill.chunk_rule import ChangeMemory, DroppedRows, Snapshot
 from twofold.backfill.loader import BARRIER_LOOK_S, Loader
-from twofold.backfill.plan import Drop, Memory, Snapshot
 from twofold.config import load
-from twofold.runner.report import Backfill, backfills, look, read_progress
-from twofold.runner.setup import initialise
-from twofold.runner.table import Table
+from twofold.runner.initialisation import initialise
+from twofold.runner.status_report import BackfillStatus, backfills, read_progress, read_status
+from twofold.runner.table_version import TableVersion
 from twofold.stack import PostgresServer
 
 TABLES = (
@@ -31,7 +31,7 @@ TABLES = (
 ROWS = "SELECT id, version, big FROM item"
 
 
-def waiting_loads(here: Installation) -> tuple[Backfill, ...]:
+def waiting_loads(here: Installation) -> tuple[BackfillStatus, ...]:
     config = load(here.file)
     return backfills(config, read_progress(config))
 
@@ -69,16 +69,16 @@ def wrong(here: Installation) -> set[int]:
     }
 
 
-as_it_is = Memory.judge
+as_it_is = ChangeMemory.judge
 
 
-def no_drop(_memory: Memory, _snapshot: object) -> Drop:
-    return Drop(everything=False, keys=frozenset(), again=frozenset())
+def no_drop(_memory: ChangeMemory, _snapshot: object) -> DroppedRows:
+    return DroppedRows(everything=False, keys=frozenset(), again=frozenset())
 
 
-def not_again(memory: Memory, snapshot: Snapshot) -> Drop:
+def not_again(memory: ChangeMemory, snapshot: Snapshot) -> DroppedRows:
     drop = as_it_is(memory, snapshot)
-    return Drop(drop.everything, drop.keys, frozenset())
+    return DroppedRows(drop.everything, drop.keys, frozenset())
 
 
 @contextmanager
@@ -101,14 +101,14 @@ def committed_and_not_visible(here: Installation, *statements: str) -> Iterator[
 @pytest.mark.core
 @pytest.mark.parametrize("judge", [as_it_is, no_drop, not_again])
 def test_what_a_snapshot_does_not_see_is_newer(
-    judge: Callable[..., Drop],
+    judge: Callable[..., DroppedRows],
     make: Callable[..., Installation],
     own_postgres: Callable[..., PostgresServer],
     between: Between,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Published before the chunk is read, and not visible to it: positions would not tell, xids do. Where the change left a TOASTed value out, only the table has it, and it is read again."""
-    monkeypatch.setattr(Memory, "judge", judge)
+    monkeypatch.setattr(ChangeMemory, "judge", judge)
     server = own_postgres(settings={"synchronous_standby_names": "nobody", "synchronous_commit": "local"})
     with fresh_database(server, f"db_{fresh_prefix()}") as conninfo:
         here = make(conninfo)
@@ -132,7 +132,7 @@ def test_what_a_snapshot_does_not_see_is_newer(
         here.close()
 
 
-def never_in_backfill(table: Table) -> None:
+def never_in_backfill(table: TableVersion) -> None:
     assert table.committed
 
 
@@ -146,7 +146,7 @@ def test_a_prepared_transaction_comes_behind_the_chunks(
 ) -> None:
     """Its rows would lie before those of a chunk that was read while it was in doubt."""
     if not parked:
-        monkeypatch.setattr(Table, "park_reason", property(never_in_backfill))
+        monkeypatch.setattr(TableVersion, "park_reason", property(never_in_backfill))
     here = make()
     initialise(load(here.file), print)
     with here.carrying():
@@ -154,7 +154,7 @@ def test_a_prepared_transaction_comes_behind_the_chunks(
         here.prepare("p", "UPDATE item SET version = 1 WHERE id IN (20, 1500)", "DELETE FROM item WHERE id = 1600")
         between.further(10_000)
         ready(here)
-        wait_until(lambda: look(load(here.file)).in_doubt[0].in_kafka == ("parked" if parked else "open"))
+        wait_until(lambda: read_status(load(here.file)).in_doubt[0].in_kafka == ("parked" if parked else "open"))
         here.sql("COMMIT PREPARED 'p'")
         here.caught_up()
     assert wrong(here) == (set() if parked else {1500, 1600})
@@ -214,7 +214,7 @@ def test_a_transaction_that_is_prepared_while_it_is_waited_for(
         wait_until(lambda: looks, what="the barrier has begun")
         writer.execute("PREPARE TRANSACTION 'late'")
         before = len(looks)
-        wait_until(lambda: len(looks) > before + 1 or looks[-1], what="a look that began behind the PREPARE")
+        wait_until(lambda: len(looks) > before + 1 or looks[-1], what="a read_status that began behind the PREPARE")
         (waiting,) = (each for each in waiting_loads(here) if each.table == "public.late")
         assert ["'late'" in holder for holder in waiting.waits_for] == [True]
         writer.execute("COMMIT PREPARED 'late'")

@@ -19,9 +19,9 @@ from fixtures.backfill import ready, until_chunks
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Kafka, Postgres
 from twofold.config import load
-from twofold.errors import MissingGround
-from twofold.runner.report import look
-from twofold.runner.setup import initialise
+from twofold.errors import SetupError
+from twofold.runner.initialisation import initialise
+from twofold.runner.status_report import read_status
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 MEGABYTES = 3
@@ -153,7 +153,7 @@ def test_a_table_that_may_not_be_read(as_reader: Callable[..., Installation]) ->
         publication="secret",
         grant="account",
     )
-    with pytest.raises(MissingGround, match=r"GRANT SELECT ON public\.secret TO"):
+    with pytest.raises(SetupError, match=r"GRANT SELECT ON public\.secret TO"):
         initialise(load(here.file), print)
     here.sql(f"GRANT SELECT ON secret TO {here.prefix}")
     initialise(load(here.file), print)
@@ -162,5 +162,5 @@ def test_a_table_that_may_not_be_read(as_reader: Callable[..., Installation]) ->
     here.sql(f"GRANT SELECT ON secret TO {here.prefix}")
     with here.carrying():
         ready(here)
-    assert look(load(here.file)).backfilling == ()
+    assert read_status(load(here.file)).backfilling == ()
     assert [s.key for s in here.read("secret")] == [{"id": 1}]

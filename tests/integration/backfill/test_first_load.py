@@ -11,8 +11,8 @@ from fixtures.connector import Installation, Maker
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.topics import Seen
 from twofold.config import load
-from twofold.runner.report import look
-from twofold.runner.setup import initialise
+from twofold.runner.initialisation import initialise
+from twofold.runner.status_report import read_status
 
 pytestmark = pytest.mark.core
 
@@ -49,11 +49,11 @@ def test_rows_of_before_are_loaded_once_in_chunks(before_init: Installation) -> 
     here = before_init
     here.sql("INSERT INTO account SELECT n, 1, 'before' FROM generate_series(1, 250) n", "TRUNCATE ledger")
     initialise(load(here.file), print)
-    assert look(load(here.file)).backfilling == (here.table("account"),)
-    assert look(load(here.file)).two_phase == "pending"
+    assert read_status(load(here.file)).backfilling == (here.table("account"),)
+    assert read_status(load(here.file)).two_phase == "pending"
     with here.carrying():
         ready(here)
-        assert look(load(here.file)).two_phase == "enabled"
+        assert read_status(load(here.file)).two_phase == "enabled"
         here.sql("UPDATE account SET version = 2 WHERE id = 7")
         here.caught_up()
     rows = here.read("account")
@@ -70,5 +70,5 @@ def test_rows_of_before_are_loaded_once_in_chunks(before_init: Installation) -> 
 
 def test_empty_tables_are_ready_at_once(connector: Maker) -> None:
     here = connector()
-    assert look(load(here.file)).backfilling == ()
-    assert look(load(here.file)).two_phase == "enabled"
+    assert read_status(load(here.file)).backfilling == ()
+    assert read_status(load(here.file)).two_phase == "enabled"

@@ -6,7 +6,7 @@ import time
 
 import psycopg
 
-from twofold.source.outlooks import LOCKED_MAX, outlooks
+from twofold.source.load_estimates import LOCKED_MAX, estimate_loads
 
 TABLES = 600
 WITHIN_S = 15.0
@@ -30,7 +30,7 @@ def test_six_hundred_tables(database: str) -> None:
         for n in range(100, 100 + 2 * LOCKED_MAX):
             holder.execute(f"LOCK TABLE t{n} IN ACCESS EXCLUSIVE MODE")
         began = time.monotonic()
-        found = outlooks(database, "many", [*names, ("public", "parts"), ("public", "gone")])
+        found = estimate_loads(database, "many", [*names, ("public", "parts"), ("public", "gone")])
         took_s = time.monotonic() - began
         written = {name: [each.pid for each in holders] for name, (_, holders) in found.items() if holders}
         assert written.pop(("public", "t3")) == [writer.info.backend_pid]

@@ -11,8 +11,8 @@ from fixtures.backfill import ready
 from fixtures.connector import Maker
 from helpers.connector.ledger import SCHEMA
 from twofold.config import load
-from twofold.runner.setup import initialise
-from twofold.source.copying import Copier
+from twofold.runner.initialisation import initialise
+from twofold.source.table_copier import TableCopier
 from twofold.stack import PostgresServer
 
 
@@ -35,7 +35,7 @@ def test_a_load_is_cancelled_though_its_server_has_died(own_postgres: Callable[.
         connection.execute("CREATE PUBLICATION p FOR TABLE t")
     cancelled = False
     with (
-        closing(Copier(server.dsn(), "p", "public", "t")) as copier,
+        closing(TableCopier(server.dsn(), "p", "public", "t")) as copier,
         suppress(psycopg.OperationalError),  # of the copy, whose server is gone
         copier._connection.cursor().copy("COPY public.t TO STDOUT") as copy,
     ):

@@ -19,10 +19,10 @@ from helpers.connector.vandal import Vandal
 from helpers.connector.workload import Workload
 from twofold.config import load
 from twofold.errors import Refused
-from twofold.runner.ground import registry_settings
-from twofold.runner.lookback import SINCE_LAST_COMMIT, Window, look_back, since_oldest_open
-from twofold.runner.report import read_progress
-from twofold.sink.registry import Registry
+from twofold.runner.lookback import SINCE_LAST_COMMIT, LookbackWindow, check_recent_commits, since_oldest_open
+from twofold.runner.sink_settings import registry_settings
+from twofold.runner.status_report import read_progress
+from twofold.sink.schema_registry import Registry
 
 
 def audit(here: Installation, *options: str) -> tuple[int, dict[str, Any]]:
@@ -190,8 +190,8 @@ def test_only_what_was_written_lately_is_looked_at_unless_somebody_ended_a_trans
     config, registry = load(here.file), Registry(registry_settings(load(here.file)))
     published = {here.table(name) for name in ("account", "transfer", "journal")}
 
-    def look(window: Window) -> None:
-        look_back(config, registry, read_progress(config), window, published)
+    def look(window: LookbackWindow) -> None:
+        check_recent_commits(config, registry, read_progress(config), window, published)
 
     look(SINCE_LAST_COMMIT)
     with pytest.raises(Refused, match="3 visible records are named by no commit record") as refused:
@@ -208,10 +208,10 @@ def test_a_clock_that_jumped_is_no_damage(stopped: Installation) -> None:
     vandal.record(at_ms=now_ms + 60_000)
     config = load(here.file)
     registry = Registry(registry_settings(config))
-    look_back(config, registry, read_progress(config), SINCE_LAST_COMMIT, {here.table("account")})
+    check_recent_commits(config, registry, read_progress(config), SINCE_LAST_COMMIT, {here.table("account")})
     vandal.write(vandal.rows(here.table("account")), commit=True, at_ms=now_ms + 3_600_000)
     with pytest.raises(Refused, match=": 3 visible records are named by no commit record"):
-        look_back(config, registry, read_progress(config), SINCE_LAST_COMMIT, {here.table("account")})
+        check_recent_commits(config, registry, read_progress(config), SINCE_LAST_COMMIT, {here.table("account")})
 
 
 def test_a_commit_record_apart_from_its_rows_cannot_be_told_and_harms_nobody(stopped: Installation) -> None:

@@ -25,10 +25,10 @@ from fixtures.connector import Installation, Maker, wait_until
 from helpers.avro.schema_readers import Subject
 from helpers.connector.ledger import SCHEMA
 from twofold.config import load
-from twofold.errors import MissingGround, Refused, TwofoldError, UsageError
+from twofold.errors import Refused, SetupError, TwofoldError, UsageError
 from twofold.positions import Lsn, format_lsn
-from twofold.runner.setup import initialise
-from twofold.runner.table import KeyChanged
+from twofold.runner.initialisation import initialise
+from twofold.runner.table_version import KeyChanged
 from twofold.stack import PostgresServer
 from twofold_avro.records import Commit
 
@@ -109,7 +109,7 @@ def test_the_progress_is_gone_and_its_topic_is_not(stopped: Installation, admin:
 @pytest.mark.core
 def test_the_slot_is_gone(stopped: Installation) -> None:
     stopped.ask(f"SELECT pg_drop_replication_slot('{stopped.prefix}')")
-    refuses(stopped, "twofold init", kind=MissingGround)
+    refuses(stopped, "twofold init", kind=SetupError)
     again = stopped.init()
     assert again.returncode == 5, again.stderr
     assert "does not exist any more" in again.stderr
@@ -269,7 +269,7 @@ def test_a_slots_two_phase_is_not_turned_on(connector: Maker) -> None:
     here.configure({"source": {"two_phase": True}})
     refuses(here, "source.two_phase is true", "was made with false", kind=UsageError)
     assert here.slot("two_phase") is False
-    init_refuses(here, "made with two_phase off, the configuration says otherwise", kind=MissingGround)
+    init_refuses(here, "made with two_phase off, the configuration says otherwise", kind=SetupError)
 
 
 def test_rows_of_a_prepared_transaction_that_will_not_come_again(connector: Maker) -> None:

@@ -14,7 +14,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.topics import UNCOMMITTED, gid_of
 from twofold.config import load
-from twofold.runner.setup import initialise
+from twofold.runner.initialisation import initialise
 
 pytestmark = pytest.mark.core
 

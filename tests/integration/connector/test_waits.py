@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from fixtures.connector import Installation, Maker, wait_until
-from twofold.source.ground import known_bugs
+from twofold.source.readiness import known_bugs
 
 pytestmark = pytest.mark.core
 

@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 from fixtures.connector import START_S, Maker, wait_until
 from helpers.connector.evolving import Evolving, is_row
 from twofold.config import load
-from twofold.errors import MissingGround, Refused, TwofoldError
-from twofold.runner.setup import initialise
+from twofold.errors import Refused, SetupError, TwofoldError
+from twofold.runner.initialisation import initialise
 
 pytestmark = pytest.mark.core
 
@@ -151,6 +151,6 @@ def test_two_topics_that_kafka_takes_for_one(evolving: Evolving) -> None:
         )
 
     error = refusal_of(evolving, happens)
-    assert isinstance(error, MissingGround)
+    assert isinstance(error, SetupError)
     assert "rename one of the two tables" in str(error)
     assert f"{evolving.here.prefix}.e_t.y" in str(error)

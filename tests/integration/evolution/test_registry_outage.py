@@ -12,7 +12,7 @@ from fixtures.connector import Maker
 from helpers.connector.topics import Reader, Seen
 from helpers.security.gates import Door
 from twofold.errors import Unreachable
-from twofold.sink.registry import Registry, RegistrySettings
+from twofold.sink.schema_registry import Registry, RegistrySettings
 
 
 @pytest.fixture

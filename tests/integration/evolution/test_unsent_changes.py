@@ -8,8 +8,8 @@ import pytest
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.evolving import Evolving
 from twofold.config import load
-from twofold.runner.setup import initialise
-from twofold.source.rewrites import stored, unsent
+from twofold.runner.initialisation import initialise
+from twofold.source.rewrites import storage_of, unsent
 
 TABLES = """
 CREATE TYPE pair AS (a int, b int);
@@ -47,9 +47,9 @@ def test_what_the_catalog_tells(database: str, change: str, what: str | None) ->
         connection.execute(TABLES)
         rows = connection.execute("SELECT 't'::regclass::oid::int, 'root'::regclass::oid::int").fetchone()
         assert rows is not None
-        before = stored(database, rows)
+        before = storage_of(database, rows)
         connection.execute(change)
-        now = stored(database, rows)
+        now = storage_of(database, rows)
     told = [words for oid in rows if (words := unsent(before[oid], now[oid]))]
     assert len(told) == (what is not None)
     assert what is None or what in told[0]
@@ -86,7 +86,7 @@ def test_a_rewrite_is_noticed(
 
     with here.carrying():
         table.made("id int PRIMARY KEY, v int", "(1, 10)")
-        wait_until(is_known, 60, "how it is stored is in its pin")
+        wait_until(is_known, 60, "how it is storage_of is in its pin")
         if meanwhile == "it runs":
             here.sql(CHANGE)
             wait_until(is_done, 60, "it is noticed")

@@ -29,7 +29,7 @@ from psycopg.conninfo import make_conninfo
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import VERSION
 from twofold.config import load
-from twofold.ops.doctor import Finding, Weight, examine
+from twofold.ops.doctor import Finding, Severity, examine
 from twofold.stack import PostgresServer, temporary_folder
 
 pytestmark = pytest.mark.core
@@ -99,7 +99,7 @@ def put(statement: str) -> None:
 @dataclass(frozen=True)
 class Case:
     check: str
-    weight: Weight
+    weight: Severity
     spoil: Callable[[Ground], Any]
     mends: bool = True
     afterwards: Callable[[Ground], Any] = lambda ground: None
@@ -167,7 +167,7 @@ def a_file_for_a_folder(ground: Ground) -> None:
     ground.bank.configure({"spool": {"folder": str(file / "spool")}})
 
 
-MUST, SHOULD, NOTE = Weight.MUST, Weight.SHOULD, Weight.NOTE
+MUST, SHOULD, NOTE = Severity.MUST, Severity.SHOULD, Severity.NOTE
 
 
 def prepare(ground: Ground) -> None:

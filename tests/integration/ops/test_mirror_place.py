@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from fixtures.connector import Installation, Maker
 from twofold.config import load
-from twofold.errors import MissingGround
+from twofold.errors import SetupError
 from twofold.ops.mirror_view import MirrorPlace, MirrorView
 from twofold.positions import Lsn
 
@@ -48,5 +48,5 @@ def test_a_place_of_any_length_is_read_every_time(here: Installation) -> None:
 @pytest.mark.parametrize("words", ["", "another's words", '{"sequence": 1}'])
 def test_a_group_that_another_program_wrote_is_said(here: Installation, words: str) -> None:
     write(here, words)
-    with pytest.raises(MissingGround, match=f"group {here.prefix}.mirror has an offset without a mirror's words"):
+    with pytest.raises(SetupError, match=f"group {here.prefix}.mirror has an offset without a mirror's words"):
         MirrorView(load(here.file)).look()

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from fixtures.connector import Installation, wait_until
 from fixtures.secured import SECRETS, Secured, blocks
 from twofold.config import load
-from twofold.ops.doctor import Weight, examine
+from twofold.ops.doctor import Severity, examine
 
 TABLES = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL);
@@ -134,7 +134,7 @@ def test_the_rights_of_the_page_suffice_and_no_secret_is_told(
     run(made, "backfill", "start", "public.accounts")
     wait_until(lambda: rows(granted, "accounts") >= before + 2, 60)
     found = examine(load(made.file))
-    assert [f for f in found if f.weight is Weight.MUST] == []
+    assert [f for f in found if f.weight is Severity.MUST] == []
     said.append(Path(f"/proc/{first.process.pid}/cmdline").read_text())
     first.stop()
     said += [first.said(), str(found), repr(load(made.file))]
@@ -152,7 +152,7 @@ def test_another_way_in(
     with_it = made.start()
     granted.sql(f"INSERT INTO accounts VALUES ({before + 1000}, 'carl')")
     wait_until(lambda: rows(granted, "accounts") > before)
-    assert [f for f in examine(load(made.file)) if f.weight is Weight.MUST] == []
+    assert [f for f in examine(load(made.file)) if f.weight is Severity.MUST] == []
     with_it.stop()
     assert "hunter2" not in with_it.said()
 
@@ -197,7 +197,7 @@ def test_doctor_has_the_statement_that_grants_what_is_missing(
         acls = granted.acls(f"{grant} {right}")
         granted.revoke(acls)
         found = wait_until(lambda: [f for f in examine(load(made.file)) if f.check == "acl"])
-        assert found[0].weight is Weight.MUST
+        assert found[0].weight is Severity.MUST
         granted.grant(granted.acls(found[0].mend[0]))
         wait_until(lambda: not [f for f in examine(load(made.file)) if f.check == "acl"])
 

@@ -11,7 +11,7 @@ import pytest
 from integration.sink.sink_ground import Ground
 from twofold.sink.names import Names
 from twofold.sink.records import register_fixed
-from twofold.sink.registry import Registry, RegistrySettings
+from twofold.sink.schema_registry import Registry, RegistrySettings
 from twofold.sink.watch import Watch
 
 

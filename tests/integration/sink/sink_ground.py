@@ -10,15 +10,15 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from twofold.errors import DoubtedEnd
+from twofold.errors import UncertainEnd
 from twofold.sink.batch import RowBatch
 from twofold.sink.client import KafkaSettings
-from twofold.sink.fence import Fencing, fence
+from twofold.sink.fencing import Fencing, fence
 from twofold.sink.names import Names
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.records import SchemaIds
-from twofold.sink.registry import Registry
-from twofold.sink.topic_rules import TopicPolicy, Wanted
+from twofold.sink.schema_registry import Registry
+from twofold.sink.topic_rules import RequiredTopic, TopicPolicy
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
 from twofold_avro.records import Commit, Progress
@@ -50,13 +50,13 @@ class Ground:
             call_timeout_s=self.options.get("call_timeout_s", 30),
         )
 
-    def wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[RequiredTopic]:
         names = self.names
         return [
-            Wanted(names.commits, "commits"),
-            Wanted(names.progress, "progress"),
-            Wanted(names.prepared, "prepared"),
-            Wanted(self.table, "table", PARTITIONS, table="public.a"),
+            RequiredTopic(names.commits, "commits"),
+            RequiredTopic(names.progress, "progress"),
+            RequiredTopic(names.prepared, "prepared"),
+            RequiredTopic(self.table, "table", PARTITIONS, table="public.a"),
         ]
 
     def topics(self) -> Topics:
@@ -67,7 +67,7 @@ class Ground:
         while True:
             try:
                 fencing = fence(self.settings, self.names, self.registry, self.ids, pool=pool, watch=self.watch)
-            except DoubtedEnd:
+            except UncertainEnd:
                 continue
             self.ending.callback(fencing.publisher.close)
             return fencing

@@ -18,7 +18,7 @@ from fixtures.connector import wait_until
 from twofold.errors import Unreachable
 from twofold.sink.client import TOPIC_ALREADY_EXISTS, KafkaSettings, kafka_error_of
 from twofold.sink.metadata import existing_topics
-from twofold.sink.topic_rules import TopicPolicy, Wanted
+from twofold.sink.topic_rules import RequiredTopic, TopicPolicy
 from twofold.sink.topics import Topics
 from twofold.stack import KafkaCluster
 
@@ -62,7 +62,7 @@ def concluded(topics: Topics, name: str) -> int:
     hidden = 0
     while True:
         try:
-            missing, made = topics.missing([name]), topics.ensure([Wanted(name, "table", 1, pinned=True)])
+            missing, made = topics.missing([name]), topics.ensure([RequiredTopic(name, "table", 1, pinned=True)])
         except Unreachable as error:
             # The broker that was fenced may also not answer at all: nothing is concluded of that either.
             hidden += "does not show them" in str(error)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress
-from twofold.errors import DoubtedEnd, RunEnded
+from twofold.errors import RunEnded, UncertainEnd
 from twofold.sink import producer as producing
 from twofold.sink.producer import TransactionalProducer
 from twofold.stack import KafkaCluster
@@ -51,7 +51,7 @@ def test_a_producer_whose_end_took_long_is_not_used_again(
     publisher.produce(ground.rows("one"))
     producer = publisher._main
     producer.flush()
-    with frozen(cluster, 1.5), pytest.raises(DoubtedEnd, match="a second one may arrive late"):
+    with frozen(cluster, 1.5), pytest.raises(UncertainEnd, match="a second one may arrive late"):
         end(producer)
     with pytest.raises(RunEnded, match="destroyed"):
         producer.begin()
@@ -73,7 +73,7 @@ def test_recovery_goes_on_where_its_own_end_is_in_doubt_and_the_next_end_is_too(
         assert (fencing.recovered.progress.sequence if fencing.recovered.progress else 0) == sequence - 1
         publisher = fencing.publisher
         publisher.produce(ground.rows(str(sequence)))
-        with pytest.raises(DoubtedEnd):
+        with pytest.raises(UncertainEnd):
             publisher.commit_main(commit(sequence), progress(sequence))
         with pytest.raises(RunEnded, match="destroyed"):
             publisher._mains[0].begin()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress
-from twofold.errors import Fenced, MissingGround, Outlasted, RunEnded, TwofoldError, Unreachable
+from twofold.errors import Fenced, RunEnded, SetupError, TransactionTimedOut, TwofoldError, Unreachable
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.publisher import Publisher
 from twofold_avro.records import Prepared
@@ -183,9 +183,9 @@ def test_prepared_ones_that_the_broker_timed_out_ask_for_more_time(ground: Groun
     ground.options["transaction_timeout_ms"] = 60_000
     ground.bystander().commit()
     eventually(lambda: ground.committed() == ["bystander"], within_s=60)
-    with pytest.raises(Outlasted, match="four times as long"):
+    with pytest.raises(TransactionTimedOut, match="four times as long"):
         publisher.abort(0)
-    with pytest.raises(Outlasted, match="four times as long"):
+    with pytest.raises(TransactionTimedOut, match="four times as long"):
         publisher.commit_prepared(1, commit(1, "prepared"), progress(1), ledger={})
     assert ground.committed() == ["bystander"]
 
@@ -193,7 +193,7 @@ def test_prepared_ones_that_the_broker_timed_out_ask_for_more_time(ground: Groun
 def test_a_timeout_above_the_brokers_is_refused_with_the_setting(ground: Ground) -> None:
     limit = ground.topics().transaction_max_timeout_ms()
     ground.options["transaction_timeout_ms"] = limit + 1000
-    with pytest.raises(MissingGround, match=r"transaction\.max\.timeout\.ms"):
+    with pytest.raises(SetupError, match=r"transaction\.max\.timeout\.ms"):
         ground.take_over()
 
 

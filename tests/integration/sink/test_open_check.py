@@ -19,7 +19,7 @@ from late.rules import Moment, Rule
 from late.servers import FrontedKafka
 from twofold.errors import EndedElsewhere
 from twofold.sink import producer as producing
-from twofold.sink.deliveries import Written
+from twofold.sink.deliveries import PartitionWrites
 from twofold.sink.open_check import OpenCheck
 
 
@@ -120,7 +120,7 @@ def test_an_older_transaction_hides_it_and_it_is_not_asked(ground: Ground, monke
     asked: list[tuple[str, int]] = []
     ask = OpenCheck.assert_open
 
-    def note(check: OpenCheck, transactional_id: str, written: Written) -> None:
+    def note(check: OpenCheck, transactional_id: str, written: PartitionWrites) -> None:
         asked.append((transactional_id.removeprefix(ground.names.prefix), written.partition))
         ask(check, transactional_id, written)
 

@@ -13,10 +13,10 @@ import pytest
 from helpers.avro.schema_readers import Subject
 from helpers.security.certificates import Authority
 from helpers.security.gates import basic, guarded
-from twofold.errors import MissingGround, Refused, Unreachable, UsageError
+from twofold.errors import Refused, SetupError, Unreachable, UsageError
 from twofold.sink.names import Names
 from twofold.sink.records import register_fixed
-from twofold.sink.registry import Registry, RegistrySettings, key_subject, value_subject
+from twofold.sink.schema_registry import Registry, RegistrySettings, key_subject, value_subject
 
 pytestmark = pytest.mark.core
 
@@ -85,7 +85,7 @@ def test_a_first_version_is_accepted_and_nonsense_is_refused(client: Registry, p
 
 
 def test_an_id_that_the_registry_does_not_know_is_told(client: Registry) -> None:
-    with pytest.raises(MissingGround, match="schema 2000000000"):
+    with pytest.raises(SetupError, match="schema 2000000000"):
         client.schema(2_000_000_000)
 
 
@@ -143,7 +143,7 @@ def test_credentials_and_tls_are_used_and_their_lack_is_told(
     known: dict[str, Any] = {"ca_file": authority.certificate, "timeout_s": 5.0}
     with guarded(registry.url, authorization, authority) as url:
         assert make_client(url, **known, **settings).register(f"{prefix}-value", record("a")) > 0
-        with pytest.raises(MissingGround, match="401"):
+        with pytest.raises(SetupError, match="401"):
             make_client(url, **known).register(f"{prefix}-value", record("b"))
         with pytest.raises(Unreachable, match="certificate"):
             make_client(url, timeout_s=2, **settings).register(f"{prefix}-value", record("b"))

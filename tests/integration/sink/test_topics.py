@@ -14,9 +14,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from fixtures.connector import wait_until
-from twofold.errors import MissingGround, Refused, UsageError
+from twofold.errors import Refused, SetupError, UsageError
 from twofold.sink.client import KafkaSettings
-from twofold.sink.topic_rules import TopicPolicy, Wanted
+from twofold.sink.topic_rules import RequiredTopic, TopicPolicy
 from twofold.sink.topics import Topics
 
 pytestmark = pytest.mark.core
@@ -54,7 +54,7 @@ def config_of(admin: AdminClient, name: str) -> dict[str, str]:
 
 def test_what_is_missing_is_made_as_configured(topics: Topics, admin: AdminClient, prefix: str, table: str) -> None:
     names = {kind: f"{prefix}.{kind}" for kind in ("commits", "progress", "prepared", "messages")}
-    wanted = [Wanted(name, kind) for kind, name in names.items()] + [Wanted(table, "table", 5)]  # type: ignore[arg-type]
+    wanted = [RequiredTopic(name, kind) for kind, name in names.items()] + [RequiredTopic(table, "table", 5)]  # type: ignore[arg-type]
     assert topics.ensure(wanted) == {**dict.fromkeys(names.values(), 1), table: 5}
     assert config_of(admin, names["progress"])["cleanup.policy"] == "compact"
     assert config_of(admin, names["prepared"])["cleanup.policy"] == "compact"
@@ -65,7 +65,7 @@ def test_what_is_missing_is_made_as_configured(topics: Topics, admin: AdminClien
 
 def test_an_existing_table_keeps_its_partitions(topics: Topics, admin: AdminClient, table: str) -> None:
     make(admin, table, 7)
-    assert topics.ensure([Wanted(table, "table", 3)]) == {table: 7}
+    assert topics.ensure([RequiredTopic(table, "table", 3)]) == {table: 7}
 
 
 def test_a_compacted_topic_is_refused_for_a_table_and_left_as_it_is(
@@ -78,7 +78,7 @@ def test_a_compacted_topic_is_refused_for_a_table_and_left_as_it_is(
             f"kafka-configs --bootstrap-server ... --alter --topic {table} --add-config cleanup.policy=delete"
         ),
     ):
-        topics.ensure([Wanted(table, "table", 3, table="public.a")])
+        topics.ensure([RequiredTopic(table, "table", 3, table="public.a")])
     assert config_of(admin, table)["cleanup.policy"] == "compact"
 
 
@@ -86,29 +86,29 @@ def test_a_compacted_topic_is_refused_for_a_table_and_left_as_it_is(
 def test_a_progress_topic_that_forgets_is_refused(topics: Topics, admin: AdminClient, prefix: str, policy: str) -> None:
     make(admin, f"{prefix}.progress", 1, cleanup_policy=policy)
     with pytest.raises(Refused, match=r"cleanup\.policy=compact"):
-        topics.ensure([Wanted(f"{prefix}.progress", "progress")])
+        topics.ensure([RequiredTopic(f"{prefix}.progress", "progress")])
 
 
 def test_another_number_of_partitions_than_pinned_is_refused(topics: Topics, admin: AdminClient, table: str) -> None:
     make(admin, table, 3)
-    assert topics.ensure([Wanted(table, "table", 3, pinned=True)]) == {table: 3}
+    assert topics.ensure([RequiredTopic(table, "table", 3, pinned=True)]) == {table: 3}
     with pytest.raises(
         Refused, match=r"has 3 partitions, and must have 6 as before[\s\S]*twofold backfill start public\.a"
     ):
-        topics.ensure([Wanted(table, "table", 6, pinned=True, table="public.a")])
+        topics.ensure([RequiredTopic(table, "table", 6, pinned=True, table="public.a")])
 
 
 def test_the_bookkeeping_has_one_partition(topics: Topics, admin: AdminClient, table: str) -> None:
     make(admin, table, 2)
     with pytest.raises(Refused, match="must have 1"):
-        topics.ensure([Wanted(table, "commits")])
+        topics.ensure([RequiredTopic(table, "commits")])
 
 
 def test_what_is_not_as_it_was_can_be_asked(topics: Topics, admin: AdminClient, table: str) -> None:
     """Of tables that are published no more: one whose topic is gone, one with more partitions, one as it was."""
     make(admin, table, 2)
     make(admin, f"{table}2", 2)
-    wanted = [Wanted(f"{table}{n}", "table", p, pinned=True) for n, p in (("", 1), ("2", 2), ("3", 1))]
+    wanted = [RequiredTopic(f"{table}{n}", "table", p, pinned=True) for n, p in (("", 1), ("2", 2), ("3", 1))]
     [(name, refusal)] = topics.unlike(wanted)
     assert name == table
     assert "has 2 partitions, and must have 1 as before" in refusal.what
@@ -119,7 +119,9 @@ def test_a_topic_that_was_in_use_and_is_gone_is_refused_and_not_made_again(
     topics: Topics, admin: AdminClient, table: str, kind: Any
 ) -> None:
     with pytest.raises(Refused, match=r"is gone[\s\S]*twofold (backfill start|reset)"):
-        topics.ensure([Wanted(table, kind, 3, pinned=True, table="public.a"), Wanted(f"{table}2", "table", 3)])
+        topics.ensure(
+            [RequiredTopic(table, kind, 3, pinned=True, table="public.a"), RequiredTopic(f"{table}2", "table", 3)]
+        )
     assert not {table, f"{table}2"} & set(admin.list_topics(timeout=10).topics)
 
 
@@ -135,18 +137,18 @@ def test_commit_records_must_outlive_the_rows(
 ) -> None:
     make(admin, f"{prefix}.commits", 1, **config)
     with pytest.raises(Refused, match=mend):
-        topics.ensure([Wanted(f"{prefix}.commits", "commits"), Wanted(table, "table", 3)])
+        topics.ensure([RequiredTopic(f"{prefix}.commits", "commits"), RequiredTopic(table, "table", 3)])
 
 
 def test_fewer_in_sync_replicas_than_asked_for_are_told(topics: Topics, settings: KafkaSettings, table: str) -> None:
-    topics.ensure([Wanted(table, "table", 3)])
-    with pytest.raises(MissingGround, match=r"min\.insync\.replicas"):
-        Topics(settings, TopicPolicy(2, 2)).ensure([Wanted(table, "table", 3)])
+    topics.ensure([RequiredTopic(table, "table", 3)])
+    with pytest.raises(SetupError, match=r"min\.insync\.replicas"):
+        Topics(settings, TopicPolicy(2, 2)).ensure([RequiredTopic(table, "table", 3)])
 
 
 def test_a_replication_that_the_cluster_cannot_give_is_told(settings: KafkaSettings, table: str) -> None:
-    with pytest.raises(MissingGround, match=r"kafka\.replication"):
-        Topics(settings, TopicPolicy(77, 1)).ensure([Wanted(table, "table", 3)])
+    with pytest.raises(SetupError, match=r"kafka\.replication"):
+        Topics(settings, TopicPolicy(77, 1)).ensure([RequiredTopic(table, "table", 3)])
     with pytest.raises(UsageError, match="nothing could be written"):
         TopicPolicy(1, 2)
 
@@ -161,9 +163,9 @@ def test_settings_that_librdkafka_does_not_know_are_told(kafka: Any) -> None:
 
 
 def test_names_that_kafka_takes_for_the_same_are_told_with_a_remedy(topics: Topics, prefix: str) -> None:
-    topics.ensure([Wanted(f"{prefix}.a_b.c", "table")])
-    with pytest.raises(MissingGround, match=re.escape(f"{prefix}.a.b_c")) as told:
-        topics.ensure([Wanted(f"{prefix}.a.b_c", "table")])
+    topics.ensure([RequiredTopic(f"{prefix}.a_b.c", "table")])
+    with pytest.raises(SetupError, match=re.escape(f"{prefix}.a.b_c")) as told:
+        topics.ensure([RequiredTopic(f"{prefix}.a.b_c", "table")])
     assert "rename one of the two tables" in str(told.value)
     assert topics.missing([f"{prefix}.a_b.c", f"{prefix}.a.b_c"]) == {f"{prefix}.a.b_c"}
 
@@ -183,4 +185,4 @@ def test_a_topic_that_is_listed_and_not_known_is_looked_for_again(
         return listed
 
     monkeypatch.setattr(topics._admin, "list_topics", listed_once_more)
-    assert topics.ensure([Wanted(table, "table", 5)]) == {table: 5}, "made as configured"
+    assert topics.ensure([RequiredTopic(table, "table", 5)]) == {table: 5}, "made as configured"

@@ -14,11 +14,11 @@ import pytest
 from psycopg import sql
 
 from twofold.positions import NO_LSN, Lsn
-from twofold.source import setup
+from twofold.source import provisioning
 from twofold.source.decoder import decode
+from twofold.source.diagnosis import SlotBusy
 from twofold.source.messages import LogicalMessage, Message, Relation, StreamStart, StreamStop, Type
 from twofold.source.session import Keepalive, ReplicationSession, SessionOptions
-from twofold.source.trouble import SlotBusy
 
 DEADLINE_S = 30
 """Without a message."""
@@ -119,8 +119,8 @@ def forced(version: int, options: SessionOptions) -> str:
 
 def make_slot(conninfo: str, name: str, *, two_phase: bool = True) -> Lsn:
     """A publication of all tables and a slot, both called `name`."""
-    setup.create_publication(conninfo, name, setup.Published(all_tables=True))
-    return setup.create_slot(conninfo, name, two_phase=two_phase, wait_limit_s=20, on_wait=lambda _: None)
+    provisioning.create_publication(conninfo, name, provisioning.PublicationContent(all_tables=True))
+    return provisioning.create_slot(conninfo, name, two_phase=two_phase, wait_limit_s=20, on_wait=lambda _: None)
 
 
 def prepare(writer: Writer, gid: str, statement: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.connector import wait_until
 from twofold.errors import Unreachable
-from twofold.source.connection import Plain, connect
+from twofold.source.connection import PlainConnection, connect
 from twofold.stack import PostgresServer
 
 pytestmark = pytest.mark.core
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.core
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'"
 
 
-def terminated(dsn: str, connection: Plain) -> None:
+def terminated(dsn: str, connection: PlainConnection) -> None:
     with psycopg.connect(dsn, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s, 20000)", (connection.info.backend_pid,))
 

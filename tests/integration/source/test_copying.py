@@ -12,7 +12,7 @@ import pytest
 
 from fixtures.connector import wait_until
 from twofold.source.catalog import Catalog
-from twofold.source.copying import Copier
+from twofold.source.table_copier import TableCopier
 from twofold.stack import PostgresServer
 
 ROWS = 20_000
@@ -42,7 +42,7 @@ def test_what_reading_wrote_is_flushed_at_its_end(own_postgres: Callable[..., Po
         connection.execute(f"INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, {ROWS}) n")
         connection.execute("CHECKPOINT")
         _, before = positions(connection)
-        with closing(Copier(server.dsn(), "p", "public", "t")) as copier:
+        with closing(TableCopier(server.dsn(), "p", "public", "t")) as copier:
             with copier.view() as view:
                 assert view.described is not None
                 shape = catalog.shape(view.described.relation)

@@ -7,7 +7,7 @@ from contextlib import closing
 import psycopg
 
 from fixtures.connector import wait_until
-from twofold.runner.newcomers import Newcomers
+from twofold.runner.joined_tables import JoinedTables
 
 CANCEL = """SELECT pg_cancel_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%pg_publication%'"""
@@ -17,7 +17,7 @@ def test_a_look_that_is_cancelled_is_followed_by_another(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as holder, psycopg.connect(database, autocommit=True) as other:
         other.execute("CREATE TABLE joined (id int PRIMARY KEY)")
         other.execute("CREATE PUBLICATION bank FOR TABLE joined")
-        with closing(Newcomers(database, "bank", 0.05)) as newcomers:
+        with closing(JoinedTables(database, "bank", 0.05)) as newcomers:
             with holder.transaction():
                 holder.execute("LOCK TABLE pg_catalog.pg_publication")
                 newcomers.take()

@@ -13,7 +13,7 @@ from psycopg import sql
 from integration.source.stream import PLAIN, Writer, kinds, make_slot, on_each_version, prepare, streaming, the
 from twofold.errors import Refused
 from twofold.positions import PreparedIdentity
-from twofold.source import setup
+from twofold.source import provisioning
 from twofold.source.messages import (
     BeginPrepare,
     CommitPrepared,
@@ -41,7 +41,7 @@ def old_writer(old_postgres: PostgresServer, prefix: str) -> Iterator[Writer]:
         connection.execute("INSERT INTO t VALUES (0)")
         make_slot(old_postgres.dsn(), prefix)
         yield connection
-        setup.drop(old_postgres.dsn(), prefix, [prefix])
+        provisioning.drop(old_postgres.dsn(), prefix, [prefix])
         connection.execute("DROP TABLE t")
 
 

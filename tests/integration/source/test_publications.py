@@ -8,9 +8,9 @@ import pytest
 
 from integration.source.stream import Writer, streaming
 from twofold.errors import UsageError
-from twofold.source import setup
+from twofold.source import provisioning
 from twofold.source.messages import Delete, Insert, Relation, Text, Truncate, Update
-from twofold.source.setup import Published, PublishedTable
+from twofold.source.provisioning import PublicationContent, PublishedTable
 
 pytestmark = pytest.mark.core
 
@@ -33,12 +33,12 @@ def maker(connections: Callable[[], Writer]) -> Writer:
 
 
 def streamed(
-    database: str, prefix: str, writer: Writer, published: Published | None, *statements: str
+    database: str, prefix: str, writer: Writer, published: PublicationContent | None, *statements: str
 ) -> list[tuple[str, object]]:
     """Publish, run the statements, and see what comes: the table's name with each row, deleted key or "truncated"."""
     if published is not None:
-        assert setup.create_publication(database, prefix, published)
-    setup.create_slot(database, prefix, two_phase=True, wait_limit_s=20, on_wait=lambda _: None)
+        assert provisioning.create_publication(database, prefix, published)
+    provisioning.create_slot(database, prefix, two_phase=True, wait_limit_s=20, on_wait=lambda _: None)
     for statement in statements:
         writer.execute(statement)
     with streaming(database, prefix) as stream:
@@ -62,7 +62,7 @@ def test_a_row_filter_and_a_column_list(database: str, prefix: str, maker: Write
         database,
         prefix,
         maker,
-        Published((PublishedTable("public", "t", columns=("id", "v"), where="id > 10"),)),
+        PublicationContent((PublishedTable("public", "t", columns=("id", "v"), where="id > 10"),)),
         "INSERT INTO t VALUES (1, 'a', 'x'), (11, 'b', 'x')",
         "UPDATE t SET id = 12 WHERE id = 1",
         "UPDATE t SET id = 2 WHERE id = 11",
@@ -76,7 +76,7 @@ def test_a_schema_with_a_table_that_joins_later(database: str, prefix: str, make
         database,
         prefix,
         maker,
-        Published((PublishedTable("public", "other"),), ("shop",)),
+        PublicationContent((PublishedTable("public", "other"),), ("shop",)),
         "CREATE TABLE shop.later (id int PRIMARY KEY)",
         "INSERT INTO shop.later VALUES (1)",
         "INSERT INTO shop.cart VALUES (2)",
@@ -91,7 +91,7 @@ def test_all_tables(database: str, prefix: str, maker: Writer) -> None:
         database,
         prefix,
         maker,
-        Published(all_tables=True, via_partition_root=False),
+        PublicationContent(all_tables=True, via_partition_root=False),
         "CREATE TABLE shop.later (id int PRIMARY KEY)",
         "INSERT INTO shop.later VALUES (1)",
         "INSERT INTO other VALUES (2)",
@@ -108,7 +108,7 @@ def test_a_partitioned_table_as_itself_or_as_its_parts(database: str, prefix: st
         database,
         prefix,
         maker,
-        Published((PublishedTable("public", "part"),), via_partition_root=root),
+        PublicationContent((PublishedTable("public", "part"),), via_partition_root=root),
         "INSERT INTO part VALUES (1)",
         "UPDATE part SET id = 11",
         "TRUNCATE part",
@@ -131,22 +131,27 @@ def test_a_generated_column(database: str, prefix: str, maker: Writer, option: s
 
 
 def test_what_is_there_is_left_as_it_is(database: str, prefix: str, maker: Writer) -> None:
-    assert setup.create_publication(database, prefix, Published((PublishedTable("public", "t"),)))
-    assert not setup.create_publication(database, prefix, Published(all_tables=True))
+    assert provisioning.create_publication(database, prefix, PublicationContent((PublishedTable("public", "t"),)))
+    assert not provisioning.create_publication(database, prefix, PublicationContent(all_tables=True))
     assert maker.execute("SELECT count(*) FROM pg_publication_tables WHERE pubname = %s", [prefix]).fetchone() == (1,)
 
 
 @pytest.mark.parametrize(
     ("published", "words"),
     [
-        (Published((PublishedTable("public", "nobody"),)), 'relation "public.nobody" does not exist'),
-        (Published((), ("nowhere",)), 'schema "nowhere" does not exist'),
-        (Published((PublishedTable("public", "t", columns=("x",)),)), 'column "x" of relation "t" does not exist'),
-        (Published((PublishedTable("public", "t", where="id >"),)), "syntax error"),
-        (Published(), "would be empty"),
+        (PublicationContent((PublishedTable("public", "nobody"),)), 'relation "public.nobody" does not exist'),
+        (PublicationContent((), ("nowhere",)), 'schema "nowhere" does not exist'),
+        (
+            PublicationContent((PublishedTable("public", "t", columns=("x",)),)),
+            'column "x" of relation "t" does not exist',
+        ),
+        (PublicationContent((PublishedTable("public", "t", where="id >"),)), "syntax error"),
+        (PublicationContent(), "would be empty"),
     ],
 )
-def test_what_cannot_be_published(database: str, prefix: str, maker: Writer, published: Published, words: str) -> None:
+def test_what_cannot_be_published(
+    database: str, prefix: str, maker: Writer, published: PublicationContent, words: str
+) -> None:
     with pytest.raises(UsageError, match=words):
-        setup.create_publication(database, prefix, published)
+        provisioning.create_publication(database, prefix, published)
     assert maker.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from twofold.errors import Refused
-from twofold.source.published import published_tables
+from twofold.source.published_tables import published_tables
 
 pytestmark = pytest.mark.core
 

@@ -9,7 +9,7 @@ import pytest
 
 from integration.source.stream import PLAIN, Writer, kinds, make_slot, on_each_version, prepare, streaming, the
 from twofold.positions import Lsn, PreparedIdentity
-from twofold.source import setup
+from twofold.source import provisioning
 from twofold.source.identity import slot_state
 from twofold.source.locks import Blocker
 from twofold.source.messages import (
@@ -146,7 +146,7 @@ def make_slot_around_a_prepare(
     """
     first, second, third = connections(), connections(), connections()
     third.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    setup.create_publication(database, prefix, setup.Published(all_tables=True))
+    provisioning.create_publication(database, prefix, provisioning.PublicationContent(all_tables=True))
     first.execute("BEGIN")
     first.execute("INSERT INTO t VALUES (1)")
     waited: set[int | None] = set()
@@ -162,7 +162,7 @@ def make_slot_around_a_prepare(
             prepare(third, "during", "INSERT INTO t VALUES (3)")
             second.execute("COMMIT")
 
-    setup.create_slot(database, prefix, two_phase=True, wait_limit_s=20, on_wait=on_wait)
+    provisioning.create_slot(database, prefix, two_phase=True, wait_limit_s=20, on_wait=on_wait)
     assert waited == {first.info.backend_pid, second.info.backend_pid}
     row = third.execute("SELECT transaction::text::bigint FROM pg_prepared_xacts WHERE gid = 'during'").fetchone()
     assert row is not None

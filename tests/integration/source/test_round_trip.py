@@ -12,7 +12,7 @@ from psycopg import sql
 from integration.source.assemble import Assembler, Change, Mirror
 from integration.source.history import Work
 from integration.source.stream import WAYS, forced, on_each_version, streaming
-from twofold.source import setup
+from twofold.source import provisioning
 from twofold.source.catalog import Catalog
 from twofold.source.connection import connect
 from twofold.source.messages import Relation, RelationColumn, Unchanged
@@ -34,12 +34,14 @@ def other_database(postgres: PostgresServer, prefix: str) -> Iterator[str]:
 def round_trip(postgres: PostgresServer, database: str, other_database: str, prefix: str, seed: int, size: int) -> None:
     work = Work(database, seed, other_database)
     work.set_up()
-    setup.create_publication(
-        database, prefix, setup.Published(tuple(setup.PublishedTable("public", t.name) for t in work.tables))
+    provisioning.create_publication(
+        database,
+        prefix,
+        provisioning.PublicationContent(tuple(provisioning.PublishedTable("public", t.name) for t in work.tables)),
     )
     slots = {way: f"{prefix}_{way}" for way in WAYS}
     for slot in slots.values():
-        setup.create_slot(database, slot, two_phase=True, wait_limit_s=20, on_wait=lambda _: None)
+        provisioning.create_slot(database, slot, two_phase=True, wait_limit_s=20, on_wait=lambda _: None)
     work.run(size)
     account = read_account(database)
     seen = {way: decode_all(postgres, database, slots[way], prefix, options) for way, options in WAYS.items()}

@@ -14,12 +14,12 @@ import psycopg
 import pytest
 
 from integration.source.stream import PLAIN, Stream, Writer, make_slot, prepare, streaming
-from twofold.errors import MissingGround, Refused, RunEnded, Unreachable
+from twofold.errors import Refused, RunEnded, SetupError, Unreachable
 from twofold.positions import Lsn
-from twofold.source import ground, identity, setup
+from twofold.source import identity, provisioning, readiness
 from twofold.source.connection import connect
+from twofold.source.diagnosis import SlotBusy
 from twofold.source.session import ReplicationSession
-from twofold.source.trouble import SlotBusy
 from twofold.stack import PostgresServer
 
 pytestmark = pytest.mark.core
@@ -45,7 +45,7 @@ def test_a_second_client_is_told_who_holds_the_slot(database: str, prefix: str, 
         ):
             pass
         assert busy.value.pid == first.session.backend_pid
-        advice = ground.examine(database, slot=prefix, publications=[prefix])
+        advice = readiness.examine(database, slot=prefix, publications=[prefix])
         assert any(f"process {first.session.backend_pid}" in str(finding) for finding in advice)
     with streaming(database, prefix):
         pass  # free at once
@@ -143,21 +143,21 @@ def test_a_publication_that_is_gone_is_refused(
     ):
         stream.until_mark(writer)
     assert ("WARNING:" in str(refused.value)) == (postgres.version >= 18)
-    assert any("does not exist" in f.what for f in ground.examine(database, slot=prefix, publications=[prefix]))
+    assert any("does not exist" in f.what for f in readiness.examine(database, slot=prefix, publications=[prefix]))
 
 
 def test_a_slot_that_is_not_there(database: str, prefix: str) -> None:
-    with pytest.raises(MissingGround, match="twofold init"), streaming(database, prefix):
+    with pytest.raises(SetupError, match="twofold init"), streaming(database, prefix):
         pass
 
 
 def test_a_role_that_may_not_replicate(database: str, prefix: str, writer: Writer) -> None:
     writer.execute(f"CREATE ROLE {prefix} LOGIN")
     humble = psycopg.conninfo.make_conninfo(database, user=prefix)
-    with pytest.raises(MissingGround, match=f"ALTER ROLE {prefix} REPLICATION"), streaming(humble, prefix):
+    with pytest.raises(SetupError, match=f"ALTER ROLE {prefix} REPLICATION"), streaming(humble, prefix):
         pass
-    with pytest.raises(MissingGround, match="may not replicate"):
-        ground.require(humble, slot=prefix, publications=[prefix], two_phase=True)
+    with pytest.raises(SetupError, match="may not replicate"):
+        readiness.require(humble, slot=prefix, publications=[prefix], two_phase=True)
     writer.execute(f"DROP ROLE {prefix}")
 
 
@@ -170,18 +170,18 @@ def test_a_server_that_was_never_made_for_it(own_postgres: Callable[..., Postgre
     server = own_postgres(
         settings={"wal_level": "replica", "max_prepared_transactions": "0", "max_replication_slots": "0"}
     )
-    with pytest.raises(MissingGround) as error:
-        ground.require(server.dsn(), slot="s", publications=["p"], two_phase=True)
+    with pytest.raises(SetupError) as error:
+        readiness.require(server.dsn(), slot="s", publications=["p"], two_phase=True)
     for words in ("SET wal_level = logical", "all 0 replication slots are taken", "publication 'p' does not exist"):
         assert words in str(error.value)
-    findings = ground.examine(server.dsn(), slot="s", publications=[])
+    findings = readiness.examine(server.dsn(), slot="s", publications=[])
     assert any("max_prepared_transactions is 0" in f.what and not f.must for f in findings)
-    with pytest.raises(MissingGround, match="remedy"):
-        setup.create_slot(server.dsn(), "s", two_phase=True, wait_limit_s=5, on_wait=lambda _: None)
+    with pytest.raises(SetupError, match="remedy"):
+        provisioning.create_slot(server.dsn(), "s", two_phase=True, wait_limit_s=5, on_wait=lambda _: None)
 
 
 def test_an_old_minor_version_is_named(old_postgres: PostgresServer) -> None:
-    findings = ground.examine(old_postgres.dsn(), slot="none")
+    findings = readiness.examine(old_postgres.dsn(), slot="none")
     assert any("upgrade to 15.19" in f.remedy and not f.must for f in findings)
 
 
@@ -198,7 +198,7 @@ def test_an_invalidated_slot_is_refused(own_postgres: Callable[..., PostgresServ
     assert state.lost
     with pytest.raises(Refused, match=r"invalidated slot 's' \(wal_removed\)"), streaming(server.dsn(), "s"):
         pass
-    assert any("was invalidated" in f.what for f in ground.examine(server.dsn(), slot="s"))
+    assert any("was invalidated" in f.what for f in readiness.examine(server.dsn(), slot="s"))
 
 
 def test_creation_names_whom_it_waits_for_and_gives_up(
@@ -211,7 +211,7 @@ def test_creation_names_whom_it_waits_for_and_gives_up(
         with pytest.raises(
             Unreachable, match=rf"waits for prepared transaction '{prefix}' \(database postgres, owner postgres"
         ):
-            setup.create_slot(
+            provisioning.create_slot(
                 database, prefix, two_phase=True, wait_limit_s=1.2, on_wait=lambda b: told.extend(map(str, b))
             )
         assert identity.slot_state(database, prefix) is None, "nothing is left of it"
@@ -242,20 +242,20 @@ def test_a_server_that_goes_away_while_a_slot_is_made_is_said_as_such(
             )
 
     with pytest.raises(Unreachable, match="went away"):
-        setup.create_slot(server.dsn(), "s", two_phase=True, wait_limit_s=limit_s, on_wait=die)
+        provisioning.create_slot(server.dsn(), "s", two_phase=True, wait_limit_s=limit_s, on_wait=die)
 
 
 def test_reset_takes_away_what_init_made_and_nothing_else(database: str, prefix: str, writer: Writer) -> None:
     writer.execute(f"CREATE PUBLICATION {prefix}_own FOR ALL TABLES")
     prepare(writer, "open", "INSERT INTO t VALUES (1)")
-    loss = setup.describe_loss(database, prefix)
+    loss = provisioning.describe_loss(database, prefix)
     assert loss is not None
     assert loss.in_doubt == ("open",)
     assert loss.unconfirmed_bytes > 0
     writer.execute("ROLLBACK PREPARED 'open'")
-    assert setup.drop(database, prefix, [prefix, f"{prefix}_own"]) == (f"slot {prefix}", f"publication {prefix}")
-    assert setup.drop(database, prefix, [prefix]) == ()
-    assert setup.describe_loss(database, prefix) is None
+    assert provisioning.drop(database, prefix, [prefix, f"{prefix}_own"]) == (f"slot {prefix}", f"publication {prefix}")
+    assert provisioning.drop(database, prefix, [prefix]) == ()
+    assert provisioning.describe_loss(database, prefix) is None
 
 
 def test_identity_and_history(postgres: PostgresServer) -> None:
@@ -265,7 +265,7 @@ def test_identity_and_history(postgres: PostgresServer) -> None:
     assert row == (who.system_identifier,)
     assert (who.timeline, who.database) == (1, "postgres")
     assert identity.timeline_history(postgres.dsn(), 1) == ()
-    with pytest.raises(MissingGround, match="history of timeline 7"):
+    with pytest.raises(SetupError, match="history of timeline 7"):
         identity.timeline_history(postgres.dsn(), 7)
 
 

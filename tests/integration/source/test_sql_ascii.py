@@ -10,10 +10,10 @@ import pytest
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Postgres
 from twofold.config import load
-from twofold.errors import MissingGround, Refused
+from twofold.errors import Refused, SetupError
 from twofold.ops.doctor import postgres as doctor
-from twofold.runner.setup import initialise
-from twofold.source import ground
+from twofold.runner.initialisation import initialise
+from twofold.source import readiness
 
 LATIN1_BYTE = "convert_from('\\xe9', 'SQL_ASCII')"
 
@@ -42,7 +42,7 @@ def here(connector: Maker, database: str) -> Installation:
 
 def test_it_is_refused_before_anything_is_made(here: Installation) -> None:
     done = here.init()
-    assert done.returncode == MissingGround.exit_status
+    assert done.returncode == SetupError.exit_status
     assert "the database's encoding is SQL_ASCII" in done.stderr
     assert "createdb -T template0 -E UTF8 NEW; pg_dump -E LATIN1 OLD | psql NEW" in done.stderr
     assert here.slot("slot_name") is None
@@ -53,7 +53,7 @@ def test_it_is_refused_before_anything_is_made(here: Installation) -> None:
 @pytest.mark.parametrize("how", ["loaded", "streamed"])
 def test_bytes_that_are_no_text(here: Installation, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one that was initialised by a version which did not look: it goes on until such bytes come, and then it does not try for ever."""
-    monkeypatch.setattr(ground, "_server", lambda *_, **__: [])
+    monkeypatch.setattr(readiness, "_server", lambda *_, **__: [])
     if how == "loaded":
         here.sql(f"INSERT INTO t VALUES (1, {LATIN1_BYTE})")
     initialise(load(here.file), print)

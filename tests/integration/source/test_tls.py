@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from psycopg.conninfo import make_conninfo
 
 from integration.source.stream import kinds, make_slot, streaming
-from twofold.errors import MissingGround
+from twofold.errors import SetupError
 from twofold.source import identity
 from twofold.source.messages import Begin, Commit, Insert
 from twofold.stack import PostgresServer
@@ -115,11 +115,11 @@ def test_the_stream_runs_over_tls_and_a_wrong_certificate_is_named(
         (dsn(server, tmp_path / "none.crt"), "none.crt.*does not exist.*; remedy: .*sslrootcert"),
         (dsn(server, ca, host="elsewhere"), "does not match host name.*; remedy: .*a name that is in it"),
     ):
-        with pytest.raises(MissingGround, match=words):
+        with pytest.raises(SetupError, match=words):
             identity.identify(wrong)
     assert identity.identify(dsn(server, ca, host="elsewhere", mode="verify-ca")).timeline == 1
 
 
 def test_a_server_without_tls_is_named(database: str) -> None:
-    with pytest.raises(MissingGround, match=r"does not support SSL.*; remedy: ALTER SYSTEM SET ssl = on"):
+    with pytest.raises(SetupError, match=r"does not support SSL.*; remedy: ALTER SYSTEM SET ssl = on"):
         identity.identify(make_conninfo(database, sslmode="require"))

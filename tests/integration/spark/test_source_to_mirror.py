@@ -21,8 +21,8 @@ from fixtures.spark import Lake
 from helpers.connector.backfill_traffic import TABLES, fill, traffic
 from helpers.source.streaming import streamed
 from twofold.config import load
-from twofold.runner.report import look
-from twofold.runner.setup import initialise
+from twofold.runner.initialisation import initialise
+from twofold.runner.status_report import read_status
 from twofold_spark.registry import Registry
 from twofold_spark.sinks.choice import SinkChoice
 from twofold_spark.source import Source, jdbc_url
@@ -70,7 +70,7 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
             carried.enter_context(here.carrying())
             wait_until(lambda: here.records("commits"), 60, "the first commit record")
             _mirror(lake, choices)  # while the tables are loaded and changed
-        wait_until(lambda: not look(load(here.file)).backfilling, 120, "all tables are ready")
+        wait_until(lambda: not read_status(load(here.file)).backfilling, 120, "all tables are ready")
         here.sql(
             "ALTER TABLE item ADD COLUMN extra text",
             "ALTER TABLE item ALTER COLUMN version TYPE bigint",
@@ -83,7 +83,7 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
             subprocess.run(here.command("backfill", "start", "public.item"), check=True, capture_output=True)
             wait_until(lambda: "reload" in {c["kind"] for c in here.records("commits")}, 60, "it begins anew")
             _mirror(lake, choices[:1])
-        wait_until(lambda: not look(load(here.file)).backfilling, 120, "the reload is over")
+        wait_until(lambda: not read_status(load(here.file)).backfilling, 120, "the reload is over")
         here.caught_up(120)
         _mirror(lake, choices)
         for choice in choices:

@@ -10,22 +10,22 @@ from typing import Any, cast
 
 import pytest
 
-from twofold.backfill.chunk import KEY_HEAD, Ask, Chunk, Copying, Seen
+from twofold.backfill.chunk import KEY_HEAD, Chunk, EncodingRequest, SnapshotSeen, TableEncoding
+from twofold.backfill.chunk_rule import Snapshot
 from twofold.backfill.gate import Gate
-from twofold.backfill.loads import Loads
-from twofold.backfill.place import Place
-from twofold.backfill.plan import Snapshot
+from twofold.backfill.load_pool import LoadPool
+from twofold.backfill.load_progress import LoadProgress
 from twofold.backfill.reader import Reader
 from twofold.bridge import initial
 from twofold.config import BackfillConfig
 from twofold.positions import Lsn
-from twofold.runner.carrier import Carrier
+from twofold.runner.executor import ActionExecutor
+from twofold.runner.joined_tables import JoinedTables, JoinedTablesFound
 from twofold.runner.loading import Loading
-from twofold.runner.newcomers import Found, Newcomers
 from twofold.runner.tables import Tables
+from twofold.sink.backfill_commands import BackfillCommands
 from twofold.sink.batch import Record, RowBatch
 from twofold.sink.publisher import Publisher
-from twofold.sink.wishes import Wishes
 from twofold.spool import Spool
 from twofold_avro.records import Commit, Pin, Progress
 
@@ -38,7 +38,7 @@ TRUNCATE = (b"", b"1 t")
 COMMIT, PROGRESS = Commit(1, "backfill", 100, 0, 0, rows=0, prepared=()), cast("Progress", None)
 
 
-def pin(state: str, place: Place | None = None, *, keyless: bool = False) -> Pin:
+def pin(state: str, place: LoadProgress | None = None, *, keyless: bool = False) -> Pin:
     bound = None if place is None else place.to_bytes()
     return Pin("public", "account", 1, None if keyless else '"bytes"', backfill=state, bound=bound)  # type: ignore[arg-type]
 
@@ -91,18 +91,18 @@ class Table(Reader):
     def wait_for_all(self) -> bool:
         return True
 
-    def seen(self) -> Seen:
-        return Seen(TOPIC, self._world.snapshot)
+    def seen(self) -> SnapshotSeen:
+        return SnapshotSeen(TOPIC, self._world.snapshot)
 
     def cancel(self) -> None: ...
 
     def close(self) -> None: ...
 
-    def emptying(self, *, ask: Callable[[Ask], Copying]) -> Chunk:
+    def emptying(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         del ask
         return self._chunk([TRUNCATE], wish="start")
 
-    def read(self, place: Place, *, ask: Callable[[Ask], Copying]) -> Chunk:
+    def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         del ask
         if self._world.keyless:
             batch = RowBatch()
@@ -120,7 +120,7 @@ class Table(Reader):
     def _chunk(self, rows: list[tuple[bytes, bytes]], **more: Any) -> Chunk:
         values: dict[str, Any] = {
             "topic": TOPIC,
-            "copying": Copying(cast("Any", None), 1, cast("Any", None), None),
+            "copying": TableEncoding(cast("Any", None), 1, cast("Any", None), None),
             "lists": [[record(key, value) for key, value in rows]],
             "snapshot": self._world.snapshot,
             "end_lsn": Lsn(1),
@@ -137,7 +137,7 @@ class Table(Reader):
 class Described(Tables):
     """Tables whose definition never changes."""
 
-    def is_current(self, copying: Copying) -> bool:
+    def is_current(self, copying: TableEncoding) -> bool:
         return copying.partitions == 1
 
 
@@ -170,8 +170,8 @@ class World:
         self.gate = Gate(publisher, pins=pins, in_backfill=self.tables.in_backfill, schema_of=lambda _: "", spool=spool)
         self.gate._look = cast("Any", Looking())
         config = BackfillConfig(readers=readers)  # type: ignore[call-arg]
-        self.loads = Loads(config, make_reader=lambda _: Table(self), delivered=lambda: ())
-        others = cast("Carrier", self), cast("Wishes", self), cast("Newcomers", Nobody())
+        self.loads = LoadPool(config, make_reader=lambda _: Table(self), delivered=lambda: ())
+        others = cast("ActionExecutor", self), cast("BackfillCommands", self), cast("JoinedTables", Nobody())
         self.loading = Loading(self.loads, self.tables, *others)
         self._state = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=0, pool=1)
 
@@ -229,8 +229,8 @@ class World:
 
 
 class Nobody:
-    def take(self) -> Found:
-        return Found()
+    def take(self) -> JoinedTablesFound:
+        return JoinedTablesFound()
 
 
 Making = Callable[..., World]
@@ -250,7 +250,7 @@ def world(tmp_path: Path) -> Iterator[Making]:
             made.loads.close()
 
 
-PAUSED = pin("paused", Place(after=b"D"))
+PAUSED = pin("paused", LoadProgress(after=b"D"))
 BEHIND_D = [(key, value) for key, value in ROWS.items() if key > b"D"]
 
 
@@ -346,12 +346,12 @@ def test_a_wish_that_comes_when_all_is_read(world: Making, wish: str, keyless: b
 
 def test_a_row_under_a_new_key_that_is_not_visible_yet(world: Making) -> None:
     """Published, its TOASTed value left out, and behind the place where the load is: it is read again until it is there."""
-    here = world(pin("running", Place(after=b"D", again=frozenset({b"BB"}))))
+    here = world(pin("running", LoadProgress(after=b"D", again=frozenset({b"BB"}))))
     moved = RowBatch()
     moved.lists(TOPIC, 1)[0].extend([record(b"B", b"2000 d"), record(b"BB", b"2000 c*")])
     here.gate.produce(moved)
     here.publish(here.next_chunk())
-    assert Place.from_bytes(here.topic.pins[TOPIC].bound).again == {b"BB"}
+    assert LoadProgress.from_bytes(here.topic.pins[TOPIC].bound).again == {b"BB"}
     here.table[b"BB"] = here.table.pop(b"B")
     here.snapshot = Snapshot(3000, frozenset())
     here.until_ready()

@@ -10,11 +10,11 @@ from typing import cast
 
 import pytest
 
-from twofold.backfill.chunk import Ask, Chunk, Copying
+from twofold.backfill.chunk import Chunk, EncodingRequest, TableEncoding
+from twofold.backfill.chunk_rule import Snapshot
+from twofold.backfill.load_pool import LoadPool
+from twofold.backfill.load_progress import LoadProgress
 from twofold.backfill.loader import Load
-from twofold.backfill.loads import Loads
-from twofold.backfill.place import Place
-from twofold.backfill.plan import Snapshot
 from twofold.backfill.reader import Reader
 from twofold.config import BackfillConfig
 from twofold.positions import Lsn
@@ -37,7 +37,7 @@ class Keyless:
     def wait_for_all(self) -> bool:
         return True
 
-    def read(self, place: Place, *, ask: Callable[[Ask], Copying]) -> Chunk:
+    def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         whole = self._spool.new()
         whole.append(b"rows")
         return Chunk(
@@ -58,18 +58,18 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 
 
 @pytest.fixture
-def loads(spool: Spool) -> Iterator[Loads]:
+def loads(spool: Spool) -> Iterator[LoadPool]:
     def make_reader(_: Load) -> Reader:
         return cast("Reader", Keyless(spool))
 
-    with closing(Loads(BackfillConfig(), make_reader=make_reader, delivered=lambda: ())) as loads:  # type: ignore[call-arg]
-        loads.begin(Load(TOPIC, "public", "event", Place(), resumed=False))
+    with closing(LoadPool(BackfillConfig(), make_reader=make_reader, delivered=lambda: ())) as loads:  # type: ignore[call-arg]
+        loads.begin(Load(TOPIC, "public", "event", LoadProgress(), resumed=False))
         while not spool.disk_bytes:
             time.sleep(0.01)
         yield loads
 
 
-def test_one_that_waits_for_the_stream_is_dropped(spool: Spool, loads: Loads) -> None:
+def test_one_that_waits_for_the_stream_is_dropped(spool: Spool, loads: LoadPool) -> None:
     while loads._offers.empty():
         time.sleep(0.01)
     assert not list(loads.offers())
@@ -78,7 +78,7 @@ def test_one_that_waits_for_the_stream_is_dropped(spool: Spool, loads: Loads) ->
     assert spool.disk_bytes == 0
 
 
-def test_one_that_was_not_looked_at_yet_is_dropped(spool: Spool, loads: Loads) -> None:
+def test_one_that_was_not_looked_at_yet_is_dropped(spool: Spool, loads: LoadPool) -> None:
     while loads._offers.empty():
         time.sleep(0.01)
     loads.stop(TOPIC)
@@ -86,7 +86,7 @@ def test_one_that_was_not_looked_at_yet_is_dropped(spool: Spool, loads: Loads) -
     assert spool.disk_bytes == 0
 
 
-def test_one_that_was_given_out_is_its_takers(spool: Spool, loads: Loads) -> None:
+def test_one_that_was_given_out_is_its_takers(spool: Spool, loads: LoadPool) -> None:
     """The worker may be at it."""
     while loads._offers.empty():
         time.sleep(0.01)

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from twofold.backfill.place import Place
+from twofold.backfill.load_progress import LoadProgress
 
 
 def test_a_place_outlives_the_pin() -> None:
-    place = Place(
+    place = LoadProgress(
         after=b"\0\xff", order=("b", "a"), again=frozenset({b"a", b""}), scanned=True, rows=3, size=70, seconds=1.5
     )
-    assert Place.from_bytes(place.to_bytes()) == place
-    assert Place.from_bytes(None) == Place()
+    assert LoadProgress.from_bytes(place.to_bytes()) == place
+    assert LoadProgress.from_bytes(None) == LoadProgress()
 
 
 def test_a_place_of_an_earlier_version_names_no_order() -> None:
     before = b'{"after":"41","again":[],"scanned":false,"reload":false,"rows":1,"size":2,"seconds":0.5}'
-    assert Place.from_bytes(before) == Place(after=b"A", rows=1, size=2, seconds=0.5)
+    assert LoadProgress.from_bytes(before) == LoadProgress(after=b"A", rows=1, size=2, seconds=0.5)
 
 
 def test_it_is_complete_when_nothing_is_to_be_read_again() -> None:
     again = frozenset({b"a"})
-    assert Place(scanned=True).complete
-    assert not Place(scanned=True, again=again).complete
-    assert not Place(again=again).complete
-    assert not Place().complete
+    assert LoadProgress(scanned=True).complete
+    assert not LoadProgress(scanned=True, again=again).complete
+    assert not LoadProgress(again=again).complete
+    assert not LoadProgress().complete
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,6 @@ def test_it_is_complete_when_nothing_is_to_be_read_again() -> None:
     ],
 )
 def test_the_time_that_is_left(rows: int, estimate: int, left_s: float | None, words: str) -> None:
-    place = Place().counted(rows // 2, rows * 10, rows / 4000).counted(rows // 2, rows * 10, rows / 4000)
+    place = LoadProgress().counted(rows // 2, rows * 10, rows / 4000).counted(rows // 2, rows * 10, rows / 4000)
     assert place.left_s(estimate) == left_s
     assert place.words(estimate) == words

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from twofold.backfill.plan import Memory, Snapshot
+from twofold.backfill.chunk_rule import ChangeMemory, Snapshot
 
 KEYS = [bytes([k]) for k in range(4)]
 CHUNKS = (KEYS[:1], KEYS[1:3], KEYS[3:])
@@ -58,7 +58,7 @@ class History:
         self.invisible: list[Transaction] = []
         self.topic: list[tuple[bytes, Row | None, bytes | None, Transaction | None]] = []
         self.next_xid, self.version, self.streamed = EPOCH + 1, 0, 0
-        self.memory = Memory()
+        self.memory = ChangeMemory()
         self.chunks = [list(chunk) for chunk in CHUNKS]
         self.again: set[bytes] = set()
         self.pending: Chunk | None = None
@@ -152,7 +152,7 @@ class History:
 
     def restart(self) -> None:
         """The session's memory is lost; what is published, and how far the backfill is, are not."""
-        self.memory = Memory()
+        self.memory = ChangeMemory()
         self.chunks = [chunk.keys for chunk in (self.pending, self.ahead) if chunk and not chunk.again] + self.chunks
         self.pending = self.ahead = None
         if self.mutant != "no_barrier":
@@ -171,7 +171,7 @@ class History:
             f"{min([*in_progress, self.next_xid])}:{self.next_xid}:{','.join(map(str, in_progress))}"
         )
         if self.mutant == "forget":
-            self.memory = Memory()
+            self.memory = ChangeMemory()
         rows = {k: self.table[k] for k in keys if k in self.table}
         chunk = Chunk(keys, rows, snapshot, len(self.log), again)
         if self.pending:
@@ -293,7 +293,7 @@ def test_visibility_is_by_xid_and_its_epoch() -> None:
 
 
 def test_what_a_snapshot_has_seen_is_forgotten() -> None:
-    memory = Memory()
+    memory = ChangeMemory()
     memory.changed(5, b"a")
     memory.changed(8, b"b")
     memory.forget(Snapshot.parse("6:8:"))

@@ -10,7 +10,7 @@ from twofold.bridge.actions import (
     Action,
     AppendStaged,
     CommitMain,
-    CommitPrepared,
+    CommitOpenPrepared,
     Forget,
     LedgerState,
     NoteInDoubt,
@@ -75,7 +75,7 @@ def test_open_one_commits_by_itself_behind_the_group() -> None:
     state, done = run(start(), plain(110), prepare(A, 110), Drained())
     assert done == [CommitMain(8, Lsn(110), 1, 1), OpenPrepared(A, 0)]
     state, done = run(state, committed(110), PreparedOpened(A), plain(130), commit(A, 130))
-    assert done == [CommitMain(9, Lsn(130), 1, 1), CommitPrepared(A, 0, 10, Lsn(140), Lsn(130), in_ledger=False)]
+    assert done == [CommitMain(9, Lsn(130), 1, 1), CommitOpenPrepared(A, 0, 10, Lsn(140), Lsn(130), in_ledger=False)]
     state, done = run(state, committed(130), PreparedCommitted(A, Lsn(140)))
     assert done == [Forget(A)]
     assert (state.flush, state.held, state.prepared) == (140, (), ())

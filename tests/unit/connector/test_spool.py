@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from twofold.errors import MissingGround, RunEnded
+from twofold.errors import RunEnded, SetupError
 from twofold.spool import Spool
 
 
@@ -117,5 +117,5 @@ def test_files_have_no_names_and_two_instances_may_share_the_folder(tmp_path: Pa
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(MissingGround, match=r"set spool\.folder"):
+    with pytest.raises(SetupError, match=r"set spool\.folder"):
         Spool(tmp_path / "file" / "s", memory_max=0, disk_max=0)

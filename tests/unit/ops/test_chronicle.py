@@ -98,7 +98,7 @@ def test_an_open_one_commits_by_its_own_kafka_transaction(run: Run) -> None:
     run.take(events.Drained())
     run.take(events.PreparedOpened(TRANSFER))
     decided = run.take(events.CommitPreparedRead(TRANSFER, Lsn(200), Lsn(210)), at=999.9)
-    assert any(isinstance(action, actions.CommitPrepared) for action in decided)
+    assert any(isinstance(action, actions.CommitOpenPrepared) for action in decided)
     run.take(events.PreparedCommitted(TRANSFER, Lsn(210)))
     view = run.chronicle.view()
     assert (view.totals.commits["prepared"], view.totals.rows, view.marks.past[0].outcome) == (1, 4, "committed")
@@ -127,7 +127,7 @@ def _answer(action: actions.Action) -> list[Event]:
             return [events.MainCommitted(applied_lsn)]
         case actions.OpenPrepared(identity):
             return [events.PreparedOpened(identity)]
-        case actions.CommitPrepared(identity):
+        case actions.CommitOpenPrepared(identity):
             return [events.PreparedCommitted(identity, action.applied_lsn)]
         case actions.AbortPrepared(identity):
             return [events.PreparedAborted(identity)]

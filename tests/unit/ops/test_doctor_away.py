@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from twofold.config import Config, load
-from twofold.errors import MissingGround
-from twofold.ops.doctor import Weight, examine, kafka
+from twofold.errors import SetupError
+from twofold.ops.doctor import Severity, examine, kafka
 
 NOWHERE = "127.0.0.1:1"
 
@@ -27,7 +27,7 @@ def config(folder: Path, bootstrap: str = NOWHERE, options: str = "{}") -> Confi
 
 def test_when_all_is_away_each_part_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = examine(config(tmp_path))
-    assert {f.where for f in found if f.weight is Weight.MUST} == {"postgresql", "kafka", "registry"}
+    assert {f.where for f in found if f.weight is Severity.MUST} == {"postgresql", "kafka", "registry"}
     assert all(f.mend for f in found)
     assert capfd.readouterr().err == ""
 
@@ -55,5 +55,5 @@ def no_tls() -> Iterator[str]:
 
 
 def test_why_kafka_does_not_let_us_in_is_told_and_not_only_that_nobody_answers(tmp_path: Path, no_tls: str) -> None:
-    with pytest.raises(MissingGround, match=r"SSL handshake failed.*check ssl"):
+    with pytest.raises(SetupError, match=r"SSL handshake failed.*check ssl"):
         list(kafka.examine(config(tmp_path, no_tls, '{"security.protocol" = "SSL"}')))

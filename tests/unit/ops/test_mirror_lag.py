@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold.bridge import initial
-from twofold.errors import MissingGround
+from twofold.errors import SetupError
 from twofold.ops.chronicle import Chronicle
 from twofold.ops.mirror_view import MirrorPlace, _read
 from twofold.ops.sampler import MirrorLag, Sampler
@@ -45,7 +45,7 @@ def test_before_a_recovery_nothing_is_known() -> None:
 
 @pytest.mark.parametrize("words", [None, "", "nonsense", "{}", "[]", '{"sequence": 1}'])
 def test_what_another_program_has_written_there_is_said(words: str | None) -> None:
-    with pytest.raises(MissingGround, match=r"bank\.mirror .* another program wrote it"):
+    with pytest.raises(SetupError, match=r"bank\.mirror .* another program wrote it"):
         _read(words, "bank.mirror")
 
 

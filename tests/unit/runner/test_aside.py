@@ -8,11 +8,11 @@ from contextlib import ExitStack
 import pytest
 
 from twofold.errors import Refused
-from twofold.runner.aside import Aside, Stopped
+from twofold.runner.interruptible import InterruptibleStep, StopRequested
 
 
 def test_gives_what_the_step_gives_and_tends_meanwhile() -> None:
-    aside, tended = Aside(threading.Event(), ExitStack()), threading.Event()
+    aside, tended = InterruptibleStep(threading.Event(), ExitStack()), threading.Event()
     aside.tend = tended.set
     assert aside(lambda: tended.wait(20)) is True
 
@@ -23,7 +23,7 @@ def test_raises_what_the_step_raises(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)) as raised:
-        Aside(threading.Event(), ExitStack())(step)
+        InterruptibleStep(threading.Event(), ExitStack())(step)
     assert raised.value is error
 
 
@@ -35,7 +35,7 @@ def test_a_refusal_is_heard_although_we_were_told_to_stop() -> None:
         raise Refused("this", at_stake="that", repair="those")
 
     with pytest.raises(Refused):
-        Aside(stop, ExitStack())(step)
+        InterruptibleStep(stop, ExitStack())(step)
 
 
 def test_a_step_that_is_left_closes_what_it_opens_later() -> None:
@@ -46,7 +46,7 @@ def test_a_step_that_is_left_closes_what_it_opens_later() -> None:
         opened.callback(closed.set)
 
     stop.set()
-    with pytest.raises(Stopped), opened:
-        Aside(stop, opened)(step)
+    with pytest.raises(StopRequested), opened:
+        InterruptibleStep(stop, opened)(step)
     answered.set()
     assert closed.wait(20)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from twofold.runner.audit import judge
-from twofold.runner.comparing import Compared, Reload, SequenceBreak
+from twofold.runner.comparison import ComparisonResult, Reload, SequenceBreak
 from twofold.sink.names import Names
 from twofold.sink.tally import Claim, Damage, PartitionTally
-from twofold.sink.visible import Bounds, Place
+from twofold.sink.visible_records import Bounds, PartitionId
 from twofold_avro.records import Pin
 
 NAMES = Names("bank", "bank")
@@ -16,15 +16,19 @@ TABLE, OTHER = "bank.public.account", "bank.public.other"
 PINS = {TABLE: Pin("public", "account", 1), OTHER: Pin("public", "other", 1)}
 
 
-def compared(topic: str, *damages: Damage, reloads: Mapping[str, int] | None = None, high: int = 100) -> Compared:
+def compared(
+    topic: str, *damages: Damage, reloads: Mapping[str, int] | None = None, high: int = 100
+) -> ComparisonResult:
     """One partition of a topic with these damages; reloads, by topic, begin at an offset."""
-    place = Place(topic, 0)
+    place = PartitionId(topic, 0)
     tally = PartitionTally(0, 100)
     tally.claim([Claim(0, 9, 10, 1)])
     tally.see(0, 9)
     tally.settle(100, final=True)
     tally.damages = list(damages)
-    found = Compared({place: Bounds(0, 100, high)}, {place: tally}, commits=30, first_sequence=1, last_sequence=30)
+    found = ComparisonResult(
+        {place: Bounds(0, 100, high)}, {place: tally}, commits=30, first_sequence=1, last_sequence=30
+    )
     found.reloads = {topic: Reload(20, {0: first}) for topic, first in (reloads or {}).items()}
     return found
 
@@ -53,7 +57,7 @@ def test_a_reload_of_another_table_repairs_nothing() -> None:
 
 def test_damages_that_are_only_counted_are_damages_too() -> None:
     found = compared(TABLE, Damage("short", 5, 9, 0, 5, 3))
-    tally = found.tallies[Place(TABLE, 0)]
+    tally = found.tallies[PartitionId(TABLE, 0)]
     tally.dropped, tally.dropped_to = 7, 4
     assert judge(found, NAMES, PINS).topics[0].more == 7
     found.reloads = {TABLE: Reload(20, {0: 50})}

@@ -12,11 +12,11 @@ import pytest
 from twofold import gids
 from twofold.bridge import Event, actions
 from twofold.positions import Lsn, PreparedIdentity
-from twofold.runner import carrier as module
-from twofold.runner.carrier import Carrier, Positions
-from twofold.runner.entries import Origin
+from twofold.runner import executor as module
+from twofold.runner.bookkeeping_records import ConnectorOrigin
+from twofold.runner.executor import ActionExecutor, ReportedPositions
 from twofold.runner.ledger import Ledger
-from twofold.runner.waiting import BatchRows, PreparedRows
+from twofold.runner.waiting_rows import BatchRows, PreparedRows
 from twofold.sink.batch import RowBatch
 from twofold.spool import Spool
 
@@ -71,13 +71,13 @@ class Stage:
 
     def __init__(self, spool: Spool) -> None:
         self.spool, self.worker, self.gate, self.publisher = spool, Worker(), Gate(), Publisher()
-        self.carrier = Carrier(
+        self.carrier = ActionExecutor(
             worker=cast("Any", self.worker),
             publisher=cast("Any", self.publisher),
             gate=cast("Any", self.gate),
             tables=cast("Any", Tables()),
             origin=ORIGIN,
-            reported=Positions(Lsn(1), Lsn(1)),
+            reported=ReportedPositions(Lsn(1), Lsn(1)),
             ledger=Ledger((), ()),
             tend=lambda: None,
         )
@@ -97,7 +97,7 @@ class Stage:
             self.carrier.carry(actions.AppendStaged(identity, Lsn(identity.xid + 5)), at_us=0)
 
 
-ORIGIN = cast("Origin", type("NoOrigin", (), {"progress": staticmethod(lambda *_: None)})())
+ORIGIN = cast("ConnectorOrigin", type("NoOrigin", (), {"progress": staticmethod(lambda *_: None)})())
 """Where the positions come from does not matter here."""
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from twofold.errors import MissingGround, Refused, UsageError
+from twofold.errors import Refused, SetupError, UsageError
 from twofold.positions import Lsn
 from twofold.runner.checks import check
-from twofold.sink.progress import Recovered
+from twofold.sink.progress import RecoveredState
 from twofold.source.identity import ServerIdentity, SlotState, TimelineSwitch
 from twofold_avro.records import Commit, Progress
 
@@ -44,14 +44,14 @@ SERVER = ServerIdentity("74", 2, Lsn(2000), "bank", 180000)
 HISTORY = (TimelineSwitch(1, Lsn(500), "promoted"),)
 
 
-RECOVERED = Recovered(PROGRESS, None, last_commit=COMMIT)
+RECOVERED = RecoveredState(PROGRESS, None, last_commit=COMMIT)
 
 
 @dataclass(frozen=True)
 class Story:
     """What recovery read, with the part that a test changes."""
 
-    recovered: Recovered = RECOVERED
+    recovered: RecoveredState = RECOVERED
     slot: SlotState = SLOT
     server: ServerIdentity = SERVER
     history: tuple[TimelineSwitch, ...] = HISTORY
@@ -62,7 +62,7 @@ class Story:
 
 
 def having(progress: Progress | None = PROGRESS, last_commit: Commit | None = COMMIT) -> Story:
-    return Story(Recovered(progress, None, last_commit=last_commit))
+    return Story(RecoveredState(progress, None, last_commit=last_commit))
 
 
 @pytest.mark.parametrize(
@@ -112,5 +112,5 @@ def test_a_slot_of_the_other_kind_is_a_wrong_setting() -> None:
 
 
 def test_an_interrupted_init_is_to_be_run_again() -> None:
-    with pytest.raises(MissingGround, match="run twofold init again"):
+    with pytest.raises(SetupError, match="run twofold init again"):
         having(replace(PROGRESS, applied_lsn=0), None).check()

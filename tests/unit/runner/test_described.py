@@ -15,12 +15,12 @@ import pytest
 from twofold.bridge import events
 from twofold.errors import Refused
 from twofold.runner.collector import Collector
-from twofold.runner.misfit import PASSED_OVER, StartsAnew
-from twofold.runner.table import CHANGED_SHAPE
+from twofold.runner.table_version import CHANGED_SHAPE
 from twofold.runner.tables import Tables
-from twofold.runner.waiting import Collected
+from twofold.runner.topic_mismatch import PASSED_OVER, TopicRestart
+from twofold.runner.waiting_rows import CollectedEvent
 from twofold.sink.batch import VOID
-from twofold.sink.topic_rules import Wanted
+from twofold.sink.topic_rules import RequiredTopic
 from twofold.source import messages as m
 from twofold.source.session import Received
 from twofold.spool import Spool
@@ -74,7 +74,7 @@ class Registry:
 
 
 class Topics:
-    def ensure(self, wanted: Iterable[Wanted]) -> dict[str, int]:
+    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
         return {each.name: each.partitions for each in wanted}
 
     def missing(self, topics: Iterable[str]) -> list[str]:
@@ -131,11 +131,11 @@ def prepared(*items: tuple[int, bytes]) -> Received:
 
 
 @pytest.fixture
-def collect(tmp_path: Path) -> Iterator[Callable[..., list[Collected]]]:
+def collect(tmp_path: Path) -> Iterator[Callable[..., list[CollectedEvent]]]:
     """What these messages come to, if all that lies before a position is applied."""
     spool = Spool(tmp_path, memory_max=1 << 20, disk_max=1 << 30)
 
-    def collect(tables: Tables, received: Received, *, applied: int = 0) -> list[Collected]:
+    def collect(tables: Tables, received: Received, *, applied: int = 0) -> list[CollectedEvent]:
         collector = Collector(
             tables=tables,
             spool=spool,
@@ -172,7 +172,7 @@ OTHER_SCALE: tuple[Columns, Columns] = (
 
 @pytest.mark.parametrize(("before", "after"), [OTHER_KEY, OTHER_SCALE], ids=["key", "scale"])
 def test_what_a_table_was_in_an_applied_transaction_does_not_stand_against_its_repair(
-    before: Columns, after: Columns, collect: Callable[..., list[Collected]]
+    before: Columns, after: Columns, collect: Callable[..., list[CollectedEvent]]
 ) -> None:
     """PostgreSQL sends it again, as when a transaction in doubt holds its slot."""
     registry = Registry()
@@ -191,7 +191,7 @@ def test_what_a_table_was_in_an_applied_transaction_does_not_stand_against_its_r
 
 @pytest.mark.parametrize("type_oid", [23, 1082], ids=["as in the row", "text in the row"])
 def test_another_key_is_refused_when_it_is_committed_and_not_when_it_is_prepared(
-    type_oid: int, collect: Callable[..., list[Collected]]
+    type_oid: int, collect: Callable[..., list[CollectedEvent]]
 ) -> None:
     """Types that are text in an envelope leave it as it is when the key goes."""
     registry, value = Registry(), b"2024-01-01" if type_oid == 1082 else b"1"
@@ -206,7 +206,7 @@ def test_another_key_is_refused_when_it_is_committed_and_not_when_it_is_prepared
 
 
 def test_a_prepared_transaction_that_drops_the_key_midway_waits_for_its_outcome(
-    collect: Callable[..., list[Collected]],
+    collect: Callable[..., list[CollectedEvent]],
 ) -> None:
     registry = Registry()
     before: Columns = [("k", 23, -1, True), ("v", 23, -1, False)]
@@ -231,17 +231,17 @@ def starting_anew(registry: Registry) -> tuple[Tables, Columns, Columns]:
     return here, before, after
 
 
-def topics(collected: list[Collected]) -> list[str]:
+def topics(collected: list[CollectedEvent]) -> list[str]:
     return [topic for each in collected if each.batch for topic in each.batch.topics]
 
 
 @pytest.mark.parametrize(
     ("ends", "then"),
-    [(Tables.emptied, StartsAnew), (Tables.loaded, Refused)],
+    [(Tables.emptied, TopicRestart), (Tables.loaded, Refused)],
     ids=["emptied", "cancelled"],
 )
 def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
-    ends: Callable[[Tables, str], None], then: type[Exception], collect: Callable[..., list[Collected]]
+    ends: Callable[[Tables, str], None], then: type[Exception], collect: Callable[..., list[CollectedEvent]]
 ) -> None:
     """The truncate comes behind them, and all rows behind that. Behind it they start the topic anew while it is loaded, and where it is not they are refused, in a transaction that began before it too."""
     here, before, after = starting_anew(Registry())
@@ -268,11 +268,11 @@ def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
 def test_a_load_with_another_key_than_its_topic_starts_it_anew() -> None:
     """The key has changed once more: rows of neither key would be what is loaded."""
     here, before, _ = starting_anew(Registry())
-    with pytest.raises(StartsAnew):
+    with pytest.raises(TopicRestart):
         here.copying(relation(before))
 
 
-def test_a_reload_that_was_cut_off_before_its_truncate_goes_on(collect: Callable[..., list[Collected]]) -> None:
+def test_a_reload_that_was_cut_off_before_its_truncate_goes_on(collect: Callable[..., list[CollectedEvent]]) -> None:
     """It is known by its pin: the wish may have been answered by a later one."""
     registry = Registry()
     here, before, _ = starting_anew(registry)
@@ -281,7 +281,7 @@ def test_a_reload_that_was_cut_off_before_its_truncate_goes_on(collect: Callable
 
 
 def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_starts_anew(
-    collect: Callable[..., list[Collected]],
+    collect: Callable[..., list[CollectedEvent]],
 ) -> None:
     """Those that fit are published, of others in the same transaction too; prepared ones likewise. What has been passed over is in the pin, for it may come again as it was."""
     before, after = OTHER_KEY
@@ -295,7 +295,7 @@ def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_st
     here.settle(waits.prepared.rows.provisional)
     assert [batch.topics for batch in waits.prepared.rows.batches()] == [()]
     next_run = tables(registry, here.take_pins(), relation(before))
-    with pytest.raises(StartsAnew):
+    with pytest.raises(TopicRestart):
         collect(next_run, transaction(3, said(before), insert(b"3", b"30")))
     next_run.start_anew([], [relation(before)])
     next_run.announce([relation(before)])
@@ -303,13 +303,13 @@ def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_st
     assert topics(collect(next_run, transaction(3, said(before), insert(b"3", b"30")))) == [TOPIC]
 
 
-def test_a_table_gets_its_first_key(collect: Callable[..., list[Collected]]) -> None:
+def test_a_table_gets_its_first_key(collect: Callable[..., list[CollectedEvent]]) -> None:
     """Its topic starts anew with the next run; its rows' schema stays the one that readers have."""
     without: Columns = [("b", 23, -1, False), ("a", 23, -1, False)]
     keyed: Columns = [("b", 23, -1, False), ("a", 23, -1, True)]
     registry = Registry()
     here = tables(registry, announced(registry, without), relation(keyed))
-    with pytest.raises(StartsAnew):
+    with pytest.raises(TopicRestart):
         collect(here, transaction(1, said(keyed), insert(b"1", b"10")))
     before = registry.versions(f"{TOPIC}-value")
     next_run = tables(registry, here.take_pins(), relation(keyed))

@@ -9,8 +9,8 @@ import pytest
 
 from twofold.gids import ParsedGid
 from twofold.positions import Lsn, PreparedIdentity
-from twofold.runner.doubt import Doubts
-from twofold.runner.waiting import BatchRows, PreparedRows
+from twofold.runner.in_doubt_warnings import InDoubtWarnings
+from twofold.runner.waiting_rows import BatchRows, PreparedRows
 from twofold.spool import Spool
 
 
@@ -22,7 +22,7 @@ def prepared(tmp_path: Path) -> PreparedRows:
 
 
 def test_it_is_said_once_and_again_at_twice_the_age(prepared: PreparedRows, caplog: pytest.LogCaptureFixture) -> None:
-    doubts = Doubts("bank", 600)
+    doubts = InDoubtWarnings("bank", 600)
     with caplog.at_level(logging.WARNING):
         said = []
         for age_s in (599, 600, 601, 700, 1199, 1201, 2400, 2403):
@@ -42,7 +42,7 @@ def test_it_is_said_once_and_again_at_twice_the_age(prepared: PreparedRows, capl
 def test_one_that_has_ended_is_forgotten_and_may_come_again(
     prepared: PreparedRows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    doubts = Doubts("bank", 600)
+    doubts = InDoubtWarnings("bank", 600)
     with caplog.at_level(logging.WARNING):
         doubts.look([prepared], Lsn(5000), 701)
         doubts.look([], Lsn(5000), 703)

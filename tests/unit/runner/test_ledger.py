@@ -9,7 +9,7 @@ from twofold.bridge.actions import LedgerState
 from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner import ledger as module
 from twofold.runner.ledger import Ledger
-from twofold.runner.waiting import PreparedRows
+from twofold.runner.waiting_rows import PreparedRows
 from twofold_avro.records import Prepared
 
 

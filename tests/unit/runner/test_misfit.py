@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from twofold.errors import Refused
-from twofold.runner.misfit import PASSED_OVER, Decision, StartsAnew, Version, decide
-from twofold.runner.supervisor import OFTEN, OFTEN_WITHIN_S, Anew
+from twofold.runner.supervisor import OFTEN, OFTEN_WITHIN_S, TopicsToRestart
+from twofold.runner.topic_mismatch import PASSED_OVER, Decision, TopicRestart, VersionKey, decide
 from twofold_avro.records import Pin
 
 ID, CODE = '"int"', '"string"'
@@ -49,8 +49,8 @@ ID, CODE = '"int"', '"string"'
 )
 def test_a_key_that_is_not_what_it_was(pin: Any, row: Any, now: Any, emptied_later: bool, expected: Decision) -> None:
     pinned = Pin("public", "t", 3, **{"key_schema": ID, "relation": 1, **pin})
-    version = Version(*now) if now else None
-    assert decide(Version(*row), version, pinned, key_differs=True, emptied_later=emptied_later) is expected
+    version = VersionKey(*now) if now else None
+    assert decide(VersionKey(*row), version, pinned, key_differs=True, emptied_later=emptied_later) is expected
 
 
 @pytest.mark.parametrize(
@@ -58,23 +58,23 @@ def test_a_key_that_is_not_what_it_was(pin: Any, row: Any, now: Any, emptied_lat
 )
 def test_other_refusals(now: Any, expected: Decision) -> None:
     """A registry that does not take the schema, values that would be misread: of a table that is there they are a person's."""
-    version = Version(*now) if now else None
+    version = VersionKey(*now) if now else None
     pinned = Pin("public", "t", 3, key_schema=None, relation=1)
     for pin in (pinned, None):
-        assert decide(Version(1, ID), version, pin, key_differs=False, emptied_later=False) is expected
+        assert decide(VersionKey(1, ID), version, pin, key_differs=False, emptied_later=False) is expected
 
 
 def test_what_starts_anew_over_and_over_is_refused() -> None:
     now = 0.0
-    anew = Anew(lambda: now)
+    anew = TopicsToRestart(lambda: now)
     refusal = Refused("it", at_stake="", repair="")
     for _ in range(OFTEN):
-        anew.add(StartsAnew("public.t", "p.public.t", 1, refusal))
-        anew.add(StartsAnew("public.t", "p.public.t", int(now) + 2, refusal))  # another table each time
+        anew.add(TopicRestart("public.t", "p.public.t", 1, refusal))
+        anew.add(TopicRestart("public.t", "p.public.t", int(now) + 2, refusal))  # another table each time
         now += 1
     assert anew.topics == {"p.public.t"}
     now += OFTEN_WITHIN_S
     for _ in range(OFTEN):  # the others were long ago
-        anew.add(StartsAnew("public.t", "p.public.t", 1, refusal))
+        anew.add(TopicRestart("public.t", "p.public.t", 1, refusal))
     with pytest.raises(Refused):
-        anew.add(StartsAnew("public.t", "p.public.t", 1, refusal))
+        anew.add(TopicRestart("public.t", "p.public.t", 1, refusal))

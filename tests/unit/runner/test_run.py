@@ -13,7 +13,7 @@ from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
 from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner import run as module
-from twofold.runner.observer import Silent
+from twofold.runner.observer import NullObserver
 from twofold.runner.run import Run
 from twofold.runner.timers import Timers
 from twofold_avro.errors import MalformedRow
@@ -29,7 +29,7 @@ def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where:
     parts["collector"].half_prepared = parts["collector"].reached = False
     getattr(parts[where], call).side_effect = MalformedRow("no boolean", table="public.t", column="c", offset=17)
     with pytest.raises(MalformedMessage) as ended:
-        Run(**parts, stop=threading.Event()).go(Silent())
+        Run(**parts, stop=threading.Event()).go(NullObserver())
     assert (str(ended.value), ended.value.exit_status) == ("column c of public.t: no boolean at byte 17", 7)
 
 

@@ -11,7 +11,7 @@ import pytest
 from twofold.config import Config
 from twofold.errors import EndedElsewhere, RunEnded, Unreachable
 from twofold.runner import supervisor
-from twofold.runner.lookback import SINCE_LAST_COMMIT, Window
+from twofold.runner.lookback import SINCE_LAST_COMMIT, LookbackWindow
 
 
 class Client:
@@ -46,7 +46,7 @@ def test_nothing_of_a_run_is_held_though_something_holds_its_error(monkeypatch: 
 
 
 ENDED = (RunEnded("an error"), EndedElsewhere("ended"), Unreachable("away"), RunEnded("an error"))
-WIDE = Window(before_s=90, to_the_end=True)
+WIDE = LookbackWindow(before_s=90, to_the_end=True)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ WIDE = Window(before_s=90, to_the_end=True)
     [(False, [SINCE_LAST_COMMIT, SINCE_LAST_COMMIT, WIDE, WIDE]), (True, [SINCE_LAST_COMMIT, None, WIDE, None])],
 )
 def test_how_far_recoveries_look_back(
-    comes_through: bool, expected: list[Window | None], monkeypatch: pytest.MonkeyPatch
+    comes_through: bool, expected: list[LookbackWindow | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of a process, and after somebody ended a transaction: each until a recovery has come through."""
-    stop, looked = threading.Event(), list[Window | None]()
+    stop, looked = threading.Event(), list[LookbackWindow | None]()
     kafka = {"bootstrap": "x:1", "transaction_timeout": 90}
     config = Config.model_validate(
         {"name": "x", "source": {"dsn": "dbname=x"}, "kafka": kafka, "registry": {"url": "http://x"}}
@@ -69,7 +69,7 @@ def test_how_far_recoveries_look_back(
         def go(self, _observer: object) -> NoReturn:
             raise ENDED[len(looked) - 1]
 
-    def recover(*_: object, look: Window | None, **__: object) -> Run:
+    def recover(*_: object, look: LookbackWindow | None, **__: object) -> Run:
         looked.append(look)
         if len(looked) == len(ENDED):
             stop.set()

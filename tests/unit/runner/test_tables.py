@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from twofold.runner.tables import Tables
-from twofold.sink.topic_rules import Wanted
+from twofold.sink.topic_rules import RequiredTopic
 from twofold_avro.records import Pin
 
 TOPIC = "bank.public.account"
@@ -20,11 +20,11 @@ class NoTopics:
     def missing(self, names: Iterable[str]) -> set[str]:
         return set(names)
 
-    def unlike(self, wanted: Iterable[Wanted]) -> list[Any]:
+    def unlike(self, wanted: Iterable[RequiredTopic]) -> list[Any]:
         assert not list(wanted)
         return []
 
-    def ensure(self, wanted: Iterable[Wanted]) -> dict[str, int]:
+    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
         assert not list(wanted)
         return {}
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from twofold.sink.seldom import AGAIN_S, Seldom
+from twofold.sink.rate_limited_log import AGAIN_S, RateLimitedLog
 
 AWAY = "FAIL [rdkafka#{}] [thrd:a:1/0]: a:1/0: Connect to ipv4#a:1 failed: Connection refused (after {}ms in state CONNECT)"
 
@@ -16,8 +16,8 @@ class Log:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        self._filter = Seldom()
-        monkeypatch.setattr("twofold.sink.seldom.time.monotonic", lambda: self.now)
+        self._filter = RateLimitedLog()
+        monkeypatch.setattr("twofold.sink.rate_limited_log.time.monotonic", lambda: self.now)
 
     def says(self, text: str) -> str | None:
         record = logging.LogRecord("twofold.librdkafka", logging.ERROR, "", 0, "%s", (text,), None)

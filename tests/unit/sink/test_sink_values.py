@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 from twofold.errors import (
     EndedElsewhere,
     Fenced,
-    MissingGround,
     Refused,
     RunEnded,
+    SetupError,
     TwofoldError,
     Unreachable,
     UsageError,
@@ -137,9 +137,9 @@ def test_a_readers_settings_leave_out_what_only_a_producer_knows() -> None:
         (KafkaError._TIMED_OUT, Unreachable),
         (KafkaError._MSG_TIMED_OUT, Unreachable),
         (KafkaError.NOT_ENOUGH_REPLICAS, Unreachable),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, MissingGround),
-        (KafkaError.SASL_AUTHENTICATION_FAILED, MissingGround),
-        (KafkaError.INVALID_TRANSACTION_TIMEOUT, MissingGround),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, SetupError),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, SetupError),
+        (KafkaError.INVALID_TRANSACTION_TIMEOUT, SetupError),
         (KafkaError.MSG_SIZE_TOO_LARGE, Refused),
         (KafkaError.INVALID_TXN_STATE, EndedElsewhere),
         (KafkaError._STATE, RunEnded),
@@ -169,5 +169,5 @@ def test_a_system_error_without_a_cause_ends_the_run() -> None:
 def test_what_is_not_the_librarys_passes() -> None:
     with pytest.raises(KeyError), sorted_errors("flush"):
         raise KeyError("mine")
-    with pytest.raises(MissingGround, match="mine"), sorted_errors("flush"):
-        raise MissingGround("mine")
+    with pytest.raises(SetupError, match="mine"), sorted_errors("flush"):
+        raise SetupError("mine")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from twofold.errors import MissingGround
-from twofold.sink.topic_rules import Config, Found, TopicPolicy, Wanted, check, check_retention
+from twofold.errors import SetupError
+from twofold.sink.topic_rules import ExistingTopic, RequiredTopic, TopicConfig, TopicPolicy, check, check_retention
 
 TOLD = {"cleanup.policy": "delete", "min.insync.replicas": "2", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
-def found(without: str = "") -> Found:
-    return Found(1, 3, Config("topic bank.commits", {name: TOLD[name] for name in TOLD if name != without}))
+def found(without: str = "") -> ExistingTopic:
+    return ExistingTopic(
+        1, 3, TopicConfig("topic bank.commits", {name: TOLD[name] for name in TOLD if name != without})
+    )
 
 
-def look(topic: Found) -> None:
-    wanted = Wanted("bank.commits", "commits")
+def look(topic: ExistingTopic) -> None:
+    wanted = RequiredTopic("bank.commits", "commits")
     check(wanted, topic, TopicPolicy())
     check_retention({wanted.name: wanted}, {wanted.name: topic})
 
@@ -26,5 +28,5 @@ def test_a_topic_with_all_that_it_must_have_is_taken() -> None:
 
 @pytest.mark.parametrize("setting", TOLD)
 def test_a_setting_that_kafka_does_not_tell_is_named(setting: str) -> None:
-    with pytest.raises(MissingGround, match=f"Kafka does not tell {setting} of topic bank.commits"):
+    with pytest.raises(SetupError, match=f"Kafka does not tell {setting} of topic bank.commits"):
         look(found(without=setting))

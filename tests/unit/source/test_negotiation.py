@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twofold.errors import MissingGround
+from twofold.errors import SetupError
 from twofold.positions import Lsn
 from twofold.source.connection import address
 from twofold.source.identity import TimelineSwitch, parse_history
@@ -37,7 +37,7 @@ def test_what_is_off_is_not_said() -> None:
 
 
 def test_origin_is_refused_where_the_server_has_none() -> None:
-    with pytest.raises(MissingGround, match="needs PostgreSQL 16"):
+    with pytest.raises(SetupError, match="needs PostgreSQL 16"):
         negotiate(SessionOptions(origin="none"), 150019, ["p"])
 
 

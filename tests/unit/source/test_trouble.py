@@ -6,8 +6,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from twofold.errors import MissingGround, Unreachable
-from twofold.source.trouble import start_error
+from twofold.errors import SetupError, Unreachable
+from twofold.source.diagnosis import start_error
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,5 @@ def test_a_server_that_goes_away_when_the_slot_is_asked_for_is_tried_again(error
 
 def test_what_only_a_person_can_mend_is_told_with_its_remedy() -> None:
     told = start_error("user=carrier", "shop", errors.InsufficientPrivilege("must be superuser or replication role"))
-    assert isinstance(told, MissingGround)
+    assert isinstance(told, SetupError)
     assert "ALTER ROLE carrier REPLICATION" in str(told)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from twofold.errors import MissingGround, UsageError
-from twofold.stack import ground, java, postgres
+from twofold.errors import SetupError, UsageError
+from twofold.stack import java, postgres, server_files
 from twofold.stack.kafka import KafkaCluster
 from twofold.stack.process import choose_port
 
@@ -28,7 +28,7 @@ def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(MissingGround) as error:
+        with pytest.raises(SetupError) as error:
             choose_port(port, "PostgreSQL")
     assert one_line(error).startswith(f"port {port} for PostgreSQL is taken on 127.0.0.1: end what listens there")
     assert choose_port(port, "PostgreSQL") == port
@@ -78,7 +78,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_java_that_is_too_old(machine: list[Path], tmp_path: Path) -> None:
     machine.append(make_java(tmp_path, "1.8.0_402"))
     machine.append(make_java(tmp_path, "17.0.1"))
-    with pytest.raises(MissingGround) as error:
+    with pytest.raises(SetupError) as error:
         java.for_registry()
     assert one_line(error) == (
         f"the registry wants Java 21 or newer, this machine has 8 in {machine[0]}, 17 in {machine[1]}: "
@@ -88,7 +88,7 @@ def test_java_that_is_too_old(machine: list[Path], tmp_path: Path) -> None:
 
 def test_java_that_is_too_new_for_spark(machine: list[Path], tmp_path: Path) -> None:
     machine.append(make_java(tmp_path, "25"))
-    with pytest.raises(MissingGround, match="Spark wants Java 17 to 21, this machine has 25 in"):
+    with pytest.raises(SetupError, match="Spark wants Java 17 to 21, this machine has 25 in"):
         java.spark_java_home()
 
 
@@ -115,7 +115,7 @@ def test_the_wheel_serves_where_the_machine_has_none(monkeypatch: pytest.MonkeyP
 def test_no_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "_bin_folders", list)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(MissingGround) as error:
+    with pytest.raises(SetupError) as error:
         postgres.find_binaries(None, None)
     assert one_line(error).startswith("no PostgreSQL 15 or newer on this machine: install one, or pip install")
 
@@ -130,15 +130,15 @@ def test_a_folder_that_the_servers_user_cannot_reach(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     tmp_path.chmod(0o755)
-    with pytest.raises(MissingGround) as error:
-        ground.own(closed / "data", ground.server_user())
+    with pytest.raises(SetupError) as error:
+        server_files.own(closed / "data", server_files.server_user())
     assert "choose a folder elsewhere" in one_line(error)
 
 
 def test_data_of_another_number_of_nodes(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"node{number}" / "data").mkdir(parents=True)
-    with pytest.raises(MissingGround, match="has the data of 3 Kafka nodes, not of 1: ask for 3 brokers or choose"):
+    with pytest.raises(SetupError, match="has the data of 3 Kafka nodes, not of 1: ask for 3 brokers or choose"):
         KafkaCluster(tmp_path).start()
 
 

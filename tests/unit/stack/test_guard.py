@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from twofold.errors import MissingGround, Unreachable
+from twofold.errors import SetupError, Unreachable
 from twofold.stack import process
 from twofold.stack.process import GuardedProcess
 
@@ -117,7 +117,7 @@ def test_kill_9_of_the_parent_leaves_nothing(pids_file: Path) -> None:
 def test_a_server_that_ends_early_is_quoted(tmp_path: Path) -> None:
     program = "import sys; print('all well'); sys.exit('FATAL: the disk is on fire')"
     server = GuardedProcess("the server", [sys.executable, "-c", program], log=tmp_path / "log")
-    with pytest.raises(MissingGround, match="the server ended before it was ready: FATAL: the disk is on fire"):
+    with pytest.raises(SetupError, match="the server ended before it was ready: FATAL: the disk is on fire"):
         server.wait_until(lambda: False, seconds=20)
     server.stop()
 
@@ -131,6 +131,6 @@ def test_a_server_that_takes_too_long_is_named(tmp_path: Path) -> None:
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     server = GuardedProcess("the server", ["/nonexistent/program"], log=tmp_path / "log")
-    with pytest.raises(MissingGround, match="cannot start /nonexistent/program"):
+    with pytest.raises(SetupError, match="cannot start /nonexistent/program"):
         server.wait_until(lambda: False, seconds=20)
     server.stop()

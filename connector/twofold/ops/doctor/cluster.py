@@ -1,4 +1,4 @@
-"""One look at Kafka: its brokers, the prefix's topics, and what we may do with them."""
+"""One describe_cluster at Kafka: its brokers, the prefix's topics, and what we may do with them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from twofold.config import Config
-from twofold.errors import MissingGround
-from twofold.runner.ground import kafka_settings, names_of
+from twofold.errors import SetupError
+from twofold.runner.sink_settings import kafka_settings, names_of
 from twofold.sink.client import sorted_errors
 from twofold.sink.metadata import cluster_metadata, existing_topics
 from twofold.sink.names import Names
@@ -38,7 +38,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the checks look at."""
+    """What the checks describe_cluster at."""
 
     config: Config
     names: Names
@@ -60,7 +60,7 @@ class Cluster:
         ]
 
 
-def look(config: Config) -> Cluster:
+def describe_cluster(config: Config) -> Cluster:
     """Raises what says why it cannot be looked at."""
     call_s = min(config.kafka.call_timeout, CALL_S_MAX)
     settings = kafka_settings(config)
@@ -109,7 +109,7 @@ def _hidden(admin: AdminClient, call_s: float, names: Names, found: Mapping[str,
     """A topic that is not shown need not be gone: the broker may be behind, or we may not see it."""
     try:
         return frozenset(existing_topics(admin, (names.bookkeeping | {names.messages}) - found.keys(), call_s))
-    except MissingGround:
+    except SetupError:
         return frozenset()  # we may not create topics, and so cannot ask: the rights are looked at by themselves
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from twofold.config import Config
 from twofold.errors import TwofoldError
 from twofold.ops.doctor import kafka, machine, postgres, registry
-from twofold.ops.doctor.finding import Finding, Weight, Where
+from twofold.ops.doctor.finding import Finding, Severity, Where
 
 _PARTS: tuple[tuple[Where, Callable[[Config], Iterable[Finding]], str], ...] = (
     ("postgresql", postgres.examine, "correct source.dsn, or start PostgreSQL"),
@@ -34,5 +34,7 @@ def _look(
     except TwofoldError as error:
         # What a part says when it cannot be looked at is a finding like any other.
         what, _, remedy = str(error).partition("; remedy: ")
-        found.append(Finding(where, "unusable", Weight.MUST, what, "nothing works without it", (remedy or otherwise,)))
+        found.append(
+            Finding(where, "unusable", Severity.MUST, what, "nothing works without it", (remedy or otherwise,))
+        )
     return tuple(found)

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 Where = Literal["postgresql", "kafka", "registry", "machine"]
 
 
-class Weight(IntEnum):
+class Severity(IntEnum):
     """The heaviest come first."""
 
     MUST = 0
@@ -26,7 +26,7 @@ class Finding:
 
     where: Where
     check: str
-    weight: Weight
+    weight: Severity
     what: str
     why: str
     mend: tuple[str, ...]
@@ -40,7 +40,7 @@ def start_anew(prefix: str) -> tuple[str, ...]:
 class Finder(Protocol):
     """Makes the findings of one place."""
 
-    def __call__(self, check: str, weight: Weight, what: str, why: str, *mend: str) -> Finding: ...
+    def __call__(self, check: str, weight: Severity, what: str, why: str, *mend: str) -> Finding: ...
 
 
 def finder(where: Where) -> Finder:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from twofold.config import Config
-from twofold.ops.doctor.cluster import Cluster, look
-from twofold.ops.doctor.finding import Finding, Weight, finder, start_anew
+from twofold.ops.doctor.cluster import Cluster, describe_cluster
+from twofold.ops.doctor.finding import Finding, Severity, finder, start_anew
 
 SHOWN_MAX = 20
 RIGHTS = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
@@ -15,8 +15,8 @@ _finding = finder("kafka")
 
 
 def examine(config: Config) -> Iterator[Finding]:
-    """All checks, on one look."""
-    cluster = look(config)
+    """All checks, on one describe_cluster."""
+    cluster = describe_cluster(config)
     for check in _CHECKS:
         yield from check(cluster)
 
@@ -36,7 +36,7 @@ def _acls(cluster: Cluster) -> Iterator[Finding]:
         words = " ".join(f"--operation {each.title().replace('_', '')}" for each in missing)
         yield _finding(
             "acl",
-            Weight.MUST,
+            Severity.MUST,
             f"{cluster.principal} may not {', '.join(missing)} topics of the prefix",
             "the connector ends where it needs it first",
             f"{grant} {words} --topic {cluster.config.prefix}. --resource-pattern-type prefixed",
@@ -44,7 +44,7 @@ def _acls(cluster: Cluster) -> Iterator[Finding]:
     if not cluster.broker_config:
         yield _finding(
             "acl",
-            Weight.MUST,
+            Severity.MUST,
             f"{cluster.principal} may not see the brokers' settings",
             "whether the brokers' limits fit the configuration cannot be checked, and twofold run checks it",
             f"{grant} --operation DescribeConfigs --cluster",
@@ -62,7 +62,7 @@ def _transaction_timeout(cluster: Cluster) -> Iterator[Finding]:
             mend.append(f"prepared.hold = {bound_s / 2:g}")
         yield _finding(
             "transaction_timeout",
-            Weight.MUST,
+            Severity.MUST,
             f"kafka.transaction_timeout is {wanted_s:g} s, and the brokers allow {bound_s:g} s (transaction.max.timeout.ms)",
             "the brokers refuse the producers",
             *mend,
@@ -76,7 +76,7 @@ def _idle_connections(cluster: Cluster) -> Iterator[Finding]:
     if 0 <= idle_s <= hold_s:
         yield _finding(
             "idle_connections",
-            Weight.SHOULD,
+            Severity.SHOULD,
             f"the brokers close connections after {idle_s:g} s without a request (connections.max.idle.ms), and prepared.hold is {hold_s:g} s",
             "a prepared transaction that ends when its connection was just closed costs a recovery (DoubtedEnd)",
             f"prepared.hold = {idle_s / 2:g}",
@@ -88,7 +88,7 @@ def _replication(cluster: Cluster) -> Iterator[Finding]:
     if wanted > cluster.brokers and cluster.names.progress not in cluster.topics:
         yield _finding(
             "replication",
-            Weight.MUST,
+            Severity.MUST,
             f"kafka.replication is {wanted}, and there are {cluster.brokers} brokers",
             "twofold init cannot make its topics",
             f"kafka.replication = {cluster.brokers}",
@@ -105,7 +105,7 @@ def _transaction_log(cluster: Cluster) -> Iterator[Finding]:
     ):
         yield _finding(
             "transaction_log",
-            Weight.SHOULD,
+            Severity.SHOULD,
             "transaction.state.log.replication.factor is below 3",
             "the loss of one broker can lose the state of transactions, and with it what exactly once rests on",
             "transaction.state.log.replication.factor=3  # in every broker's server.properties, before its first start; later by kafka-reassign-partitions of __transaction_state",
@@ -118,7 +118,7 @@ def _missing(cluster: Cluster) -> Iterator[Finding]:
     if cluster.hidden:
         yield _finding(
             "topic_hidden",
-            Weight.MUST,
+            Severity.MUST,
             f"Kafka has {', '.join(sorted(cluster.hidden))} and does not show it",
             "a broker is behind its controller, which passes, or we may not describe it; twofold run waits for it",
             f"{_grant(cluster)} --operation Describe --topic {cluster.config.prefix}. --resource-pattern-type prefixed",
@@ -126,7 +126,7 @@ def _missing(cluster: Cluster) -> Iterator[Finding]:
     if len(missing) == len(wanted):
         yield _finding(
             "topics",
-            Weight.NOTE,
+            Severity.NOTE,
             f"there are no topics {cluster.config.prefix}.* yet",
             "nothing is carried before there are",
             "twofold init",
@@ -135,7 +135,7 @@ def _missing(cluster: Cluster) -> Iterator[Finding]:
         for name in missing:
             yield _finding(
                 "topic_gone",
-                Weight.MUST,
+                Severity.MUST,
                 f"the topic {name} is gone",
                 "what Twofold knew of its progress, its commits or what is in doubt was in it; twofold run refuses",
                 "-- restore the topic with what it held (docs/reference/refusals.md), else start anew:",
@@ -150,7 +150,7 @@ def _cleanup(cluster: Cluster) -> Iterator[Finding]:
         if topic.config["cleanup.policy"] != should:
             yield _finding(
                 "cleanup_policy",
-                Weight.MUST,
+                Severity.MUST,
                 f"the topic {topic.name} has cleanup.policy={topic.config['cleanup.policy']}, and must have {should}",
                 "retention takes away what recovery must read"
                 if should == "compact"
@@ -164,7 +164,7 @@ def _partitions(cluster: Cluster) -> Iterator[Finding]:
         if (found := cluster.topics[name].partitions) != 1:
             yield _finding(
                 "partitions",
-                Weight.MUST,
+                Severity.MUST,
                 f"the topic {name} has {found} partitions, and must have 1",
                 "its records would have no order; twofold run refuses",
                 f"kafka-topics --bootstrap-server {cluster.config.kafka.bootstrap} --delete --topic {name}",
@@ -180,7 +180,7 @@ def _durable(cluster: Cluster) -> Iterator[Finding]:
         if topic.leaderless:
             yield _finding(
                 "no_leader",
-                Weight.MUST,
+                Severity.MUST,
                 f"{topic.leaderless} partitions of {topic.name} have no leader",
                 "nothing can be written to them or read from them",
                 "-- start the brokers that hold them",
@@ -188,7 +188,7 @@ def _durable(cluster: Cluster) -> Iterator[Finding]:
         elif topic.in_sync < in_sync_min:
             yield _finding(
                 "in_sync",
-                Weight.MUST,
+                Severity.MUST,
                 f"the topic {topic.name} has {topic.in_sync} replicas in sync, and needs {in_sync_min} (min.insync.replicas)",
                 "no transaction can commit",
                 "-- start the brokers that are away"
@@ -199,7 +199,7 @@ def _durable(cluster: Cluster) -> Iterator[Finding]:
             alter = _alter(cluster, topic.name, f"min.insync.replicas={least}")
             yield _finding(
                 "min_insync_replicas",
-                Weight.MUST,
+                Severity.MUST,
                 f"the topic {topic.name} has min.insync.replicas={in_sync_min}, the configuration asks for {least}",
                 "fewer brokers than you think have a row when it is acknowledged; twofold run refuses",
                 alter if topic.replicas > least else f"kafka.min_insync_replicas = {in_sync_min}",
@@ -207,7 +207,7 @@ def _durable(cluster: Cluster) -> Iterator[Finding]:
         if topic.replicas < cluster.config.kafka.replication:
             yield _finding(
                 "replicas",
-                Weight.MUST,
+                Severity.MUST,
                 f"the topic {topic.name} has {topic.replicas} replicas, the configuration asks for {cluster.config.kafka.replication}",
                 "fewer brokers than you think hold its rows; twofold run refuses",
                 f"kafka.replication = {topic.replicas}",
@@ -216,7 +216,7 @@ def _durable(cluster: Cluster) -> Iterator[Finding]:
         if topic.config.get("unclean.leader.election.enable") == "true":
             yield _finding(
                 "unclean_election",
-                Weight.SHOULD,
+                Severity.SHOULD,
                 f"the topic {topic.name} allows unclean leader elections",
                 "a broker without the newest rows may become the leader: what was acknowledged is lost",
                 _alter(cluster, topic.name, "unclean.leader.election.enable=false"),
@@ -232,7 +232,7 @@ def _retention(cluster: Cluster) -> Iterator[Finding]:
     if kept < longest:
         yield _finding(
             "retention",
-            Weight.MUST,
+            Severity.MUST,
             f"the topic {commits.name} keeps its records for less time than a table's topic",
             "a mirror that lags would never learn where rows lie that are still there; twofold run refuses",
             _alter(cluster, commits.name, "retention.ms=-1"),
@@ -240,7 +240,7 @@ def _retention(cluster: Cluster) -> Iterator[Finding]:
     if commits.config["retention.bytes"] != "-1":
         yield _finding(
             "retention_bytes",
-            Weight.MUST,
+            Severity.MUST,
             f"the topic {commits.name} keeps only {commits.config['retention.bytes']} bytes",
             "a mirror that lags would never learn where rows lie that are still there; twofold run refuses",
             _alter(cluster, commits.name, "retention.bytes=-1"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from twofold.config import Config
 from twofold.errors import TwofoldError
-from twofold.ops.doctor.finding import Finding, Weight, finder
+from twofold.ops.doctor.finding import Finding, Severity, finder
 from twofold.source.connection import connect
 from twofold_avro.transcode import is_compiled
 
@@ -30,7 +30,7 @@ def _compiled(_: Config) -> Iterator[Finding]:
     if not is_compiled():
         yield _finding(
             "compiled",
-            Weight.SHOULD,
+            Severity.SHOULD,
             "the row path is not compiled",
             "a row costs some fifty times as much",
             "apt-get install gcc python3-dev  # or what your system calls a C compiler",
@@ -44,7 +44,7 @@ def _spool(config: Config) -> Iterator[Finding]:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         yield _finding(
             "spool_folder",
-            Weight.MUST,
+            Severity.MUST,
             f"the spool's folder {folder} cannot be made or written",
             "prepared and large transactions wait there when memory is full",
             f"install -d -m 700 -o {os.geteuid()} {folder}",
@@ -54,7 +54,7 @@ def _spool(config: Config) -> Iterator[Finding]:
     if free < SPOOL_FREE_MIN:
         yield _finding(
             "spool_disk",
-            Weight.SHOULD,
+            Severity.SHOULD,
             f"{free >> 20} MiB are free under {folder}",
             "when the disk is full the run stops; nothing is lost, and it starts over",
             "spool.folder = <a folder on a larger disk>",
@@ -62,7 +62,7 @@ def _spool(config: Config) -> Iterator[Finding]:
     elif free < config.spool.disk:
         yield _finding(
             "spool_disk",
-            Weight.NOTE,
+            Severity.NOTE,
             f"{free >> 30} GiB are free under {folder}, and spool.disk allows {config.spool.disk >> 30} GiB",
             "the disk is full before the limit is reached, and everything else on it stops as well",
             f"spool.disk = {free * 9 // 10}",
@@ -75,7 +75,7 @@ def _memory_disk(config: Config) -> Iterator[Finding]:
     if under and max(under, key=lambda m: len(m[1]))[2] == "tmpfs":
         yield _finding(
             "spool_tmpfs",
-            Weight.SHOULD,
+            Severity.SHOULD,
             f"the spool's folder {config.spool.folder} is in memory (tmpfs)",
             "what is put there to spare memory takes memory",
             'spool.folder = "/var/tmp/twofold"',
@@ -95,7 +95,7 @@ def _clock(config: Config) -> Iterator[Finding]:
     if skew_s > SKEW_S_MAX:
         yield _finding(
             "clock",
-            Weight.NOTE,
+            Severity.NOTE,
             f"this machine's clock and PostgreSQL's differ by {skew_s:.1f} s",
             "latencies in metrics and on the page are wrong by as much; nothing else depends on it",
             "timedatectl set-ntp true  # on both machines",
@@ -107,7 +107,7 @@ def _files(_: Config) -> Iterator[Finding]:
     if soft < FILES_MIN:
         yield _finding(
             "open_files",
-            Weight.SHOULD,
+            Severity.SHOULD,
             f"{soft} files may be open",
             "each producer of the pool holds a connection to each broker",
             f"ulimit -n {FILES_MIN}  # LimitNOFILE={FILES_MIN} in a systemd unit",

@@ -10,13 +10,13 @@ from psycopg import sql
 from twofold.config import Config
 from twofold.gids import describe
 from twofold.ops.doctor import settings
-from twofold.ops.doctor.finding import Finding, Weight, finder, start_anew
+from twofold.ops.doctor.finding import Finding, Severity, finder, start_anew
 from twofold.ops.doctor.tables import published
-from twofold.runner.setup import wanted_publication
+from twofold.runner.initialisation import wanted_publication
 from twofold.source import identity, publishable
-from twofold.source.connection import Plain, connect
-from twofold.source.ground import FLOORS, NO_ENCODING
-from twofold.source.trouble import INTO_UTF8
+from twofold.source.connection import PlainConnection, connect
+from twofold.source.diagnosis import INTO_UTF8
+from twofold.source.readiness import FLOORS, NO_ENCODING
 
 _SETTINGS = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)"
 _NAMES = ["server_version_num", "synchronous_standby_names", *(rule.setting for rule in settings.RULES)]
@@ -29,7 +29,7 @@ class Source:
     """What the checks look at."""
 
     config: Config
-    connection: Plain
+    connection: PlainConnection
     settings: dict[str, str]
     """Those that the server's version knows."""
     slot: identity.SlotState | None
@@ -63,7 +63,7 @@ def examine(config: Config) -> Iterator[Finding]:
     wanted = wanted_publication(config)
     if source.slot is None and wanted is not None:
         for found in publishable.examine(config.conninfo, config.publication, wanted):
-            weight = Weight.MUST if found.must else Weight.SHOULD
+            weight = Severity.MUST if found.must else Severity.SHOULD
             yield _finding("publishable", weight, found.what, "twofold init cannot make the publication", found.remedy)
 
 
@@ -71,7 +71,7 @@ def _is_primary(source: Source) -> Iterator[Finding]:
     if source.ask("SELECT pg_catalog.pg_is_in_recovery()") == [(True,)]:
         yield _finding(
             "standby",
-            Weight.SHOULD,
+            Severity.SHOULD,
             "the server is a standby",
             "prepared transactions are decoded at PREPARE on the primary alone; a publication and a failover slot are made there",
             "point source.dsn to the primary (several hosts and target_session_attrs=read-write find it)",
@@ -84,7 +84,7 @@ def _version(source: Source) -> Iterator[Finding]:
     if minor < floor:
         yield _finding(
             "version",
-            Weight.NOTE,
+            Severity.NOTE,
             f"PostgreSQL {major}.{minor} has known bugs in two-phase decoding",
             "the outcome of an empty prepared transaction may come without its PREPARE, or the reverse; Twofold copes, others may not",
             f"upgrade to {major}.{floor} or later",
@@ -93,7 +93,7 @@ def _version(source: Source) -> Iterator[Finding]:
 
 def _encoding(source: Source) -> Iterator[Finding]:
     if source.ask("SELECT current_setting('server_encoding')") == [("SQL_ASCII",)]:
-        yield _finding("encoding", Weight.MUST, "the database's encoding is SQL_ASCII", NO_ENCODING, *INTO_UTF8)
+        yield _finding("encoding", Severity.MUST, "the database's encoding is SQL_ASCII", NO_ENCODING, *INTO_UTF8)
 
 
 def _role(source: Source) -> Iterator[Finding]:
@@ -103,7 +103,7 @@ def _role(source: Source) -> Iterator[Finding]:
     for (name,) in rows:
         yield _finding(
             "role",
-            Weight.MUST,
+            Severity.MUST,
             f"role {name} may not replicate",
             "PostgreSQL refuses the stream",
             f"ALTER ROLE {_quoted(source, str(name))} REPLICATION;",
@@ -115,7 +115,7 @@ def _synchronous(source: Source) -> Iterator[Finding]:
     if source.slot is None and settings.names(source):
         yield _finding(
             "synchronous_deadlock",
-            Weight.MUST,
+            Severity.MUST,
             f"synchronous_standby_names names {name}, and its slot does not exist",
             "every commit waits for a connector that cannot start, the one that makes its slot included",
             "ALTER SYSTEM RESET synchronous_standby_names;",
@@ -129,7 +129,7 @@ def _slot(source: Source) -> Iterator[Finding]:
     if slot is None:
         yield _finding(
             "slot",
-            Weight.NOTE,
+            Severity.NOTE,
             f"slot {config.slot} does not exist",
             "nothing is carried before it does",
             "twofold init",
@@ -138,7 +138,7 @@ def _slot(source: Source) -> Iterator[Finding]:
     if slot.lost:
         yield _finding(
             "slot_lost",
-            Weight.MUST,
+            Severity.MUST,
             f"slot {slot.name} was invalidated ({slot.invalidation_reason or 'its WAL was removed'})",
             "the changes since its last confirmed position can no longer be streamed",
             *start_anew(config.prefix),
@@ -146,7 +146,7 @@ def _slot(source: Source) -> Iterator[Finding]:
     if slot.plugin != "pgoutput" or slot.database != source.connection.info.dbname:
         yield _finding(
             "slot_foreign",
-            Weight.MUST,
+            Severity.MUST,
             f"slot {slot.name} is for {slot.plugin or 'physical replication'} in database {slot.database or '(none)'}",
             "slots have one namespace in the whole server, and this one is another program's",
             f'source.slot = "{slot.name}_twofold"',
@@ -155,7 +155,7 @@ def _slot(source: Source) -> Iterator[Finding]:
         made = str(slot.two_phase).lower()
         yield _finding(
             "slot_two_phase",
-            Weight.MUST,
+            Severity.MUST,
             f"slot {slot.name} was made with two_phase {made}, the configuration says otherwise",
             "it is fixed when a slot is made, and twofold run refuses",
             f"source.two_phase = {made}",
@@ -178,7 +178,7 @@ def _slot_idle(source: Source) -> Iterator[Finding]:
     heavy = int(str(held)) > IDLE_HELD_BYTES
     yield _finding(
         "slot_idle",
-        Weight.SHOULD if heavy else Weight.NOTE,
+        Severity.SHOULD if heavy else Severity.NOTE,
         f"nobody reads slot {slot.name}; it holds {int(str(held)) / 1048576:.0f} MiB of WAL",
         "the WAL stays on the server's disk until a connector reads it",
         "twofold run",
@@ -198,14 +198,14 @@ def _in_doubt(source: Source) -> Iterator[Finding]:
         if source.slot is None:
             yield _finding(
                 "init_waits",
-                Weight.SHOULD,
+                Severity.SHOULD,
                 age,
                 "twofold init waits for it: a slot is made when all older transactions have ended, in every database",
                 *outcome,
             )
         elif prepared.age.total_seconds() > limit_s:
             yield _finding(
-                "in_doubt", Weight.SHOULD, age, "it holds its locks, dead rows and WAL until its outcome", *outcome
+                "in_doubt", Severity.SHOULD, age, "it holds its locks, dead rows and WAL until its outcome", *outcome
             )
 
 
@@ -214,7 +214,7 @@ def _failover(source: Source) -> Iterator[Finding]:
     if wanted and version < 170_000:
         yield _finding(
             "failover",
-            Weight.MUST,
+            Severity.MUST,
             f"source.failover is on, and PostgreSQL {version // 10_000} has no failover slots",
             "twofold init cannot make such a slot",
             "source.failover = false",

@@ -11,8 +11,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from twofold.config import Config, RegistryConfig
-from twofold.errors import MissingGround, Unreachable
-from twofold.ops.doctor.finding import Finding, Weight, finder
+from twofold.errors import SetupError, Unreachable
+from twofold.ops.doctor.finding import Finding, Severity, finder
 
 _NARROW = {"FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"}
 _finding = finder("registry")
@@ -26,7 +26,7 @@ def examine(config: Config) -> Iterator[Finding]:
     if mode not in {"READWRITE", "IMPORT"}:
         yield _finding(
             "mode",
-            Weight.MUST,
+            Severity.MUST,
             f"the registry's mode is {mode}",
             "no schema can be registered: twofold init, a new table and every change of a table's columns wait for it",
             _put(registry, "mode", {"mode": "READWRITE"}),
@@ -35,7 +35,7 @@ def examine(config: Config) -> Iterator[Finding]:
     if level in _NARROW:
         yield _finding(
             "compatibility",
-            Weight.SHOULD,
+            Severity.SHOULD,
             f"the registry's compatibility is {level}",
             "a column that is added to a table, or dropped from it, may be refused, and then the connector refuses",
             _put(registry, "config", {"compatibility": "BACKWARD"}),
@@ -43,7 +43,7 @@ def examine(config: Config) -> Iterator[Finding]:
     elif level == "NONE":
         yield _finding(
             "compatibility",
-            Weight.NOTE,
+            Severity.NOTE,
             "the registry checks no compatibility (NONE)",
             "a changed type of a column goes through where readers of older rows can no longer read both",
             _put(registry, "config", {"compatibility": "BACKWARD"}),
@@ -62,7 +62,7 @@ def _ask(registry: RegistryConfig, path: str) -> dict[str, Any]:
     elif (pair := registry.basic) is not None:
         headers["Authorization"] = "Basic " + base64.b64encode(":".join(pair).encode()).decode()
     if not registry.url.startswith(("http://", "https://")):
-        raise MissingGround(f'registry.url is {registry.url}; remedy: registry.url = "http://host:port"')
+        raise SetupError(f'registry.url is {registry.url}; remedy: registry.url = "http://host:port"')
     request = Request(registry.url.rstrip("/") + path, headers=headers)  # noqa: S310  (checked above)
     context = ssl.create_default_context(cafile=str(registry.ca_file)) if registry.ca_file else None
     try:
@@ -70,16 +70,16 @@ def _ask(registry: RegistryConfig, path: str) -> dict[str, Any]:
             found = json.load(answer)
     except HTTPError as error:
         if error.code in {401, 403}:
-            raise MissingGround(
+            raise SetupError(
                 f"the registry at {registry.url} does not let us in (HTTP {error.code}); remedy: correct registry.username and registry.password, or registry.token"
             ) from error
         if path == "/subjects":
-            raise MissingGround(
+            raise SetupError(
                 f"what answers at {registry.url} is no registry with Confluent's API (HTTP {error.code} to /subjects); remedy: correct registry.url (Apicurio's ends with /apis/ccompat/v7)"
             ) from error
         return {}
     except json.JSONDecodeError as error:
-        raise MissingGround(f"what answers at {registry.url} is no registry; remedy: correct registry.url") from error
+        raise SetupError(f"what answers at {registry.url} is no registry; remedy: correct registry.url") from error
     except (URLError, OSError) as error:
         reason = error.reason if isinstance(error, URLError) else error
         raise Unreachable(f"the registry at {registry.url} does not answer: {reason}") from error

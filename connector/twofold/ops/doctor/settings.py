@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from twofold.config import Config
-from twofold.ops.doctor.finding import Finding, Weight, finder
+from twofold.ops.doctor.finding import Finding, Severity, finder
 from twofold.source.identity import SlotState
 
 KEEPALIVE_MS_MIN = 10_000
@@ -34,7 +34,7 @@ class Rule:
 
     check: str
     setting: str
-    weight: Weight
+    weight: Severity
     broken: Callable[[Server], bool]
     what: str
     why: str
@@ -75,7 +75,7 @@ RULES = (
     Rule(
         "wal_level",
         "wal_level",
-        Weight.MUST,
+        Severity.MUST,
         lambda s: s.settings["wal_level"] != "logical",
         "wal_level is {value}",
         "the WAL does not hold what decoding needs; no logical slot can be made",
@@ -85,7 +85,7 @@ RULES = (
     Rule(
         "max_replication_slots",
         "max_replication_slots",
-        Weight.MUST,
+        Severity.MUST,
         _no_slot_left,
         "all {value} replication slots are taken",
         "twofold init cannot make its own; a slot that nobody reads also holds WAL and dead rows",
@@ -95,7 +95,7 @@ RULES = (
     Rule(
         "max_wal_senders",
         "max_wal_senders",
-        Weight.MUST,
+        Severity.MUST,
         _no_sender_left,
         "all {value} WAL senders are in use",
         "the stream cannot start",
@@ -105,7 +105,7 @@ RULES = (
     Rule(
         "synchronous",
         "synchronous_standby_names",
-        Weight.SHOULD,
+        Severity.SHOULD,
         lambda s: s.config.prepared.synchronous and not names(s),
         "prepared.synchronous is on, and synchronous_standby_names does not name {name}",
         "PREPARE TRANSACTION returns without waiting for Kafka",
@@ -114,7 +114,7 @@ RULES = (
     Rule(
         "max_slot_wal_keep_size",
         "max_slot_wal_keep_size",
-        Weight.SHOULD,
+        Severity.SHOULD,
         lambda s: s.number("max_slot_wal_keep_size") >= 0,
         "max_slot_wal_keep_size is {value} MB, and {prepared} transactions are prepared now",
         "a prepared transaction holds WAL until its outcome, however well the connector keeps up: past this size the slot is invalidated and the tables must be loaded anew",
@@ -123,7 +123,7 @@ RULES = (
     Rule(
         "idle_replication_slot_timeout",
         "idle_replication_slot_timeout",
-        Weight.SHOULD,
+        Severity.SHOULD,
         lambda s: s.settings.get("idle_replication_slot_timeout", "0") not in {"0", ""},
         "idle_replication_slot_timeout is {value} s",
         "a connector that is stopped for longer loses its slot, and the tables must be loaded anew",
@@ -132,7 +132,7 @@ RULES = (
     Rule(
         "wal_sender_timeout",
         "wal_sender_timeout",
-        Weight.SHOULD,
+        Severity.SHOULD,
         lambda s: s.number("wal_sender_timeout") == 0,
         "wal_sender_timeout is 0",
         "a connector whose machine vanished holds the slot for ever, and its standby waits as long",
@@ -141,7 +141,7 @@ RULES = (
     Rule(
         "wal_sender_timeout",
         "wal_sender_timeout",
-        Weight.SHOULD,
+        Severity.SHOULD,
         lambda s: 0 < s.number("wal_sender_timeout") < KEEPALIVE_MS_MIN,
         "wal_sender_timeout is {value} ms",
         "a pause of the connector's machine that is longer ends the stream, and recovery starts over",
@@ -150,7 +150,7 @@ RULES = (
     Rule(
         "synchronized_standby_slots",
         "synchronized_standby_slots",
-        Weight.SHOULD,
+        Severity.SHOULD,
         lambda s: s.config.source.failover and s.settings.get("synchronized_standby_slots") == "",
         "the slot is a failover slot, and synchronized_standby_slots is empty",
         "the connector may publish what the standby has not received; after its promotion twofold run refuses",
@@ -159,7 +159,7 @@ RULES = (
     Rule(
         "max_prepared_transactions",
         "max_prepared_transactions",
-        Weight.NOTE,
+        Severity.NOTE,
         lambda s: s.config.source.two_phase and s.number("max_prepared_transactions") == 0,
         "max_prepared_transactions is 0",
         "PREPARE TRANSACTION is refused: there will be nothing two-phase to carry",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from psycopg import sql
 
 from twofold.config import Config
-from twofold.ops.doctor.finding import Finding, Weight, finder, start_anew
-from twofold.source.connection import Plain
+from twofold.ops.doctor.finding import Finding, Severity, finder, start_anew
+from twofold.source.connection import PlainConnection
 
 SHOWN_MAX = 20
 _finding = finder("postgresql")
@@ -28,13 +28,13 @@ SELECT n.nspname::text, c.relname::text, c.relreplident::text,
 """
 
 
-def published(config: Config, connection: Plain) -> Iterator[Finding]:
+def published(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     """The publication, then its tables."""
     yield from _publication(config, connection)
     yield from _tables(config, connection)
 
 
-def _publication(config: Config, connection: Plain) -> Iterator[Finding]:
+def _publication(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     name = sql.Identifier(config.publication).as_string(connection)
     row = connection.execute(_PUBLICATION, (config.publication,)).fetchone()
     if row is None:
@@ -43,7 +43,7 @@ def _publication(config: Config, connection: Plain) -> Iterator[Finding]:
         ).fetchone()
         yield _finding(
             "publication",
-            Weight.NOTE if used is None else Weight.MUST,
+            Severity.NOTE if used is None else Severity.MUST,
             f"publication {config.publication} does not exist",
             "nothing is carried before it does"
             if used is None
@@ -55,7 +55,7 @@ def _publication(config: Config, connection: Plain) -> Iterator[Finding]:
     if kinds:
         yield _finding(
             "publication_kinds",
-            Weight.SHOULD,
+            Severity.SHOULD,
             f"publication {config.publication} leaves out: {', '.join(kinds)}",
             "the topics and every mirror of them will differ from the source",
             f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');",
@@ -63,14 +63,14 @@ def _publication(config: Config, connection: Plain) -> Iterator[Finding]:
     if connection.execute(_TABLES, (config.publication,)).fetchone() is None:
         yield _finding(
             "publication_empty",
-            Weight.SHOULD,
+            Severity.SHOULD,
             f"publication {config.publication} has no tables",
             "there is nothing to carry",
             f"ALTER PUBLICATION {name} ADD TABLE <schema.table>;",
         )
 
 
-def _tables(config: Config, connection: Plain) -> Iterator[Finding]:
+def _tables(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     rows = connection.execute(_TABLES, (config.publication,)).fetchall()
     user = sql.Identifier(connection.info.user).as_string(connection)
     for schema, table, replica_identity, has_key, wide, may_read in rows[:SHOWN_MAX]:
@@ -79,7 +79,7 @@ def _tables(config: Config, connection: Plain) -> Iterator[Finding]:
         if replica_identity == "n":
             yield _finding(
                 "identity_nothing",
-                Weight.SHOULD,
+                Severity.SHOULD,
                 f"table {name} has REPLICA IDENTITY NOTHING",
                 "PostgreSQL refuses UPDATE and DELETE of it while it is published",
                 f"{alter} REPLICA IDENTITY {'DEFAULT' if has_key else 'FULL'};",
@@ -87,7 +87,7 @@ def _tables(config: Config, connection: Plain) -> Iterator[Finding]:
         elif replica_identity == "d" and not has_key:
             yield _finding(
                 "no_key",
-                Weight.SHOULD,
+                Severity.SHOULD,
                 f"table {name} has no primary key",
                 "PostgreSQL refuses UPDATE and DELETE of it while it is published; its rows have no message key and lie in one partition, and prepared transactions on it are parked from the start",
                 f"{alter} REPLICA IDENTITY FULL;",
@@ -96,7 +96,7 @@ def _tables(config: Config, connection: Plain) -> Iterator[Finding]:
         elif replica_identity != "f" and wide:
             yield _finding(
                 "toast",
-                Weight.NOTE,
+                Severity.NOTE,
                 f"table {name} may hold large values ({wide}) and its replica identity is not FULL",
                 "an update that leaves a large value as it was is sent without it: the column is null and the record's list `unchanged` names it. A reader that does not look there (Debezium's JDBC sink, Flink) takes the null for the value. With FULL the value comes along, at the price of more WAL",
                 f"{alter} REPLICA IDENTITY FULL;",
@@ -104,7 +104,7 @@ def _tables(config: Config, connection: Plain) -> Iterator[Finding]:
         if not may_read:
             yield _finding(
                 "may_not_read",
-                Weight.SHOULD,
+                Severity.SHOULD,
                 f"role {connection.info.user} may not read table {name}",
                 "the rows that are there already cannot be loaded",
                 f"GRANT SELECT ON {name} TO {user};",

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq, sql
 
-from twofold.errors import MissingGround, Unreachable, UsageError
+from twofold.errors import SetupError, Unreachable, UsageError
 from twofold.positions import Lsn
-from twofold.source.connection import Plain, connect
+from twofold.source.connection import PlainConnection, connect
+from twofold.source.diagnosis import start_error, words_of
 from twofold.source.identity import prepared_transactions, slot_state
 from twofold.source.locks import Blocker, blockers
-from twofold.source.trouble import start_error, words_of
 
 MARK = "made by twofold init"
 LOOK_INTERVAL_S = 0.5
@@ -42,7 +42,7 @@ class PublishedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublicationContent:
     """What a publication is to contain: either all tables, or tables and whole schemas."""
 
     tables: tuple[PublishedTable, ...] = ()
@@ -52,7 +52,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class SlotLoss:
     """What removing a slot gives up: to be shown before it is done."""
 
     slot: str
@@ -73,7 +73,7 @@ class Loss:
         return "\n".join(lines)
 
 
-def create_publication(conninfo: str, name: str, published: Published) -> bool:
+def create_publication(conninfo: str, name: str, published: PublicationContent) -> bool:
     """Make the publication; False, and nothing is changed, if there is one of this name."""
     with connect(conninfo) as connection:
         found = connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone()
@@ -92,7 +92,7 @@ def create_publication(conninfo: str, name: str, published: Published) -> bool:
                 if published.all_tables or published.schemas
                 else "twofold doctor names the GRANT or the owner"
             )
-            raise MissingGround(f"publication {name!r}: {words_of(error)}; remedy: {remedy}") from error
+            raise SetupError(f"publication {name!r}: {words_of(error)}; remedy: {remedy}") from error
         except psycopg.OperationalError as error:
             raise Unreachable(f"publication {name!r}: {words_of(error)}") from error
         except psycopg.Error as error:
@@ -100,7 +100,7 @@ def create_publication(conninfo: str, name: str, published: Published) -> bool:
     return True
 
 
-def _publication(name: str, published: Published) -> sql.Composed:
+def _publication(name: str, published: PublicationContent) -> sql.Composed:
     if published.all_tables:
         scope: sql.Composable = sql.SQL("FOR ALL TABLES")
     elif published.tables or published.schemas:
@@ -134,11 +134,11 @@ def create_slot(
 ) -> Lsn:
     """Make the slot and return where its stream starts. `on_wait` is told, again and again, for whom creation waits.
 
-    MissingGround: the server cannot have such a slot. Unreachable: the wait was longer than the limit, or the server went away.
+    SetupError: the server cannot have such a slot. Unreachable: the wait was longer than the limit, or the server went away.
     """
     with connect(conninfo) as maker, connect(conninfo) as watcher:
         if failover and maker.info.server_version < 170000:
-            raise MissingGround("a failover slot needs PostgreSQL 17: leave failover out, or upgrade the server")
+            raise SetupError("a failover slot needs PostgreSQL 17: leave failover out, or upgrade the server")
         call = sql.SQL(
             "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', false, {}{})"
         ).format(sql.Literal(slot), sql.Literal(two_phase), sql.SQL(", true") if failover else sql.SQL(""))
@@ -148,7 +148,7 @@ def create_slot(
             result = maker.pgconn.get_result()
             while maker.pgconn.get_result() is not None:
                 pass  # the end of the answer, which leaves the connection idle
-        except psycopg.OperationalError as error:  # a question to libpq itself, which `Plain` does not see
+        except psycopg.OperationalError as error:  # a question to libpq itself, which `PlainConnection` does not see
             maker.close()
             raise start_error(conninfo, slot, error) from error
         if result is None or result.status != pq.ExecStatus.TUPLES_OK:
@@ -167,7 +167,10 @@ def create_slot(
 
 
 def _wait_watching(
-    maker: Plain, watcher: Plain, wait_limit_s: float, on_wait: Callable[[tuple[Blocker, ...]], None]
+    maker: PlainConnection,
+    watcher: PlainConnection,
+    wait_limit_s: float,
+    on_wait: Callable[[tuple[Blocker, ...]], None],
 ) -> tuple[Blocker, ...]:
     """Wait for the maker's answer; past the limit cancel it. Returns whom it was last seen to wait for."""
     deadline = time.monotonic() + wait_limit_s
@@ -196,7 +199,7 @@ def _answered(pgconn: pq.abc.PGconn, wait_s: float) -> bool:
     return True
 
 
-def describe_loss(conninfo: str, slot: str) -> Loss | None:
+def describe_loss(conninfo: str, slot: str) -> SlotLoss | None:
     """What `drop` would give up; None if there is no such slot."""
     state = slot_state(conninfo, slot)
     if state is None:
@@ -208,7 +211,7 @@ def describe_loss(conninfo: str, slot: str) -> Loss | None:
             " FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
             (slot,),
         ).fetchone()
-    return Loss(
+    return SlotLoss(
         slot=slot,
         unconfirmed_bytes=max(0, row[0] or 0) if row else 0,
         in_doubt=tuple(p.gid for p in prepared_transactions(conninfo, all_databases=False)),
@@ -244,13 +247,13 @@ def end_holder(conninfo: str, slot: str) -> int | None:
                 (int(DROP_WAIT_S * 1000), slot),
             ).fetchone()
         except psycopg.errors.InsufficientPrivilege as error:
-            raise MissingGround(
+            raise SetupError(
                 f"the process that holds slot {slot!r} may not be ended by this user: {words_of(error)}; end it with a user who may, or GRANT pg_signal_backend"
             ) from error
     return row[0] if row else None
 
 
-def _drop_slot(conninfo: str, connection: Plain, slot: str) -> bool:
+def _drop_slot(conninfo: str, connection: PlainConnection, slot: str) -> bool:
     deadline = time.monotonic() + DROP_WAIT_S
     while True:
         try:
@@ -267,7 +270,7 @@ def _drop_slot(conninfo: str, connection: Plain, slot: str) -> bool:
             return True
 
 
-def _made_here(connection: Plain, publication: str) -> bool:
+def _made_here(connection: PlainConnection, publication: str) -> bool:
     row = connection.execute(
         "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s",
         (publication,),

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 
 from twofold.gids import describe
 from twofold.positions import Lsn, PreparedIdentity
-from twofold.runner.waiting import PreparedRows
+from twofold.runner.waiting_rows import PreparedRows
 
 _log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 
 
-class Doubts:
+class InDoubtWarnings:
     """One a run; used by the thread that reads, and asks nobody."""
 
     def __init__(self, database: str, threshold_s: float) -> None:

@@ -15,7 +15,7 @@ from twofold_avro.types import How, key_encoding_of
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LoadProgress:
     """Committed in the Kafka transaction of the chunk that ends here."""
 
     after: bytes | None = None
@@ -46,7 +46,7 @@ class Place:
         return json.dumps(said, separators=(",", ":")).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes | None) -> Place:
+    def from_bytes(cls, data: bytes | None) -> LoadProgress:
         if not data:
             return cls()
         said = json.loads(data)
@@ -62,7 +62,7 @@ class Place:
     def complete(self) -> bool:
         return self.scanned and not self.again
 
-    def counted(self, rows: int, size: int, seconds: float) -> Place:
+    def counted(self, rows: int, size: int, seconds: float) -> LoadProgress:
         return replace(self, rows=self.rows + rows, size=self.size + size, seconds=self.seconds + seconds)
 
     @property

@@ -14,21 +14,21 @@ from typing import NamedTuple
 
 from twofold.errors import TwofoldError
 from twofold.source.messages import Relation
-from twofold.source.rewrites import Stored, stored_tables
+from twofold.source.rewrites import TableStorage, storage_of_tables
 
 _log = logging.getLogger(__name__)
 
 _CLOSE_WAIT_S = 1.0
 
 
-class Found(NamedTuple):
+class JoinedTablesFound(NamedTuple):
     """All tables of the publication, and how those are stored that are still there, by oid."""
 
     relations: tuple[Relation, ...] = ()
-    stored: dict[int, Stored] = {}  # noqa: RUF012  (nobody adds to it)
+    stored: dict[int, TableStorage] = {}  # noqa: RUF012  (nobody adds to it)
 
 
-class Newcomers:
+class JoinedTables:
     """One a run."""
 
     def __init__(self, conninfo: str, publication: str, every_s: float) -> None:
@@ -36,15 +36,15 @@ class Newcomers:
         self._conninfo = conninfo
         self._publication = publication
         self._every_s = every_s
-        self._found: queue.SimpleQueue[Found] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[JoinedTablesFound] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._look, name="newcomers", daemon=True)
         if every_s:
             self._thread.start()
 
-    def take(self) -> Found:
+    def take(self) -> JoinedTablesFound:
         """What was found since the last call, if anything. Never blocks."""
-        found = Found()
+        found = JoinedTablesFound()
         while not self._found.empty():
             found = self._found.get()
         return found
@@ -57,7 +57,7 @@ class Newcomers:
     def _look(self) -> None:
         while not self._closing.wait(self._every_s):
             try:
-                self._found.put(Found(*stored_tables(self._conninfo, self._publication)))
+                self._found.put(JoinedTablesFound(*storage_of_tables(self._conninfo, self._publication)))
             except TwofoldError as error:
                 # The stream meets what is wrong with the server and decides what is to be done; here it only means to look again.
                 _log.debug("tables that have joined the publication: %s", error)

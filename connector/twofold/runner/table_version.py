@@ -1,4 +1,4 @@
-"""`Table`: one version of a published table, with the plan that encodes its rows; what all rows of a transaction share; and why a change of a table is refused.
+"""`TableVersion`: one version of a published table, with the plan that encodes its rows; what all rows of a transaction share; and why a change of a table is refused.
 
 Made and kept by `tables`. Nothing here asks anybody.
 """
@@ -21,7 +21,7 @@ KEYLESS = "it touches a table without a message key"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TransactionInfo:
     """What all changes of one transaction share."""
 
     xid: int | None
@@ -40,7 +40,7 @@ class Facts:
 
 
 @dataclass(slots=True, eq=False)
-class Table:
+class TableVersion:
     """One version of a published table."""
 
     shape: TableShape
@@ -98,10 +98,10 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedVersion:
     """What a Relation message said, and the how manieth it was."""
 
-    table: Table
+    table: TableVersion
     number: int
 
 

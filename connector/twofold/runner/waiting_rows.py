@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 from twofold.bridge.events import Event
 from twofold.gids import ParsedGid
 from twofold.positions import Lsn, PreparedIdentity
-from twofold.runner.table import Table
+from twofold.runner.table_version import TableVersion
 from twofold.sink.batch import RowBatch, Settled
-from twofold.spool import Waiting
+from twofold.spool import SpooledRows
 
 
 class Rows(Protocol):
@@ -26,7 +26,7 @@ class Rows(Protocol):
     def bytes(self) -> int: ...
 
     @property
-    def provisional(self) -> tuple[Table, ...]:
+    def provisional(self) -> tuple[TableVersion, ...]:
         """The tables whose shape was not committed when rows of them were encoded: it is, before `batches`."""
         ...
 
@@ -40,11 +40,11 @@ class Rows(Protocol):
 class BatchRows:
     """Rows that are finished when they come."""
 
-    def __init__(self, waiting: Waiting) -> None:
+    def __init__(self, waiting: SpooledRows) -> None:
         self._waiting = waiting
         self.records = 0
         self.bytes = 0
-        self.provisional: tuple[Table, ...] = ()
+        self.provisional: tuple[TableVersion, ...] = ()
 
     def append(self, batch: RowBatch) -> None:
         """The caller does not touch it any more."""
@@ -86,7 +86,7 @@ class PreparedRows(NamedTuple):
         return self.identity.downstream_id(self.prepare_lsn)
 
 
-class Collected(NamedTuple):
+class CollectedEvent(NamedTuple):
     """One event for the bridge with what belongs to it outside of the bridge."""
 
     event: Event

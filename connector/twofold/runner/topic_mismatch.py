@@ -15,7 +15,7 @@ PASSED_OVER = 0
 """As a pin's relation: rows of a table that was gone were passed over. Whichever table has the name later, its topic starts anew."""
 
 
-class Version(NamedTuple):
+class VersionKey(NamedTuple):
     """A table as rows have it, or as the catalog has it now."""
 
     oid: int
@@ -32,7 +32,7 @@ class Decision(Enum):
     REFUSE = auto()
 
 
-class StartsAnew(RunEnded):
+class TopicRestart(RunEnded):
     """A table's topic is to start anew. The next run begins with that."""
 
     def __init__(self, name: str, topic: str, oid: int, refusal: Refused | None = None) -> None:
@@ -43,7 +43,9 @@ class StartsAnew(RunEnded):
         self.refusal = refusal
 
 
-def decide(row: Version, now: Version | None, pin: Pin | None, *, key_differs: bool, emptied_later: bool) -> Decision:
+def decide(
+    row: VersionKey, now: VersionKey | None, pin: Pin | None, *, key_differs: bool, emptied_later: bool
+) -> Decision:
     """`now`: the published table that has the name; `key_differs`: that is why the row does not fit; `emptied_later`: the topic's truncate and load come behind the row."""
     if now is None:
         return Decision.PASS_OVER

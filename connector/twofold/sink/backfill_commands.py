@@ -1,6 +1,6 @@
-"""What people wish of a backfill, on its way to the running connector: records in the progress topic, a table's latest one counts.
+"""What people send_command of a backfill, on its way to the running connector: records in the progress topic, a table's latest one counts.
 
-They come this way and not through PostgreSQL, because a role that may only read suffices there; and not by a socket, because so a wish reaches whichever instance is, or will be, the connector. It is
+They come this way and not through PostgreSQL, because a role that may only read suffices there; and not by a socket, because so a send_command reaches whichever instance is, or will be, the connector. It is
 answered by a tombstone in the Kafka transaction that carries it out: a kill in between, and it is still there.
 """
 
@@ -13,7 +13,7 @@ from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted
 from twofold.sink.names import Names
 
 
-def wish(settings: KafkaSettings, names: Names, topics: list[str], what: str) -> None:
+def send_command(settings: KafkaSettings, names: Names, topics: list[str], what: str) -> None:
     """Written and acknowledged when this returns."""
     errors: list[KafkaError] = []
 
@@ -29,17 +29,17 @@ def wish(settings: KafkaSettings, names: Names, topics: list[str], what: str) ->
     if errors:
         raise sort_error(errors[0], f"writing to {names.progress}")
     if left:
-        raise Unreachable(f"Kafka did not take the wish within {settings.call_timeout_s:.0f} s")
+        raise Unreachable(f"Kafka did not take the send_command within {settings.call_timeout_s:.0f} s")
 
 
-class Wishes:
+class BackfillCommands:
     """Follows the progress topic from where recovery has read to. Used by one thread; never blocks."""
 
     def __init__(self, settings: KafkaSettings, names: Names, *, found: dict[str, str], offset: int) -> None:
         self._names = names
         self._found = dict(found)
         with sorted_errors(f"following {names.progress}"):
-            # Nobody waits for a wish as recovery does for a topic's end: an empty fetch may rest as long as it does by default.
+            # Nobody waits for a send_command as recovery does for a topic's end: an empty fetch may rest as long as it does by default.
             self._consumer = Consumer({**settings.consumer(), "fetch.wait.max.ms": 500})
             self._consumer.assign([TopicPartition(names.progress, 0, offset)])
 

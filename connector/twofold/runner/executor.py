@@ -13,16 +13,16 @@ from functools import partial
 from typing import Literal
 
 from twofold.backfill.chunk import Chunk
+from twofold.backfill.chunk_rule import Snapshot
 from twofold.backfill.gate import Gate
-from twofold.backfill.plan import Snapshot
 from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
 from twofold.positions import Lsn, PreparedIdentity
-from twofold.runner.entries import Origin, outcome
+from twofold.runner.bookkeeping_records import ConnectorOrigin, outcome
 from twofold.runner.ledger import Ledger
 from twofold.runner.streamed import CHUNK_BYTES
 from twofold.runner.tables import Tables
-from twofold.runner.waiting import PreparedRows, Rows
+from twofold.runner.waiting_rows import PreparedRows, Rows
 from twofold.runner.worker import Worker
 from twofold.sink.batch import RowBatch
 from twofold.sink.publisher import Publisher
@@ -32,14 +32,14 @@ Kind = Literal["batch", "prepared", "backfill", "reload"]
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class ReportedPositions:
     """What is to be reported to PostgreSQL."""
 
     write: Lsn
     flush: Lsn
 
 
-class Carrier:
+class ActionExecutor:
     """One a run; used by the thread that reads. The jobs it makes run on the worker's."""
 
     def __init__(
@@ -49,8 +49,8 @@ class Carrier:
         publisher: Publisher,
         gate: Gate,
         tables: Tables,
-        origin: Origin,
-        reported: Positions,
+        origin: ConnectorOrigin,
+        reported: ReportedPositions,
         ledger: Ledger,
         tend: Callable[[], None],
     ) -> None:
@@ -145,7 +145,7 @@ class Carrier:
         """Do it, or hand it to the worker. `at_us` is the source's time of the event that led to it."""
         match action:
             case actions.Report(write, flush):
-                self.positions = Positions(write, flush)
+                self.positions = ReportedPositions(write, flush)
             case actions.AppendStaged(identity, commit_lsn):
                 self._append_staged(self._prepared.pop(identity), commit_lsn, at_us)
             case actions.NoteInDoubt(identity, state):
@@ -157,7 +157,7 @@ class Carrier:
             case actions.OpenPrepared(identity, slot):
                 opening = partial(self._open_prepared, identity, slot, self._prepared[identity].rows)
                 self._submit(opening, events.PreparedOpened(identity))
-            case actions.CommitPrepared():
+            case actions.CommitOpenPrepared():
                 self._commit_prepared(action, at_us)
             case actions.AbortPrepared(identity, slot):
                 self._submit(lambda: self._publisher.abort(slot), events.PreparedAborted(identity))
@@ -218,7 +218,7 @@ class Carrier:
         commit, progress, pins = self._records(kind, sequence, applied_lsn, at_us=chunk.at_us)
         self._submit(lambda: self._gate.publish(chunk, commit, progress, pins), events.MainCommitted(applied_lsn))
 
-    def _commit_prepared(self, action: actions.CommitPrepared, at_us: int) -> None:
+    def _commit_prepared(self, action: actions.CommitOpenPrepared, at_us: int) -> None:
         prepared = self._prepared[action.identity]
         commit, progress, pins = self._records(
             "prepared",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from twofold.sink.names import Names
 from twofold.sink.progress import Decoder
 from twofold.sink.tally import Claim, PartitionTally
-from twofold.sink.visible import Bounds, Place, VisibleReader
+from twofold.sink.visible_records import Bounds, PartitionId, VisibleReader
 from twofold_avro.records import Commit
 
 RANGES_MAX = 100_000
@@ -42,12 +42,12 @@ class Reload:
 
 
 @dataclass(slots=True)
-class Compared:
+class ComparisonResult:
     """What was found; grows while `compare` reads."""
 
-    bounds: dict[Place, Bounds]
+    bounds: dict[PartitionId, Bounds]
     """Of all partitions under the prefix, when the comparison began."""
-    tallies: dict[Place, PartitionTally] = field(default_factory=dict)
+    tallies: dict[PartitionId, PartitionTally] = field(default_factory=dict)
     commits: int = 0
     first_sequence: int | None = None
     last_sequence: int | None = None
@@ -71,7 +71,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ComparisonScope:
     """What is compared."""
 
     topics: frozenset[str]
@@ -82,16 +82,16 @@ class Scope:
     """Only rows that were written at this time or later."""
     to_the_end: bool = False
     """Wait for transactions that are open, and read beyond them."""
-    starts: Mapping[Place, int] | None = None
+    starts: Mapping[PartitionId, int] | None = None
     """Only these partitions, each from that offset on, beside all commit records."""
 
 
-Told = Callable[[Compared], None]
+Told = Callable[[ComparisonResult], None]
 
 
 def compare(
-    reader: VisibleReader, decoder: Decoder, names: Names, scope: Scope, told: Told = lambda _: None
-) -> Compared:
+    reader: VisibleReader, decoder: Decoder, names: Names, scope: ComparisonScope, told: Told = lambda _: None
+) -> ComparisonResult:
     """Read and judge. `told` is called often, and must be quick."""
     comparison = _Comparison(reader, names, scope, told)
     comparison.go_through(decoder)
@@ -102,23 +102,23 @@ def compare(
 class _Comparison:
     """One, while it runs."""
 
-    def __init__(self, reader: VisibleReader, names: Names, scope: Scope, told: Told) -> None:
+    def __init__(self, reader: VisibleReader, names: Names, scope: ComparisonScope, told: Told) -> None:
         self._reader = reader
-        self._commits = Place(names.commits, 0)
+        self._commits = PartitionId(names.commits, 0)
         self._scope = scope
         self._told = told
         places = [p for p in reader.places_under(f"{names.prefix}.") if p.topic not in names.bookkeeping]
-        self._starts: dict[Place, int] = {}
+        self._starts: dict[PartitionId, int] = {}
         if scope.starts is not None:
             places = [place for place in places if place in scope.starts]
             self._starts = dict(scope.starts)
         elif scope.from_ms is not None:
             self._starts = reader.since(places, scope.from_ms)
             self._starts |= reader.since([self._commits], scope.from_ms - CLOCK_MS)
-        self.found = Compared(reader.bounds(places))
-        self._accepted: dict[Place, int] = {}
+        self.found = ComparisonResult(reader.bounds(places))
+        self._accepted: dict[PartitionId, int] = {}
         """Where the rows end that commit records up to `scope.since` name."""
-        self._claims: dict[Place, list[Claim]] = {}
+        self._claims: dict[PartitionId, list[Claim]] = {}
         """Of this batch."""
 
     def go_through(self, decoder: Decoder) -> None:
@@ -157,7 +157,9 @@ class _Comparison:
         for commit in commits:
             self._number(commit)
             for r in commit.ranges:
-                self._take_range(Place(r.topic, r.partition), Claim(r.first, r.last, r.count, commit.sequence), commit)
+                self._take_range(
+                    PartitionId(r.topic, r.partition), Claim(r.first, r.last, r.count, commit.sequence), commit
+                )
             ranges += len(commit.ranges)
             if ranges >= RANGES_MAX:
                 return False
@@ -179,7 +181,7 @@ class _Comparison:
         found.last_sequence = commit.sequence
         found.backfilling = commit.backfilling
 
-    def _take_range(self, place: Place, claim: Claim, commit: Commit) -> None:
+    def _take_range(self, place: PartitionId, claim: Claim, commit: Commit) -> None:
         if place not in self.found.bounds:
             self.found.gone[place.topic] = self.found.gone.get(place.topic, 0) + 1
             return
@@ -195,7 +197,7 @@ class _Comparison:
             claims.clear()
         claims.append(claim)
 
-    def _tally(self, place: Place, *, from_first_claim: bool) -> PartitionTally:
+    def _tally(self, place: PartitionId, *, from_first_claim: bool) -> PartitionTally:
         tally = self.found.tallies.get(place)
         if tally is None:
             bounds, accepted = self.found.bounds[place], self._accepted.get(place, -1)

@@ -18,14 +18,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from twofold.errors import MissingGround, Unreachable
+from twofold.errors import SetupError, Unreachable
 from twofold_avro import artifacts
 from twofold_avro.artifacts import Artifact, ArtifactError, ArtifactUnreachableError
 
 
 def require_linux() -> None:
     if sys.platform != "linux":
-        raise MissingGround(f"the local stack runs on Linux, this is {platform.system()}: use docker-compose.yml here")
+        raise SetupError(f"the local stack runs on Linux, this is {platform.system()}: use docker-compose.yml here")
 
 
 def locked(name: str) -> tuple[Artifact, ...]:
@@ -40,7 +40,7 @@ def fetched(wanted: tuple[Artifact, ...]) -> tuple[Path, ...]:
     except ArtifactUnreachableError as error:
         raise Unreachable(str(error)) from error
     except ArtifactError as error:
-        raise MissingGround(str(error)) from error
+        raise SetupError(str(error)) from error
 
 
 def unpacked(artifact: Artifact) -> Path:
@@ -56,7 +56,7 @@ def unpacked(artifact: Artifact) -> Path:
             _extract(archive, folder)
             move_whole(folder, place)
     except OSError as error:
-        raise MissingGround(str(artifacts.disk_error(error, place.parent))) from error
+        raise SetupError(str(artifacts.disk_error(error, place.parent))) from error
     return place
 
 
@@ -71,7 +71,7 @@ def _extract(archive: Path, folder: Path) -> None:
             with tarfile.open(archive, "r:gz") as tar:
                 _untar(tar, folder)
     except tarfile.CompressionError as error:
-        raise MissingGround(
+        raise SetupError(
             f"this Python cannot unpack {archive} ({error}): use one with the modules lzma and zlib"
         ) from error
 
@@ -91,7 +91,7 @@ def server_user() -> str | None:
             return pwd.getpwnam(name).pw_name
         except KeyError:
             continue
-    raise MissingGround("PostgreSQL does not run as root and there is no user postgres or nobody: run as another user")
+    raise SetupError("PostgreSQL does not run as root and there is no user postgres or nobody: run as another user")
 
 
 def run(what_failed: str, command: Sequence[str], *, log: Path, user: str | None = None) -> None:
@@ -108,7 +108,7 @@ def run(what_failed: str, command: Sequence[str], *, log: Path, user: str | None
         if done.returncode != 0:
             output.seek(start)
             lines = [line.strip() for line in output.read().splitlines() if line.strip()]
-            raise MissingGround(f"{what_failed}: {lines[-1] if lines else done.returncode} (log: {log})")
+            raise SetupError(f"{what_failed}: {lines[-1] if lines else done.returncode} (log: {log})")
 
 
 def own(folder: Path, user: str | None) -> None:
@@ -119,7 +119,7 @@ def own(folder: Path, user: str | None) -> None:
         return
     shutil.chown(folder, user)
     if (closed := _closed_folder(folder.parent)) is not None:
-        raise MissingGround(
+        raise SetupError(
             f"PostgreSQL runs as user {user}, who cannot reach {folder} through {closed}: choose a folder elsewhere, as below /var/tmp, "
             "or do not run as root"
         )
@@ -130,7 +130,7 @@ def open_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"twofold-{os.geteuid()}"
     folder.mkdir(mode=0o755, exist_ok=True)
     if folder.stat().st_uid != os.geteuid() or folder.is_symlink():
-        raise MissingGround(f"{folder} belongs to someone else: remove it, or set TMPDIR to another folder")
+        raise SetupError(f"{folder} belongs to someone else: remove it, or set TMPDIR to another folder")
     folder.chmod(0o755)
     return folder
 

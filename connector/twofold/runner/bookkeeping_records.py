@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from twofold.bridge.actions import LedgerState
 from twofold.positions import Lsn
-from twofold.runner.waiting import PreparedRows
+from twofold.runner.waiting_rows import PreparedRows
 from twofold.source.identity import ServerIdentity
 from twofold_avro.records import Prepared, PreparedOutcome, Progress
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ConnectorOrigin:
     """What every progress record says of the source, and of who reads it."""
 
     server: ServerIdentity

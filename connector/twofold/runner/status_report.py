@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal
 
-from twofold.backfill.place import Place
+from twofold.backfill.load_progress import LoadProgress
 from twofold.config import Config
 from twofold.errors import Unreachable, UsageError
 from twofold.gids import parse
 from twofold.positions import Lsn
-from twofold.runner.ground import kafka_settings, names_of, registry_settings
 from twofold.runner.siblings import describe_sibling, is_torn, siblings_of, statements_left
+from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings
 from twofold.sink.ledgers import Branch, Ledgers
 from twofold.sink.metadata import require_brokers
-from twofold.sink.progress import ProgressReader, Recovered
-from twofold.sink.registry import Registry
+from twofold.sink.progress import ProgressReader, RecoveredState
+from twofold.sink.schema_registry import Registry
 from twofold.source import identity, locks
-from twofold.source.outlooks import outlooks
-from twofold.source.published import published_tables
+from twofold.source.load_estimates import estimate_loads
+from twofold.source.published_tables import published_tables
 from twofold_avro.names import topic_of
 from twofold_avro.records import Prepared
 
@@ -81,12 +81,12 @@ class Status:
     """Whom the connector's sessions in PostgreSQL wait for, each with the lock that it holds."""
 
 
-def look(config: Config) -> Status:
-    """One look at both sides."""
-    return with_kafka(config, look_at_source(config), read_progress(config))
+def read_status(config: Config) -> Status:
+    """One read_status at both sides."""
+    return with_kafka(config, read_source_status(config), read_progress(config))
 
 
-def look_at_source(config: Config) -> Status:
+def read_source_status(config: Config) -> Status:
     """PostgreSQL's side, Kafka's not known."""
     try:
         slot = identity.slot_state(config.conninfo, config.slot)
@@ -112,7 +112,7 @@ def look_at_source(config: Config) -> Status:
     )
 
 
-def with_kafka(config: Config, source: Status, recovered: Recovered) -> Status:
+def with_kafka(config: Config, source: Status, recovered: RecoveredState) -> Status:
     """The same with what Kafka holds of the connector."""
     progress = recovered.progress
     applied = Lsn(progress.applied_lsn) if progress else None
@@ -130,7 +130,7 @@ def with_kafka(config: Config, source: Status, recovered: Recovered) -> Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Backfill:
+class BackfillStatus:
     """A table that is not ready."""
 
     table: str
@@ -150,19 +150,19 @@ class Backfill:
     """Who holds a lock under which its rows are written: none of them may be left before its load begins."""
 
 
-def backfills(config: Config, recovered: Recovered) -> tuple[Backfill, ...]:
+def backfills(config: Config, recovered: RecoveredState) -> tuple[BackfillStatus, ...]:
     """All tables that are not ready, by what Kafka holds of the connector."""
     pins = {topic: pin for topic, pin in recovered.pins.items() if pin.backfill != "ready"}
     if not pins:
         return ()
-    known = outlooks(config.conninfo, config.publication, [(pin.schema, pin.table) for pin in pins.values()])
+    known = estimate_loads(config.conninfo, config.publication, [(pin.schema, pin.table) for pin in pins.values()])
     found = []
     for topic, pin in pins.items():
-        place = Place.from_bytes(pin.bound)
+        place = LoadProgress.from_bytes(pin.bound)
         estimate, holders = known[pin.schema, pin.table]
         waiting = pin.backfill != "paused" and not place.rows
         found.append(
-            Backfill(
+            BackfillStatus(
                 table=f"{pin.schema}.{pin.table}",
                 topic=topic,
                 state=pin.backfill,
@@ -201,7 +201,7 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:NAMED_MAX])}{more}" if names else "no table"
 
 
-def read_progress(config: Config) -> Recovered:
+def read_progress(config: Config) -> RecoveredState:
     """What Kafka holds of the connector. A person waits for it: brokers that are away are given up soon."""
     settings = kafka_settings(config)
     require_brokers(settings, min(ANSWER_S, settings.call_timeout_s))

@@ -13,15 +13,15 @@ import uuid
 from dataclasses import dataclass
 
 from twofold import failpoints
-from twofold.errors import DoubtedEnd, Fenced
+from twofold.errors import Fenced, UncertainEnd
 from twofold.sink.client import KafkaSettings
 from twofold.sink.names import Names
 from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
-from twofold.sink.progress import ProgressReader, Recovered
+from twofold.sink.progress import ProgressReader, RecoveredState
 from twofold.sink.publisher import Publisher, close_quietly
 from twofold.sink.records import SchemaIds
-from twofold.sink.registry import Registry
+from twofold.sink.schema_registry import Registry
 from twofold.sink.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class Fencing:
     """The ground is ours: what was read, and the producers to go on with."""
 
-    recovered: Recovered
+    recovered: RecoveredState
     publisher: Publisher
 
 
@@ -53,7 +53,7 @@ def fence(
             token = uuid.uuid4().hex
             try:
                 _take_over(producers[0], names, token)
-            except DoubtedEnd as doubted:
+            except UncertainEnd as doubted:
                 _log.warning("%s", doubted)
                 producers[0] = TransactionalProducer(first, settings, watch)
                 producers[0].init()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from twofold.errors import START_ANEW, MissingGround
-from twofold.source.connection import Plain, connect
+from twofold.errors import RESET_REPAIR, SetupError
+from twofold.source.connection import PlainConnection, connect
+from twofold.source.diagnosis import AS_UTF8, lost_slot, missing_publication, slot_holder
 from twofold.source.identity import SlotState, slot_state
-from twofold.source.trouble import AS_UTF8, lost_slot, missing_publication, slot_holder
 
 FLOORS = {15: 19, 16: 15, 17: 11, 18: 6}
 """The first minor version in which two-phase decoding has no known bug."""
@@ -24,7 +24,7 @@ SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReadinessFinding:
     """`must`: nothing works before it is mended. Otherwise it is advice."""
 
     what: str
@@ -35,17 +35,19 @@ class Finding:
         return f"{self.what}; remedy: {self.remedy}"
 
 
-def require(conninfo: str, *, slot: str, publications: Sequence[str] = (), two_phase: bool) -> tuple[Finding, ...]:
-    """Raise MissingGround with all that must be mended; else return the advice. Refused: the slot is there, and its stream has a gap that nothing mends."""
+def require(
+    conninfo: str, *, slot: str, publications: Sequence[str] = (), two_phase: bool
+) -> tuple[ReadinessFinding, ...]:
+    """Raise SetupError with all that must be mended; else return the advice. Refused: the slot is there, and its stream has a gap that nothing mends."""
     if (state := slot_state(conninfo, slot)) is not None:
         _refuse_a_gap(conninfo, state, publications)
     return refuse(examine(conninfo, slot=slot, publications=publications, two_phase=two_phase))
 
 
-def refuse(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Raise MissingGround with all that must be mended; else they are advice."""
+def refuse(findings: tuple[ReadinessFinding, ...]) -> tuple[ReadinessFinding, ...]:
+    """Raise SetupError with all that must be mended; else they are advice."""
     if must := [finding for finding in findings if finding.must]:
-        raise MissingGround("\n".join(map(str, must)))
+        raise SetupError("\n".join(map(str, must)))
     return findings
 
 
@@ -60,7 +62,7 @@ def _refuse_a_gap(conninfo: str, state: SlotState, publications: Sequence[str]) 
 
 def examine(
     conninfo: str, *, slot: str, publications: Sequence[str] = (), two_phase: bool = True
-) -> tuple[Finding, ...]:
+) -> tuple[ReadinessFinding, ...]:
     """All that is wrong. `publications` are those that must be there, and not those that `twofold init` makes."""
     state = slot_state(conninfo, slot)
     with connect(conninfo) as connection:
@@ -72,36 +74,38 @@ def examine(
     return tuple(findings)
 
 
-def _server(connection: Plain, *, slot_exists: bool, two_phase: bool) -> list[Finding]:
+def _server(connection: PlainConnection, *, slot_exists: bool, two_phase: bool) -> list[ReadinessFinding]:
     row = connection.execute(_SETTINGS).fetchone()
     assert row is not None
     version, wal_level, prepared_max, slots_max, slots, senders_max, senders, encoding, user, may_replicate = row
     findings = []
     if encoding == "SQL_ASCII":
-        findings.append(Finding(f"the database's encoding is SQL_ASCII: {NO_ENCODING}", AS_UTF8))
+        findings.append(ReadinessFinding(f"the database's encoding is SQL_ASCII: {NO_ENCODING}", AS_UTF8))
     if wal_level != "logical":
         findings.append(
-            Finding(f"wal_level is {wal_level}", "ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL")
+            ReadinessFinding(
+                f"wal_level is {wal_level}", "ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL"
+            )
         )
     if not may_replicate:
-        findings.append(Finding(f"role {user} may not replicate", f'ALTER ROLE "{user}" REPLICATION'))
+        findings.append(ReadinessFinding(f"role {user} may not replicate", f'ALTER ROLE "{user}" REPLICATION'))
     if not slot_exists and slots >= slots_max:
         findings.append(
-            Finding(
+            ReadinessFinding(
                 f"all {slots_max} replication slots are taken",
                 "drop one that nobody needs, see pg_replication_slots, or raise max_replication_slots and restart PostgreSQL",
             )
         )
     if senders >= senders_max:
         findings.append(
-            Finding(
+            ReadinessFinding(
                 f"all {senders_max} WAL senders are in use",
                 "end a replication client, see pg_stat_replication, or raise max_wal_senders and restart PostgreSQL",
             )
         )
     if two_phase and prepared_max == 0:
         findings.append(
-            Finding(
+            ReadinessFinding(
                 "max_prepared_transactions is 0: PREPARE TRANSACTION is refused",
                 "ALTER SYSTEM SET max_prepared_transactions = 100 if it is to be used, and restart PostgreSQL",
                 must=False,
@@ -110,19 +114,19 @@ def _server(connection: Plain, *, slot_exists: bool, two_phase: bool) -> list[Fi
     return [*findings, *known_bugs(version)]
 
 
-def known_bugs(version: int) -> tuple[Finding, ...]:
+def known_bugs(version: int) -> tuple[ReadinessFinding, ...]:
     """What is known of this minor version, given as server_version_num."""
     major, minor = divmod(version, 10000)
     floor = FLOORS.get(major, 0)
     if minor >= floor:
         return ()
     what = f"PostgreSQL {major}.{minor} has known bugs in two-phase decoding (outcomes without their prepare, or the reverse)"
-    return (Finding(what, f"upgrade to {major}.{floor} or later", must=False),)
+    return (ReadinessFinding(what, f"upgrade to {major}.{floor} or later", must=False),)
 
 
-def _publications(connection: Plain, wanted: Sequence[str]) -> list[Finding]:
+def _publications(connection: PlainConnection, wanted: Sequence[str]) -> list[ReadinessFinding]:
     return [
-        Finding(
+        ReadinessFinding(
             f"publication {name!r} does not exist in this database",
             f'CREATE PUBLICATION "{name}" FOR TABLE ..., or name the tables in source.tables, or correct source.publication',
         )
@@ -130,34 +134,34 @@ def _publications(connection: Plain, wanted: Sequence[str]) -> list[Finding]:
     ]
 
 
-def _missing(connection: Plain, wanted: Sequence[str]) -> list[str]:
+def _missing(connection: PlainConnection, wanted: Sequence[str]) -> list[str]:
     rows = connection.execute("SELECT pubname FROM pg_catalog.pg_publication").fetchall()
     return [name for name in wanted if (name,) not in rows]
 
 
-def _slot(conninfo: str, state: SlotState, database: str, *, two_phase: bool) -> list[Finding]:
+def _slot(conninfo: str, state: SlotState, database: str, *, two_phase: bool) -> list[ReadinessFinding]:
     findings = []
     if state.lost:
         why = f" ({state.invalidation_reason})" if state.invalidation_reason else ""
-        findings.append(Finding(f"slot {state.name!r} was invalidated{why}: its WAL is gone", START_ANEW))
+        findings.append(ReadinessFinding(f"slot {state.name!r} was invalidated{why}: its WAL is gone", RESET_REPAIR))
     if state.plugin != "pgoutput" or state.database != database:
         findings.append(
-            Finding(
+            ReadinessFinding(
                 f"slot {state.name!r} is for {state.plugin or 'physical replication'} in database {state.database}",
                 "give the connector another name or slot",
             )
         )
     elif state.two_phase != two_phase:
         findings.append(
-            Finding(
+            ReadinessFinding(
                 f"slot {state.name!r} was made with two_phase {'on' if state.two_phase else 'off'}, the configuration says otherwise",
-                f"change the configuration back, or start anew ({START_ANEW}): a slot's two_phase must never be toggled",
+                f"change the configuration back, or start anew ({RESET_REPAIR}): a slot's two_phase must never be toggled",
             )
         )
     if state.active_pid is not None:
         pid, holder = slot_holder(conninfo, state.name)
         findings.append(
-            Finding(
+            ReadinessFinding(
                 f"slot {state.name!r} is in use by process {pid} from {holder}", "nothing, if that is meant", must=False
             )
         )

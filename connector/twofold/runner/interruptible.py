@@ -13,14 +13,14 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
-LOOK_S = 0.2
+CHECK_INTERVAL_S = 0.2
 
 
-class Stopped(Exception):
+class StopRequested(Exception):
     """Told to stop before there was a run."""
 
 
-class Aside:
+class InterruptibleStep:
     """Of one recovery: `aside(step)` gives what the step gives. `opened` holds what steps open, `tend` is called now and then."""
 
     def __init__(self, stop: threading.Event, opened: ExitStack) -> None:
@@ -41,9 +41,9 @@ class Aside:
                 self._opened.close()
 
         threading.Thread(target=work, name="recovery", daemon=True).start()
-        while not wait((done,), LOOK_S).done:
+        while not wait((done,), CHECK_INTERVAL_S).done:
             if self._stop.is_set():
                 left.set()
-                raise Stopped
+                raise StopRequested
             self.tend()
         return done.result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from twofold.errors import START_ANEW, MissingGround, Refused, RunEnded, TwofoldError, Unreachable, UsageError
+from twofold.errors import RESET_REPAIR, Refused, RunEnded, SetupError, TwofoldError, Unreachable, UsageError
 from twofold.source.connection import SHUTTING_DOWN, connect
 
 
@@ -34,7 +34,7 @@ def start_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError:
         remedy = "ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL"
     else:
         remedy = _REMEDIES.get(error.sqlstate or "", "see the server's log")
-    return MissingGround(
+    return SetupError(
         f"PostgreSQL refuses slot {slot!r}: {words}; remedy: {remedy.format(slot=slot, user=_user(conninfo))}"
     )
 
@@ -79,7 +79,7 @@ def _undecodable(slot: str, words: str) -> Refused:
         f"PostgreSQL cannot decode slot {slot!r} any further: {words}; a prepared transaction that had truncated or rewritten "
         "a table within a savepoint was rolled back before it was decoded",
         at_stake="all changes after it: the server meets the same error at each try",
-        repair=START_ANEW,
+        repair=RESET_REPAIR,
     )
 
 
@@ -99,7 +99,7 @@ def not_utf8(what: str, words: str) -> Refused:
     return Refused(
         f"{what} has text that PostgreSQL cannot give as UTF-8: {words}",
         at_stake="the rows that have it, and with the stream all that comes behind them: the server meets the same bytes at each try",
-        repair=f"move to a database that knows its encoding: {AS_UTF8}; name it in source.dsn and start anew: {START_ANEW}",
+        repair=f"move to a database that knows its encoding: {AS_UTF8}; name it in source.dsn and start anew: {RESET_REPAIR}",
     )
 
 
@@ -108,14 +108,14 @@ def missing_publication(words: str) -> Refused:
         f"a publication of this slot is gone: {words}",
         at_stake="changes made while there is no publication are not sent, and making it again does not bring them back: "
         "the server decodes each change with the catalog of its own time",
-        repair=f"{START_ANEW}; or correct source.publication if it is another",
+        repair=f"{RESET_REPAIR}; or correct source.publication if it is another",
     )
 
 
 def other_two_phase(slot: str, *, wanted: bool) -> UsageError:
     """A slot's two_phase must never be toggled."""
     return UsageError(
-        f"source.two_phase is {str(wanted).lower()}, but slot {slot} was made with {str(not wanted).lower()}, and that cannot be changed: correct the setting, or start anew ({START_ANEW})"
+        f"source.two_phase is {str(wanted).lower()}, but slot {slot} was made with {str(not wanted).lower()}, and that cannot be changed: correct the setting, or start anew ({RESET_REPAIR})"
     )
 
 
@@ -154,7 +154,7 @@ def lost_slot(slot: str, reason: str | None) -> Refused:
     return Refused(
         f"PostgreSQL has invalidated slot {slot!r}{why}: the WAL that it needs is gone",
         at_stake="every change since the last confirmed position: it can no longer be streamed",
-        repair=f"{START_ANEW}; raise max_slot_wal_keep_size (or idle_replication_slot_timeout) so that it does not happen again",
+        repair=f"{RESET_REPAIR}; raise max_slot_wal_keep_size (or idle_replication_slot_timeout) so that it does not happen again",
     )
 
 

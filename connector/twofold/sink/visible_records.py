@@ -30,7 +30,7 @@ _WAIT_S = 0.1
 _PAUSE_S = 0.05
 
 
-class Place(NamedTuple):
+class PartitionId(NamedTuple):
     """A partition."""
 
     topic: str
@@ -58,15 +58,18 @@ class VisibleReader:
         with sorted_errors("making the admin client"):
             self._admin = AdminClient(settings.admin())
 
-    def places_under(self, head: str) -> list[Place]:
+    def places_under(self, head: str) -> list[PartitionId]:
         """All partitions of the topics whose names begin so."""
         with sorted_errors("reading the topics"):
             there = self._admin.list_topics(timeout=self._timeout_s).topics
         return [
-            Place(t, p) for t, found in sorted(there.items()) if t.startswith(head) for p in sorted(found.partitions)
+            PartitionId(t, p)
+            for t, found in sorted(there.items())
+            if t.startswith(head)
+            for p in sorted(found.partitions)
         ]
 
-    def bounds(self, places: Iterable[Place]) -> dict[Place, Bounds]:
+    def bounds(self, places: Iterable[PartitionId]) -> dict[PartitionId, Bounds]:
         """Of all of them, asked together. `stable` is asked first: what is committed below it was so before the others were looked at."""
         wanted = list(places)
         latest, earliest = OffsetSpec.latest(), OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -75,7 +78,7 @@ class VisibleReader:
         low = self._offsets(wanted, earliest, IsolationLevel.READ_UNCOMMITTED)
         return {place: Bounds(low[place], stable[place], high[place]) for place in wanted}
 
-    def since(self, places: Iterable[Place], time_ms: int) -> dict[Place, int]:
+    def since(self, places: Iterable[PartitionId], time_ms: int) -> dict[PartitionId, int]:
         """The first offset of each that was written at that time or later; the end, if none was."""
         wanted = list(places)
         found = self._offsets(wanted, OffsetSpec.for_timestamp(time_ms), IsolationLevel.READ_UNCOMMITTED)
@@ -83,8 +86,10 @@ class VisibleReader:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         return found | self._offsets(none, latest, IsolationLevel.READ_UNCOMMITTED)
 
-    def _offsets(self, places: list[Place], spec: OffsetSpec, isolation: IsolationLevel) -> dict[Place, int]:
-        found: dict[Place, int] = {}
+    def _offsets(
+        self, places: list[PartitionId], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[PartitionId, int]:
+        found: dict[PartitionId, int] = {}
         deadline = time.monotonic() + self._timeout_s
         with sorted_errors("reading the partitions' offsets"):
             while left := [place for place in places if place not in found]:
@@ -92,7 +97,7 @@ class VisibleReader:
                 answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout_s)
                 for tp, answer in answers.items():
                     try:
-                        found[Place(tp.topic, tp.partition)] = answer.result().offset
+                        found[PartitionId(tp.topic, tp.partition)] = answer.result().offset
                     except KafkaException as error:
                         reason = kafka_error_of(error)
                         if reason is None or reason.code() not in MOVING or time.monotonic() > deadline:
@@ -101,7 +106,7 @@ class VisibleReader:
                     time.sleep(_PAUSE_S)
         return found
 
-    def runs(self, stretches: Mapping[Place, tuple[int, int]]) -> Iterator[tuple[Place, int, int]]:
+    def runs(self, stretches: Mapping[PartitionId, tuple[int, int]]) -> Iterator[tuple[PartitionId, int, int]]:
         """Visible records of each stretch (an offset, and one to stop before), as runs of neighbouring offsets: in order within a partition, partitions mixed."""
         for place, records in self._batches(stretches):
             for first, last in _neighbours(list(map(Message.offset, records))):  # type: ignore[arg-type]
@@ -109,12 +114,12 @@ class VisibleReader:
 
     def commits(self, topic: str, start: int, end: int, decoder: Decoder) -> Iterator[Commit]:
         """The commit records from an offset to before another, in order."""
-        for _, records in self._batches({Place(topic, 0): (start, end)}):
+        for _, records in self._batches({PartitionId(topic, 0): (start, end)}):
             for message in records:
                 if (message.offset() or 0) < end:
                     yield decoder.decode(Commit, message.value() or b"")
 
-    def _batches(self, stretches: Mapping[Place, tuple[int, int]]) -> Iterator[tuple[Place, list[Message]]]:
+    def _batches(self, stretches: Mapping[PartitionId, tuple[int, int]]) -> Iterator[tuple[PartitionId, list[Message]]]:
         """Records of one partition at a time, until each was read to its end; the last ones may lie behind it."""
         left = {place: end for place, (start, end) in stretches.items() if start < end}
         if not left:
@@ -128,7 +133,7 @@ class VisibleReader:
                     batch = consumer.consume(_RECORDS, _WAIT_S)
                     if not batch and time.monotonic() > deadline:
                         raise _stuck(left, self._timeout_s)
-                    ended: list[Place] = []
+                    ended: list[PartitionId] = []
                     for place, records, position in _by_partition(batch):
                         if place in left:
                             yield place, records
@@ -143,14 +148,14 @@ class VisibleReader:
                 consumer.close()
 
 
-def _by_partition(batch: list[Message]) -> Iterator[tuple[Place, list[Message], int]]:
+def _by_partition(batch: list[Message]) -> Iterator[tuple[PartitionId, list[Message], int]]:
     """Neighbours of the same partition, and how far it was read with them. The end of a partition comes as a message of its own, without records."""
     errors = any(map(Message.error, batch))
     at = 0
     for key, same in groupby(zip(map(Message.topic, batch), map(Message.partition, batch), strict=True)):
         many = sum(1 for _ in same)
         records, at = batch[at : at + many], at + many
-        place, position = Place(*key), (records[-1].offset() or 0) + 1  # type: ignore[arg-type]
+        place, position = PartitionId(*key), (records[-1].offset() or 0) + 1  # type: ignore[arg-type]
         if errors:
             for message in records:
                 error = message.error()
@@ -173,7 +178,7 @@ def _neighbours(offsets: list[int]) -> Iterator[tuple[int, int]]:
         yield offsets[begin], offsets[-1]
 
 
-def _stuck(left: Mapping[Place, int], timeout_s: float) -> Unreachable:
+def _stuck(left: Mapping[PartitionId, int], timeout_s: float) -> Unreachable:
     topic, partition = next(iter(left))
     return Unreachable(
         f"Kafka gives nothing more of {topic} [{partition}] for {timeout_s:.0f} s: brokers are away, or a transaction is open there"

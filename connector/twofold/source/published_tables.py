@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from twofold.source.connection import Plain, connect
+from twofold.source.connection import PlainConnection, connect
+from twofold.source.diagnosis import missing_publication
 from twofold.source.messages import Relation, RelationColumn
-from twofold.source.trouble import missing_publication
 from twofold_avro.shapes import ReplicaIdentity
 
 _IDENTITIES: dict[str, ReplicaIdentity] = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
@@ -111,7 +111,7 @@ _KEYS = """,
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class KeyOrder:
     """How the values of a column are compared where an index sorts them."""
 
     type: str
@@ -123,13 +123,13 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedTable:
     """A published table, and what copying it needs beside its relation."""
 
     relation: Relation
     row_filter: str | None
     partitioned: bool
-    orders: dict[str, Order]
+    orders: dict[str, KeyOrder]
     """Of each column of a unique index."""
     unique: tuple[tuple[str, ...], ...]
     """The columns of each unique index, in its order."""
@@ -155,7 +155,7 @@ def published_tables(conninfo: str, publication: str) -> tuple[Relation, ...]:
     return tuple(map(_relation, rows))
 
 
-def describe(connection: Plain, publication: str, schema: str, table: str) -> Described | None:
+def describe(connection: PlainConnection, publication: str, schema: str, table: str) -> DescribedTable | None:
     """One table as the publication has it, in the connection's present snapshot; None if it does not."""
     query = _TABLES.format(more=_FILTER + _KEYS, which=" AND s.nspname = %s AND c.relname = %s")
     row = connection.execute(query, (publication, schema, table)).fetchone()
@@ -163,14 +163,14 @@ def describe(connection: Plain, publication: str, schema: str, table: str) -> De
         return None
     row_filter, partitioned, orders, keys = row[5:]
     unique = tuple(tuple(columns) for columns in keys or ())
-    orders = {name: Order(**said) for name, said in (orders or {}).items()}
-    return Described(_relation(row[:5]), row_filter, partitioned, orders, unique)
+    orders = {name: KeyOrder(**said) for name, said in (orders or {}).items()}
+    return DescribedTable(_relation(row[:5]), row_filter, partitioned, orders, unique)
 
 
-def describe_filters(connection: Plain, publication: str) -> tuple[Described, ...]:
+def describe_filters(connection: PlainConnection, publication: str) -> tuple[DescribedTable, ...]:
     """All tables as the publication has them, without what their keys are."""
     rows = connection.execute(_TABLES.format(more=_FILTER, which=""), (publication,)).fetchall()
-    return tuple(Described(_relation(row[:5]), row[5], row[6], {}, ()) for row in rows)
+    return tuple(DescribedTable(_relation(row[:5]), row[5], row[6], {}, ()) for row in rows)
 
 
 def _relation(row: tuple[Any, ...]) -> Relation:

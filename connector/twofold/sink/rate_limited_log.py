@@ -12,7 +12,7 @@ _VARIES = re.compile(r"#(?:producer|consumer)-\d+|\(after \d+ms|\d+ms")
 """The client's number and how long something took."""
 
 
-class Seldom(logging.Filter):
+class RateLimitedLog(logging.Filter):
     """Passes a line of a kind, and the next of that kind after a while, which says how many there were meanwhile."""
 
     def __init__(self) -> None:

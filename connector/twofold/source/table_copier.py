@@ -16,12 +16,12 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
-from twofold.errors import MissingGround, RunEnded
+from twofold.errors import RunEnded, SetupError
 from twofold.positions import Lsn, parse_lsn
-from twofold.source.connection import Plain, connect
-from twofold.source.locks import Holder, needs_slot, wait_for_all, writers
-from twofold.source.published import Described, describe
-from twofold.source.trouble import NOT_UTF8, not_utf8, words_of
+from twofold.source.connection import PlainConnection, connect
+from twofold.source.diagnosis import NOT_UTF8, not_utf8, words_of
+from twofold.source.locks import TableWriter, needs_slot, wait_for_all, writers
+from twofold.source.published_tables import DescribedTable, describe
 from twofold_avro.shapes import TableShape
 from twofold_avro.types import copy_item
 
@@ -42,10 +42,10 @@ SELECT pg_catalog.pg_current_snapshot()::text, (extract(epoch FROM clock_timesta
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class CopyView:
     """What a snapshot shows of a table, as long as it is open."""
 
-    described: Described | None
+    described: DescribedTable | None
     """None: the publication does not have the table."""
     snapshot: str
     """As pg_current_snapshot() writes it."""
@@ -54,7 +54,7 @@ class View:
     """Behind every commit that the snapshot sees. Not behind all that happens while it is read, and need not be: the stream brings that behind the rows."""
 
 
-class Copier:
+class TableCopier:
     """One table, one connection, one thread. Another thread may `cancel`."""
 
     def __init__(self, conninfo: str, publication: str, schema: str, table: str) -> None:
@@ -72,7 +72,7 @@ class Copier:
         self._connection.close()
 
     @contextmanager
-    def view(self) -> Iterator[View]:
+    def view(self) -> Iterator[CopyView]:
         """Open a snapshot and describe the table in it."""
         connection = self._connection
         try:
@@ -84,7 +84,7 @@ class Copier:
             row = connection.execute(_SNAPSHOT).fetchone()
             assert row is not None
             described = describe(connection, self._publication, self._schema, self._table)
-            yield View(described, row[0], row[1], _reached(parse_lsn(row[2]), row[3]))
+            yield CopyView(described, row[0], row[1], _reached(parse_lsn(row[2]), row[3]))
         except psycopg.Error as error:
             raise self._error(error) from error
         finally:
@@ -94,7 +94,7 @@ class Copier:
 
     def rows(
         self,
-        described: Described,
+        described: DescribedTable,
         shape: TableShape,
         *,
         after: Mapping[str, str] | None = None,
@@ -112,7 +112,7 @@ class Copier:
                 if data and data != _END:
                     yield data
 
-    def estimate(self, described: Described) -> int:
+    def estimate(self, described: DescribedTable) -> int:
         """How many rows the planner expects, in an open view."""
         return planned_rows(self._connection, described)
 
@@ -122,7 +122,7 @@ class Copier:
         assert row is not None
         return str(row[0])
 
-    def writers(self) -> tuple[Holder, ...]:
+    def writers(self) -> tuple[TableWriter, ...]:
         """Who holds a lock under which rows of the table are written."""
         return writers(self._connection, self._schema, self._table)
 
@@ -166,7 +166,7 @@ def _messages(pgconn: PGconn, copy: psycopg.Copy) -> Iterator[bytes]:
             return
 
 
-def planned_rows(connection: Plain, described: Described) -> int:
+def planned_rows(connection: PlainConnection, described: DescribedTable) -> int:
     """How many rows the planner expects the table to have; of partitioned tables and of those that were never analysed too."""
     query = sql.SQL("EXPLAIN (FORMAT json) SELECT {}").format(_from(described, []))
     row = connection.execute(query).fetchone()
@@ -187,14 +187,14 @@ def has_rows(conninfo: str, schema: str, table: str) -> bool:
     return row is not None and bool(row[0])
 
 
-def _forbidden(name: str, connection: Plain, error: psycopg.Error) -> MissingGround:
-    return MissingGround(
+def _forbidden(name: str, connection: PlainConnection, error: psycopg.Error) -> SetupError:
+    return SetupError(
         f'table {name} cannot be read for its backfill: {words_of(error)}; remedy: GRANT SELECT ON {name} TO "{connection.info.user}" (and USAGE on its schema)'
     )
 
 
 def _query(
-    described: Described,
+    described: DescribedTable,
     shape: TableShape,
     *,
     after: Mapping[str, str] | None,
@@ -215,7 +215,7 @@ def _query(
     )
 
 
-def _from(described: Described, conditions: list[sql.Composable]) -> sql.Composed:
+def _from(described: DescribedTable, conditions: list[sql.Composable]) -> sql.Composed:
     if described.row_filter:
         conditions = [sql.SQL(f"({described.row_filter})"), *conditions]  # the publication's own SQL
     return sql.SQL("FROM {}{}{}").format(
@@ -225,13 +225,13 @@ def _from(described: Described, conditions: list[sql.Composable]) -> sql.Compose
     )
 
 
-def _columns(described: Described, key: Sequence[str]) -> sql.Composable:
+def _columns(described: DescribedTable, key: Sequence[str]) -> sql.Composable:
     """By their full names: what is selected of another column may be called like one of them."""
     table = described.relation.schema, described.relation.table
     return sql.SQL(", ").join(sql.Identifier(*table, name) for name in key)
 
 
-def _behind(described: Described, key: Sequence[str], after: Mapping[str, str]) -> sql.Composable:
+def _behind(described: DescribedTable, key: Sequence[str], after: Mapping[str, str]) -> sql.Composable:
     """In the order that ORDER BY has. Of an extension's type the operators are not on the path, so that those of another type would be taken, or none be found."""
     if not described.foreign_order(key):
         return sql.SQL("({}) > {}").format(_columns(described, key), _values(described, key, after))
@@ -244,7 +244,7 @@ def _behind(described: Described, key: Sequence[str], after: Mapping[str, str]) 
     )
 
 
-def _any_of(described: Described, key: Sequence[str], among: Sequence[Mapping[str, str]]) -> sql.Composable:
+def _any_of(described: DescribedTable, key: Sequence[str], among: Sequence[Mapping[str, str]]) -> sql.Composable:
     if not described.foreign_order(key):
         rows = sql.SQL(", ").join(_values(described, key, each) for each in among)
         return sql.SQL("({}) IN ({})").format(_columns(described, key), rows)
@@ -255,17 +255,17 @@ def _either(alternatives: Iterable[list[sql.Composable]]) -> sql.Composable:
     return sql.SQL("({})").format(sql.SQL(" OR ").join(map(sql.SQL(" AND ").join, alternatives)))
 
 
-def _compared(described: Described, name: str, operator: str, texts: Mapping[str, str]) -> sql.Composable:
+def _compared(described: DescribedTable, name: str, operator: str, texts: Mapping[str, str]) -> sql.Composable:
     schema = sql.Identifier(described.orders[name].schema)
     return sql.SQL(f"{{}} OPERATOR({{}}.{operator}) {{}}").format(
         _columns(described, [name]), schema, _value(described, name, texts)
     )
 
 
-def _values(described: Described, key: Sequence[str], texts: Mapping[str, str]) -> sql.Composable:
+def _values(described: DescribedTable, key: Sequence[str], texts: Mapping[str, str]) -> sql.Composable:
     return sql.SQL("({})").format(sql.SQL(", ").join(_value(described, name, texts) for name in key))
 
 
-def _value(described: Described, name: str, texts: Mapping[str, str]) -> sql.Composable:
+def _value(described: DescribedTable, name: str, texts: Mapping[str, str]) -> sql.Composable:
     """A literal of the column's own type, so that the key's index serves; below its domains, for a value may be older than what a domain demands."""
     return sql.Literal(texts[name]) + sql.SQL(f"::{described.orders[name].type}")

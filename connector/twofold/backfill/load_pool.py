@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from functools import partial
 
-from twofold.backfill.chunk import Chunk, Done, Offer
+from twofold.backfill.chunk import Chunk, LoadDone, Offer
 from twofold.backfill.loader import BARRIER_LOOK_S_MAX, Load, Loader
 from twofold.backfill.reader import Reader
 from twofold.config import BackfillConfig
@@ -21,7 +21,7 @@ from twofold.positions import Lsn
 _CLOSE_WAIT_S = 2.0
 
 
-class Loads:
+class LoadPool:
     """All loads of one run. Everything but `_work` is called by the thread that runs the turn."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Loads:
             elif isinstance(offer, Chunk):
                 self._chunks.append(offer)
             else:
-                if isinstance(offer, Done):
+                if isinstance(offer, LoadDone):
                     self._loads.pop(offer.topic, None)
                 yield offer
 

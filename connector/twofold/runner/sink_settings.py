@@ -9,8 +9,8 @@ from twofold.config import Config
 from twofold.errors import UsageError
 from twofold.sink.client import KafkaSettings
 from twofold.sink.names import Names
-from twofold.sink.registry import RegistrySettings
-from twofold.sink.topic_rules import TopicPolicy, Wanted
+from twofold.sink.schema_registry import RegistrySettings
+from twofold.sink.topic_rules import RequiredTopic, TopicPolicy
 
 
 def names_of(config: Config) -> Names:
@@ -42,11 +42,11 @@ def topic_policy(config: Config) -> TopicPolicy:
     return TopicPolicy(kafka.replication, kafka.min_insync_replicas, retention_ms)
 
 
-def bookkeeping(names: Names, *, pinned: bool) -> list[Wanted]:
+def bookkeeping(names: Names, *, pinned: bool) -> list[RequiredTopic]:
     """The topics without rows. Pinned: `init` has made them, and their absence means that what they held is lost."""
     return [
-        Wanted(names.progress, "progress", pinned=pinned),
-        Wanted(names.commits, "commits", pinned=pinned),
-        Wanted(names.prepared, "prepared", pinned=pinned),
-        Wanted(names.messages, "messages", pinned=pinned),
+        RequiredTopic(names.progress, "progress", pinned=pinned),
+        RequiredTopic(names.commits, "commits", pinned=pinned),
+        RequiredTopic(names.prepared, "prepared", pinned=pinned),
+        RequiredTopic(names.messages, "messages", pinned=pinned),
     ]

@@ -38,7 +38,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DroppedRows:
     """What is not published of a chunk."""
 
     everything: bool
@@ -61,7 +61,7 @@ class _Changes:
     partial: set[bytes] = field(default_factory=set)
 
 
-class Memory:
+class ChangeMemory:
     """Of one table in backfill: what published transactions have changed that a snapshot may not see."""
 
     def __init__(self) -> None:
@@ -81,10 +81,10 @@ class Memory:
         """A transaction that is published emptied the table."""
         self._changes.setdefault(xid, _Changes()).truncated = True
 
-    def judge(self, snapshot: Snapshot) -> Drop:
+    def judge(self, snapshot: Snapshot) -> DroppedRows:
         """What a chunk that was read under this snapshot, and whose position the stream has passed, must not say."""
         unseen = [changes for xid, changes in self._changes.items() if not snapshot.sees(xid)]
-        return Drop(
+        return DroppedRows(
             everything=any(changes.truncated for changes in unseen),
             keys=frozenset().union(*(changes.keys for changes in unseen)),
             again=frozenset().union(*(changes.partial for changes in unseen)),

@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 import psycopg
 
-from twofold.source.connection import Plain, connect
-from twofold.source.copying import planned_rows
-from twofold.source.locks import Holder, writers, written_tables
-from twofold.source.published import Described, describe_filters
+from twofold.source.connection import PlainConnection, connect
+from twofold.source.locks import TableWriter, writers, written_tables
+from twofold.source.published_tables import DescribedTable, describe_filters
+from twofold.source.table_copier import planned_rows
 
 LOCK_WAIT_MS = 200
 LOCKED_MAX = 5
@@ -19,7 +19,9 @@ Name = tuple[str, str]
 """Schema and table."""
 
 
-def outlooks(conninfo: str, publication: str, tables: Collection[Name]) -> dict[Name, tuple[int, tuple[Holder, ...]]]:
+def estimate_loads(
+    conninfo: str, publication: str, tables: Collection[Name]
+) -> dict[Name, tuple[int, tuple[TableWriter, ...]]]:
     """Of each table the rows that the planner expects (0: not known), and the transactions that may be writing to it."""
     with connect(conninfo) as connection:
         described = {(d.relation.schema, d.relation.table): d for d in describe_filters(connection, publication)}
@@ -33,7 +35,7 @@ def outlooks(conninfo: str, publication: str, tables: Collection[Name]) -> dict[
     return found
 
 
-def _estimate(connection: Plain, described: Described | None) -> int | None:
+def _estimate(connection: PlainConnection, described: DescribedTable | None) -> int | None:
     """None: the table is locked."""
     if described is None:
         return 0

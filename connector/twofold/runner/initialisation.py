@@ -11,23 +11,23 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from twofold.config import Config
-from twofold.errors import START_ANEW, DoubtedEnd, Refused, UsageError
+from twofold.errors import RESET_REPAIR, Refused, UncertainEnd, UsageError
 from twofold.positions import NO_LSN, Lsn, format_lsn
+from twofold.runner.bookkeeping_records import ConnectorOrigin
 from twofold.runner.checks import check_source
-from twofold.runner.entries import Origin
-from twofold.runner.ground import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
-from twofold.runner.report import read_progress
+from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.runner.status_report import read_progress
 from twofold.runner.tables import Tables
-from twofold.sink.fence import Fencing, fence
+from twofold.sink.fencing import Fencing, fence
 from twofold.sink.records import register_fixed
-from twofold.sink.registry import Registry
+from twofold.sink.schema_registry import Registry
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
-from twofold.source import ground, identity, publishable, setup
+from twofold.source import identity, provisioning, publishable, readiness
 from twofold.source.catalog import Catalog
-from twofold.source.copying import has_rows
-from twofold.source.published import published_tables
-from twofold.source.trouble import slot_holder
+from twofold.source.diagnosis import slot_holder
+from twofold.source.published_tables import published_tables
+from twofold.source.table_copier import has_rows
 from twofold_avro.records import Pin, Progress
 
 Say = Callable[[str], None]
@@ -46,9 +46,11 @@ def initialise(config: Config, say: Say) -> None:
         say(_in_use(config, slot))
         return
     needed = [config.publication] if slot is not None or published is None else []
-    advice = ground.require(config.conninfo, slot=config.slot, publications=needed, two_phase=config.source.two_phase)
+    advice = readiness.require(
+        config.conninfo, slot=config.slot, publications=needed, two_phase=config.source.two_phase
+    )
     if slot is None and published is not None:
-        advice += ground.refuse(publishable.examine(config.conninfo, config.publication, published))
+        advice += readiness.refuse(publishable.examine(config.conninfo, config.publication, published))
     for each in advice:
         say(f"note: {each}")
     with ExitStack() as opened:
@@ -62,7 +64,7 @@ def initialise(config: Config, say: Say) -> None:
             raise Refused(
                 f"the topics {config.prefix}.* hold changes up to {format_lsn(Lsn(first.progress.applied_lsn))}, but slot {config.slot} does not exist any more",
                 at_stake="the changes since then: a new slot starts now",
-                repair=START_ANEW,
+                repair=RESET_REPAIR,
             )
         if slot and not first.progress:
             raise Refused(
@@ -71,7 +73,7 @@ def initialise(config: Config, say: Say) -> None:
                 repair=f"drop it if nobody needs it (SELECT pg_drop_replication_slot('{config.slot}')), then run twofold init again",
             )
         first.write(NO_LSN)
-        if published and setup.create_publication(config.conninfo, config.publication, published):
+        if published and provisioning.create_publication(config.conninfo, config.publication, published):
             say(f"publication {config.publication} made")
         start = slot.confirmed_flush if slot else _make_slot(config, say)
         first.write(start, _pins(config, first.registry, database))
@@ -95,7 +97,7 @@ def _in_use(config: Config, slot: identity.SlotState) -> str:
 
 
 def _make_slot(config: Config, say: Say) -> Lsn:
-    start = setup.create_slot(
+    start = provisioning.create_slot(
         config.conninfo,
         config.slot,
         two_phase=config.source.two_phase,
@@ -132,7 +134,7 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
     }
 
 
-def wanted_publication(config: Config) -> setup.Published | None:
+def wanted_publication(config: Config) -> provisioning.PublicationContent | None:
     """What source.tables says; None if it says nothing, and the publication must be there already."""
     if not config.source.tables:
         return None
@@ -140,14 +142,16 @@ def wanted_publication(config: Config) -> setup.Published | None:
     for entry in config.source.tables:
         schema, dot, table = entry.partition(".")
         if entry == "*":
-            return setup.Published(all_tables=True, via_partition_root=config.source.publish_via_root)
+            return provisioning.PublicationContent(all_tables=True, via_partition_root=config.source.publish_via_root)
         if not dot or not schema or not table:
             raise UsageError(f"source.tables: {entry!r} is neither schema.table nor schema.* nor *")
         if table == "*":
             schemas.append(schema)
         else:
-            tables.append(setup.PublishedTable(schema, table))
-    return setup.Published(tuple(tables), tuple(schemas), via_partition_root=config.source.publish_via_root)
+            tables.append(provisioning.PublishedTable(schema, table))
+    return provisioning.PublicationContent(
+        tuple(tables), tuple(schemas), via_partition_root=config.source.publish_via_root
+    )
 
 
 @dataclass(slots=True)
@@ -185,8 +189,8 @@ class _First:
         self._opened.callback(self.fencing.publisher.close)
 
     def write(self, applied_lsn: Lsn, pins: dict[str, Pin] | None = None) -> None:
-        origin = Origin(identity.identify(self.config.conninfo), self.config.slot, self.config.prepared.pool)
+        origin = ConnectorOrigin(identity.identify(self.config.conninfo), self.config.slot, self.config.prepared.pool)
         try:
             self.fencing.publisher.commit_main(None, origin.progress(applied_lsn, sequence=0), pins=pins)
-        except DoubtedEnd:  # it is committed, and what may come late is fenced
+        except UncertainEnd:  # it is committed, and what may come late is fenced
             self._fence()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from twofold.errors import MissingGround, Refused, TwofoldError, Unreachable, UsageError
+from twofold.errors import Refused, SetupError, TwofoldError, Unreachable, UsageError
 
 _TRIES = 4
 _ABSENT = {40401, 40402, 40403}
@@ -155,7 +155,7 @@ class Registry:
                     repair="report this with the table's definition: Twofold made a schema that the registry cannot parse",
                 )
             case 401 | 403:
-                return MissingGround(
+                return SetupError(
                     f"the registry at {self._url} does not let us in (HTTP {status}): check registry.username and registry.password, or registry.token,"
                     f" and that the account may read and write {about}"
                 )
@@ -194,5 +194,5 @@ def _authorization(settings: RegistrySettings) -> dict[str, str]:
     return {}
 
 
-class _Absent(MissingGround):
+class _Absent(SetupError):
     """The registry answers that it has no such thing."""
