@@ -4,7 +4,7 @@
 PYTHON ?= python3
 UV_VERSION := 0.13.9
 UV := $(or $(shell command -v uv),.tools/bin/uv)
-CODE := connector avro spark_jobs tests benchmarks deploy
+CODE := connector avro spark_jobs common tests benchmarks deploy
 BIN := .venv/bin
 
 # The interpreter is the one that was checked; uv must not fetch another.
@@ -42,7 +42,7 @@ format: ready ## Let ruff write the code's layout.
 	$(BIN)/ruff format .
 
 .PHONY: wheels
-wheels: ready ## The three distributions as they are published, in dist/, compiled for x86_64 and aarch64 without a compiler of this machine's.
+wheels: ready ## The four distributions as they are published, in dist/, compiled for x86_64 and aarch64 without a compiler of this machine's.
 	@$(UV) run --isolated --quiet --locked --only-group wheels python deploy/wheels.py $(UV)
 
 .PHONY: sbom
@@ -59,8 +59,8 @@ interface: ready ## List the public interface from the code into docs/reference/
 .PHONY: version
 version: ready ## Give all distributions one version, and each the others of exactly that: make version V=0.2.0.
 	$(if $(V),,$(error say which: make version V=0.2.0))
-	sed -i -E 's/^version = ".*"/version = "$(V)"/; s/(twofold(-[a-z]+)?(\[[a-z,]+\])?==)[^"]+/\1$(V)/' $(addsuffix /pyproject.toml,connector avro spark_jobs)
-	sed -i -E 's/^__version__ = ".*"/__version__ = "$(V)"/' connector/twofold/__init__.py avro/twofold_avro/__init__.py spark_jobs/twofold_spark/__init__.py
+	sed -i -E 's/^version = ".*"/version = "$(V)"/; s/(twofold(-[a-z]+)?(\[[a-z,]+\])?==)[^"]+/\1$(V)/' $(addsuffix /pyproject.toml,connector avro spark_jobs common)
+	sed -i -E 's/^__version__ = ".*"/__version__ = "$(V)"/' connector/twofold/__init__.py avro/twofold_avro/__init__.py spark_jobs/twofold_spark/__init__.py common/twofold_common/__init__.py
 	$(UV) lock --quiet
 
 .PHONY: release

@@ -11,11 +11,12 @@ COPY pyproject.toml uv.lock ./
 COPY avro/pyproject.toml avro/
 COPY connector/pyproject.toml connector/
 COPY spark_jobs/pyproject.toml spark_jobs/
+COPY common/pyproject.toml common/
 RUN uv sync --frozen --no-dev --package twofold --no-install-workspace
 
 # The row path is compiled in the wheel of the image's architecture.
 COPY dist/*.whl dist/
-RUN uv pip install --python /opt/twofold --no-deps --no-index --find-links dist twofold twofold-avro
+RUN uv pip install --python /opt/twofold --no-deps --no-index --find-links dist twofold twofold-avro twofold-common
 
 
 FROM python:3.11-slim-trixie

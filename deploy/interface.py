@@ -22,6 +22,7 @@ import click
 
 import twofold
 import twofold_avro
+import twofold_common
 import twofold_spark
 from twofold import cli, errors
 from twofold.ops.reference import settings
@@ -41,7 +42,9 @@ def interface() -> dict[str, Any]:
     """All of it, as JSON."""
     names = Names("PREFIX", "NAME")
     return {
-        "python": {module.__name__: dict(_names(module)) for module in (twofold, twofold_avro, twofold_spark)},
+        "python": {
+            module.__name__: dict(_names(module)) for module in (twofold, twofold_avro, twofold_common, twofold_spark)
+        },
         "commands": {
             "twofold": dict(_click(cli.twofold, "twofold")),
             "twofold-spark": dict(_argparse(parser(), "twofold-spark")),

@@ -13,6 +13,7 @@ COPY pyproject.toml uv.lock ./
 COPY avro/pyproject.toml avro/
 COPY connector/pyproject.toml connector/
 COPY spark_jobs/pyproject.toml spark_jobs/
+COPY common/pyproject.toml common/
 RUN uv sync --frozen --no-dev --package twofold-spark --extra spark --no-install-workspace \
     && cd /opt/twofold/lib/python3.11/site-packages/pyspark \
     && rm -rf data examples \
@@ -20,7 +21,7 @@ RUN uv sync --frozen --no-dev --package twofold-spark --extra spark --no-install
     && rm -f breeze* kubernetes-* rocksdbjni-* spark-connect_* spark-kubernetes_* spark-mllib_* spire*
 
 COPY dist/*.whl dist/
-RUN uv pip install --python /opt/twofold --no-deps --no-index --find-links dist twofold-spark twofold-avro \
+RUN uv pip install --python /opt/twofold --no-deps --no-index --find-links dist twofold-spark twofold-avro twofold-common \
     && /opt/twofold/bin/twofold-spark jars
 
 

@@ -1,4 +1,4 @@
-"""Makes the distributions as they are published, in dist/: three source distributions, two wheels for every machine, and twofold-avro's compiled one for each architecture.
+"""Makes the distributions as they are published, in dist/: four source distributions, three wheels for every machine, and twofold-avro's compiled one for each architecture.
 
     python deploy/wheels.py UV
 
@@ -25,14 +25,14 @@ DIST: Final = ROOT / "dist"
 MACHINES: Final = {"x86_64": 62, "aarch64": 183}
 """The architectures, and their numbers in an ELF header."""
 GLIBC: Final = (2, 17)
-PARTS: Final = ("connector", "avro", "spark_jobs")
+PARTS: Final = ("connector", "avro", "spark_jobs", "common")
 
 
 def main(uv: str) -> None:
     shutil.rmtree(DIST, ignore_errors=True)
     for part in PARTS:
         _run([uv, "build", "--quiet", "--sdist", "--out-dir", DIST, ROOT / part])
-    for part in ("connector", "spark_jobs"):
+    for part in ("connector", "spark_jobs", "common"):
         _run([uv, "build", "--quiet", "--wheel", "--out-dir", DIST, ROOT / part])
     with tempfile.TemporaryDirectory() as headers:
         for machine in MACHINES:

@@ -15,8 +15,8 @@ from typing import Any
 
 from twofold.stack import java, server_files
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
-from twofold_avro import artifacts
-from twofold_avro.artifacts import Artifact
+from twofold_common import artifacts
+from twofold_common.artifacts import Artifact
 
 _JVM = ("-XX:+UseParallelGC", "-Djava.net.preferIPv4Stack=true")
 _HEAP = ("-Xms512m", "-Xmx4g")

@@ -16,44 +16,25 @@ KafkaError of confluent_kafka is not an Exception: the sink catches it by name a
 
 from __future__ import annotations
 
+from twofold_common.errors import Refused, SetupError, TwofoldError, Unreachable, UsageError
+
+__all__ = [
+    "RESET_REPAIR",
+    "EndedElsewhere",
+    "Fenced",
+    "MalformedMessage",
+    "Refused",
+    "RunEnded",
+    "SetupError",
+    "TransactionTimedOut",
+    "TwofoldError",
+    "UncertainEnd",
+    "Unreachable",
+    "UsageError",
+]
+
 RESET_REPAIR = "`twofold reset`, then `twofold init` with another kafka.prefix in the configuration, which has the tables loaded anew"
 """The last repair. The topics of the former prefix stay as they are, for consumers that still read them; `init` takes no prefix in which something is recorded."""
-
-
-class TwofoldError(Exception):
-    """Base of all. `exit_status` is what the command line ends with."""
-
-    exit_status = 1
-
-
-class UsageError(TwofoldError):
-    """The command line or the configuration is wrong."""
-
-    exit_status = 2
-
-
-class SetupError(TwofoldError):
-    """The machine, PostgreSQL, Kafka or the registry lacks something that must be there; the message has the remedy."""
-
-    exit_status = 3
-
-
-class Unreachable(TwofoldError):
-    """A server does not answer; trying again may help."""
-
-    exit_status = 4
-
-
-class Refused(TwofoldError):
-    """Promise 8: continuing could lose or repeat data."""
-
-    exit_status = 5
-
-    def __init__(self, what: str, *, at_stake: str, repair: str) -> None:
-        super().__init__(f"{what}\n  at stake: {at_stake}\n  repair:   {repair}")
-        self.what = what
-        self.at_stake = at_stake
-        self.repair = repair
 
 
 class Fenced(TwofoldError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from twofold_avro import artifacts
+from twofold_common import artifacts
 from twofold_spark.errors import MissingGround
 
 

@@ -26,8 +26,8 @@ from twofold.ops.metrics import Metrics
 from twofold.ops.sampler import Sampler
 from twofold.ops.server import Answers, StatusServer
 from twofold.ops.snapshot import snapshot
-from twofold.positions import Lsn
 from twofold.runner.observer import BackfillProgress
+from twofold_common.positions import Lsn
 
 
 @pytest.fixture(scope="module")

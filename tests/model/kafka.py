@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from model.logs import Record, check
 from twofold.bridge import actions
-from twofold.positions import PreparedIdentity
+from twofold_common.positions import PreparedIdentity
 
 MAIN = -1
 """The main producer; others are slots of the pool."""

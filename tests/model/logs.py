@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from twofold.bridge import Policy
-from twofold.positions import Lsn, PreparedIdentity
+from twofold_common.positions import Lsn, PreparedIdentity
 
 LENGTH = 10
 RECOVERY = ("fence main", "fence pool", "take over", "read progress")

@@ -19,7 +19,7 @@ from twofold.bridge import State, feedback, group, prepared
 from twofold.bridge.actions import Forget
 from twofold.bridge.events import MessageRead, PlainRead
 from twofold.bridge.state import NO_FLOOR
-from twofold.positions import Lsn
+from twofold_common.positions import Lsn
 
 stepping = importlib.import_module("twofold.bridge.step")  # the package has a function of that name
 

@@ -9,7 +9,7 @@ from model.logs import Scenario, check
 from model.worker import Worker, cut
 from model.world import Numbers, World
 from twofold.bridge import State, initial
-from twofold.positions import Lsn
+from twofold_common.positions import Lsn
 
 
 class Recovery:

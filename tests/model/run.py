@@ -11,7 +11,7 @@ from model.worker import Worker
 from model.world import Numbers, World, ended, stopped
 from twofold.bridge import State, actions, events, step
 from twofold.bridge.state import Phase
-from twofold.positions import PreparedIdentity
+from twofold_common.positions import PreparedIdentity
 
 
 class Model:

@@ -19,7 +19,7 @@ from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from model.kafka import Kafka
-from twofold.positions import PreparedIdentity
+from twofold_common.positions import PreparedIdentity
 
 T = TypeVar("T", bound=Hashable)
 

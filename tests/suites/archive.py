@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from twofold_avro.artifacts import cache_folder
+from twofold_common.artifacts import cache_folder
 
 DEBIAN: Final = "https://deb.debian.org/debian"
 _LOCK: Final = Path(__file__).with_name("sources.lock")

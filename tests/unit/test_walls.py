@@ -11,36 +11,37 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CONNECTOR, AVRO, SPARK = ROOT / "connector/twofold", ROOT / "avro/twofold_avro", ROOT / "spark_jobs/twofold_spark"
+COMMON_CODE = ROOT / "common/twofold_common"
 
 POSTGRES, KAFKA = {"psycopg"}, {"confluent_kafka"}
-LEAVES = {"errors", "positions", "failpoints"}
+LEAVES = {"errors", "failpoints"}
+COMMON = {"twofold_common"}
 
 # What a room of the connector may import of the connector, and what of others beside the standard library. None: anything.
 WALLS: dict[str, tuple[set[str], set[str] | None]] = {
-    "source": (LEAVES, {"twofold_avro"} | POSTGRES),
-    "sink": (LEAVES, {"twofold_avro"} | KAFKA),
-    "bridge": ({"errors", "positions"}, set()),
-    "backfill": (LEAVES | {"source", "sink", "config", "spool"}, {"twofold_avro", "fastavro"}),
+    "source": (LEAVES, {"twofold_avro"} | COMMON | POSTGRES),
+    "sink": (LEAVES, {"twofold_avro"} | COMMON | KAFKA),
+    "bridge": ({"errors"}, COMMON),
+    "backfill": (LEAVES | {"source", "sink", "config", "spool"}, {"twofold_avro", "fastavro"} | COMMON),
     "runner": (
         LEAVES | {"source", "bridge", "sink", "backfill", "config", "spool", "gids"},
-        {"twofold_avro", "prometheus_client"},
+        {"twofold_avro", "prometheus_client"} | COMMON,
     ),
     "ops": (
         LEAVES | {"source", "sink", "bridge", "runner", "config", "gids"},
-        {"twofold_avro", "prometheus_client", "pydantic", "pydantic_core"} | POSTGRES | KAFKA,
+        {"twofold_avro", "prometheus_client", "pydantic", "pydantic_core"} | COMMON | POSTGRES | KAFKA,
     ),
-    "stack": ({"errors"}, {"twofold_avro"} | POSTGRES | KAFKA),
+    "stack": ({"errors"}, COMMON | POSTGRES | KAFKA),
     "demo": (LEAVES | {"config", "stack", "runner", "source", "sink"}, None),
     "cli": (
         LEAVES | {"config", "spool", "gids", "stack", "runner", "backfill", "source", "sink", "bridge", "ops", "demo"},
         None,
     ),
-    "errors": (set(), set()),
-    "positions": ({"errors"}, set()),
+    "errors": (set(), COMMON),
     "failpoints": ({"errors"}, set()),
     "gids": ({"errors", "config"}, set()),
     # It reads the conninfo, and asks psycopg how.
-    "config": ({"errors", "positions", "gids"}, {"pydantic", "pydantic_settings"} | POSTGRES),
+    "config": ({"errors", "gids"}, {"pydantic", "pydantic_settings"} | POSTGRES),
     "spool": ({"errors", "sink"}, {"twofold_avro"}),
     "__main__": ({"cli"}, set()),
 }
@@ -60,7 +61,7 @@ def imports(file: Path, package: Path) -> Iterator[str]:
         yield from (name for name in names if name.partition(".")[0] not in sys.stdlib_module_names)
 
 
-PACKAGES = {"twofold", "twofold_avro", "twofold_spark"}
+PACKAGES = {"twofold", "twofold_avro", "twofold_common", "twofold_spark"}
 
 
 def room_of(file: Path) -> str:
@@ -103,14 +104,25 @@ def test_the_data_contract_needs_nothing_but_the_extra_records() -> None:
             assert "twofold_avro.records" not in set(imports(file, AVRO)), file
 
 
+def test_what_is_shared_needs_nothing_but_the_standard_library() -> None:
+    for file in COMMON_CODE.rglob("*.py"):
+        assert {name.partition(".")[0] for name in imports(file, COMMON_CODE)} <= {"twofold_common"}, file
+
+
 def test_the_spark_jobs_import_pyspark_and_the_free_part_of_the_contract() -> None:
     for file in SPARK.rglob("*.py"):
         names = set(imports(file, SPARK))
-        assert {name.partition(".")[0] for name in names} <= {"pyspark", "py4j", "twofold_avro", "twofold_spark"}, file
+        assert {name.partition(".")[0] for name in names} <= {
+            "pyspark",
+            "py4j",
+            "twofold_avro",
+            "twofold_common",
+            "twofold_spark",
+        }, file
         assert "twofold_avro.records" not in names, file
 
 
-@pytest.mark.parametrize("folder", ["connector", "avro", "spark_jobs", "tests", "benchmarks", "docs"])
+@pytest.mark.parametrize("folder", ["connector", "avro", "spark_jobs", "common", "tests", "benchmarks", "docs"])
 def test_a_top_level_folder_is_a_room_and_no_package(folder: str) -> None:
     assert not (ROOT / folder / "__init__.py").exists()
 

@@ -9,12 +9,12 @@ from typing import Literal
 
 from twofold.backfill.chunk_rule import Snapshot
 from twofold.backfill.load_progress import LoadProgress
-from twofold.positions import Lsn
 from twofold.sink.batch import Record
 from twofold.source.messages import Relation
 from twofold.spool import SpooledRows
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan
+from twofold_common.positions import Lsn
 
 KEY_HEAD = 5
 """A message key begins with its schema's id; without it, it is the same whatever the registry calls its schema."""

@@ -16,7 +16,7 @@ from twofold.backfill.chunk import Chunk, LoadDone, Offer
 from twofold.backfill.loader import BARRIER_LOOK_S_MAX, Load, Loader
 from twofold.backfill.reader import Reader
 from twofold.config import BackfillConfig
-from twofold.positions import Lsn
+from twofold_common.positions import Lsn
 
 _CLOSE_WAIT_S = 2.0
 

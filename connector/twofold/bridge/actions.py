@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from twofold.positions import Lsn, PreparedIdentity
+from twofold_common.positions import Lsn, PreparedIdentity
 
 
 class LedgerState(StrEnum):

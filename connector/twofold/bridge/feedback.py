@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from twofold.bridge.actions import Action, Report
 from twofold.bridge.state import NO_FLOOR, State
-from twofold.positions import Lsn
+from twofold_common.positions import Lsn
 
 
 def report(state: State, out: list[Action]) -> State:

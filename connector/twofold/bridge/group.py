@@ -5,7 +5,7 @@ from __future__ import annotations
 from twofold.bridge.actions import Action, CommitChunk, CommitMain, LedgerState, NoteInDoubt
 from twofold.bridge.state import NO_FLOOR, Flight, Group, Phase, State
 from twofold.errors import RunEnded
-from twofold.positions import Lsn, PreparedIdentity
+from twofold_common.positions import Lsn, PreparedIdentity
 
 
 def join(state: State, end_lsn: Lsn, *, transactions: int = 0, rows: int = 0, floor: Lsn = NO_FLOOR) -> State:

@@ -21,7 +21,7 @@ from twofold.bridge.actions import (
 from twofold.bridge.events import CommitPreparedRead, PrepareRead, RollbackPreparedRead
 from twofold.bridge.group import answered, close, join, read_to
 from twofold.bridge.state import Flight, Phase, Prepared, State
-from twofold.positions import Lsn, PreparedIdentity, format_lsn
+from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
 
 
 def stage(state: State, event: PrepareRead, out: list[Action]) -> State:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from twofold.positions import Lsn, PreparedIdentity
+from twofold_common.positions import Lsn, PreparedIdentity
 
 NO_FLOOR = Lsn(2**64 - 1)
 """Holds nothing back: beyond every position."""

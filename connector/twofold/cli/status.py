@@ -15,7 +15,7 @@ import click
 from twofold.config import load
 from twofold.errors import TwofoldError
 from twofold.gids import describe
-from twofold.positions import format_lsn
+from twofold_common.positions import format_lsn
 
 if TYPE_CHECKING:
     from twofold.config import Config

@@ -19,8 +19,8 @@ from twofold.bridge.state import Phase as PreparedPhase
 from twofold.bridge.state import Prepared
 from twofold.errors import Refused, TwofoldError
 from twofold.ops.marks import Marks, MarkState, MarksView
-from twofold.positions import NO_LSN, Lsn, PreparedIdentity
 from twofold.runner.observer import BackfillProgress
+from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
 
 Phase = Literal["starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped"]
 Kind = Literal["main", "prepared", "progress", "backfill"]

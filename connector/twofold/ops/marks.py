@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from twofold.positions import Lsn, PreparedIdentity
+from twofold_common.positions import Lsn, PreparedIdentity
 
 ENDED_MAX = 40
 MarkState: TypeAlias = Literal["staged", "open", "parked", "committing"]

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from twofold.config import Config
 from twofold.errors import RunEnded, SetupError
-from twofold.positions import Lsn
 from twofold.runner.sink_settings import kafka_settings, names_of
 from twofold.sink.client import sorted_errors
+from twofold_common.positions import Lsn
 
 ASKED_S = 4.0
 _TRIES = 5

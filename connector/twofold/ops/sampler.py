@@ -17,8 +17,8 @@ from twofold.errors import TwofoldError
 from twofold.ops.chronicle import Chronicle, View
 from twofold.ops.mirror_view import MirrorPlace
 from twofold.ops.source_view import SourceView, look
-from twofold.positions import Lsn
 from twofold.source.connection import PlainConnection, connect
+from twofold_common.positions import Lsn
 
 INTERVAL_S = 5.0
 KEPT_S = 3600.0

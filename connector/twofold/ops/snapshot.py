@@ -12,7 +12,7 @@ from twofold.ops.chronicle import View
 from twofold.ops.health import Health
 from twofold.ops.marks import Mark
 from twofold.ops.sampler import INTERVAL_S, Sampler
-from twofold.positions import Lsn, format_lsn
+from twofold_common.positions import Lsn, format_lsn
 
 
 def snapshot(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twofold.positions import Lsn
 from twofold.source.connection import PlainConnection
+from twofold_common.positions import Lsn
 
 _WAL = """
 SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END - '0/0')::bigint,

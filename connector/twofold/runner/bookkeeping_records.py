@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 
 from twofold.bridge.actions import LedgerState
-from twofold.positions import Lsn
 from twofold.runner.waiting_rows import PreparedRows
 from twofold.source.identity import ServerIdentity
 from twofold_avro.records import Prepared, PreparedOutcome, Progress
+from twofold_common.positions import Lsn
 
 
 @dataclass(frozen=True, slots=True)

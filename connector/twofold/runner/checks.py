@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twofold.errors import RESET_REPAIR, Refused, SetupError
-from twofold.positions import Lsn, format_lsn
 from twofold.sink.progress import RecoveredState
 from twofold.source.diagnosis import other_two_phase
 from twofold.source.identity import ServerIdentity, SlotState, TimelineSwitch
 from twofold_avro.records import Progress
+from twofold_common.positions import Lsn, format_lsn
 
 
 def check(

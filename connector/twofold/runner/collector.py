@@ -23,7 +23,6 @@ from twofold.bridge.events import (
     RollbackPreparedRead,
 )
 from twofold.errors import RunEnded
-from twofold.positions import NO_LSN, Lsn, format_lsn
 from twofold.runner.streamed import CHUNK_BYTES, Streams
 from twofold.runner.table_version import CHANGED_SHAPE, TableVersion, TransactionInfo
 from twofold.runner.tables import Tables
@@ -34,6 +33,7 @@ from twofold.source.decoder import decode, row_relation
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool
 from twofold_avro.transcode import TransactionHeader
+from twofold_common.positions import NO_LSN, Lsn, format_lsn
 
 _ROWS = frozenset(b"IUD")
 _GROUP_BYTES = 1 << 20

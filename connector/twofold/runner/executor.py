@@ -17,7 +17,6 @@ from twofold.backfill.chunk_rule import Snapshot
 from twofold.backfill.gate import Gate
 from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
-from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner.bookkeeping_records import ConnectorOrigin, outcome
 from twofold.runner.ledger import Ledger
 from twofold.runner.streamed import CHUNK_BYTES
@@ -27,6 +26,7 @@ from twofold.runner.worker import Worker
 from twofold.sink.batch import RowBatch
 from twofold.sink.publisher import Publisher
 from twofold_avro.records import Commit, Pin, PreparedOutcome, Progress
+from twofold_common.positions import Lsn, PreparedIdentity
 
 Kind = Literal["batch", "prepared", "backfill", "reload"]
 

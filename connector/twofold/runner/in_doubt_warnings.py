@@ -9,8 +9,8 @@ import logging
 from collections.abc import Iterable
 
 from twofold.gids import describe
-from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner.waiting_rows import PreparedRows
+from twofold_common.positions import Lsn, PreparedIdentity
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from twofold.config import Config
 from twofold.errors import RESET_REPAIR, Refused, UncertainEnd, UsageError
-from twofold.positions import NO_LSN, Lsn, format_lsn
 from twofold.runner.bookkeeping_records import ConnectorOrigin
 from twofold.runner.checks import check_source
 from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
@@ -29,6 +28,7 @@ from twofold.source.diagnosis import slot_holder
 from twofold.source.published_tables import published_tables
 from twofold.source.table_copier import has_rows
 from twofold_avro.records import Pin, Progress
+from twofold_common.positions import NO_LSN, Lsn, format_lsn
 
 Say = Callable[[str], None]
 

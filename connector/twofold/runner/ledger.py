@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from twofold.bridge.actions import LedgerState
-from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner.bookkeeping_records import ledger_entry
 from twofold.runner.waiting_rows import PreparedRows
 from twofold_avro.records import Prepared
+from twofold_common.positions import Lsn, PreparedIdentity
 
 ENDED_KEPT = 10_000
 TOMBSTONES_MAX = 1_000

@@ -18,13 +18,13 @@ from twofold.backfill.load_pool import LoadPool
 from twofold.backfill.load_progress import LoadProgress
 from twofold.backfill.loader import Load
 from twofold.bridge import State, events
-from twofold.positions import NO_LSN
 from twofold.runner.executor import ActionExecutor
 from twofold.runner.joined_tables import JoinedTables, JoinedTablesFound
 from twofold.runner.observer import BackfillProgress
 from twofold.runner.table_version import IN_BACKFILL
 from twofold.runner.tables import Tables
 from twofold.sink.backfill_commands import BackfillCommands
+from twofold_common.positions import NO_LSN
 
 _log = logging.getLogger(__name__)
 

@@ -26,7 +26,6 @@ from twofold.backfill.reader import Reader
 from twofold.bridge import Policy, State, initial
 from twofold.config import Config
 from twofold.errors import SetupError, UsageError
-from twofold.positions import Lsn, PreparedIdentity, format_lsn
 from twofold.runner.bookkeeping_records import ConnectorOrigin
 from twofold.runner.checks import check
 from twofold.runner.collector import Collector
@@ -55,6 +54,7 @@ from twofold.source.session import ReplicationSession, SessionOptions
 from twofold.spool import Spool
 from twofold_avro.names import topic_of
 from twofold_avro.records import Progress
+from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from twofold import failpoints
 from twofold.bridge import Event, State, actions, events, step
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage, Refused, RunEnded
-from twofold.positions import Lsn, format_lsn
 from twofold.runner.collector import Collector
 from twofold.runner.executor import ActionExecutor, ReportedPositions
 from twofold.runner.in_doubt_warnings import InDoubtWarnings
@@ -29,6 +28,7 @@ from twofold.runner.waiting_rows import CollectedEvent
 from twofold.runner.worker import Worker
 from twofold.source.session import ReplicationSession
 from twofold_avro.errors import MalformedRow
+from twofold_common.positions import Lsn, format_lsn
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from twofold.backfill.load_progress import LoadProgress
 from twofold.config import Config
 from twofold.errors import Unreachable, UsageError
 from twofold.gids import parse
-from twofold.positions import Lsn
 from twofold.runner.siblings import describe_sibling, is_torn, siblings_of, statements_left
 from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings
 from twofold.sink.ledgers import Branch, Ledgers
@@ -24,6 +23,7 @@ from twofold.source.load_estimates import estimate_loads
 from twofold.source.published_tables import published_tables
 from twofold_avro.names import topic_of
 from twofold_avro.records import Prepared
+from twofold_common.positions import Lsn
 
 ANSWER_S = 3.0
 NAMED_MAX = 10

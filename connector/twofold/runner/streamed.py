@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from twofold.errors import RunEnded
-from twofold.positions import Lsn
 from twofold.runner.table_version import DescribedVersion, TableVersion, TransactionInfo
 from twofold.runner.tables import Tables
 from twofold.sink.batch import Record, RowBatch
@@ -24,6 +23,7 @@ from twofold.source.decoder import row_place
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool, SpooledRows
 from twofold_avro.transcode import Packer, TransactionHeader
+from twofold_common.positions import Lsn
 
 CHUNK_BYTES = 1 << 17
 """What goes into the spool at once, and is completed and handed over at once when it leaves: so much stays in a core's own cache between the two. A megabyte took half as long again (docs/learn/two-phase.md)."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from twofold.bridge.events import Event, IdleDue, OpenDue, ParkDue
-from twofold.positions import PreparedIdentity
+from twofold_common.positions import PreparedIdentity
 
 YOUNG_S = 0.01
 """Most outcomes follow their prepare at once: a Kafka transaction for each would cost more than all else that is done for it, and show nothing sooner."""

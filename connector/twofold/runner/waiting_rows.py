@@ -10,10 +10,10 @@ from typing import NamedTuple, Protocol
 
 from twofold.bridge.events import Event
 from twofold.gids import ParsedGid
-from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner.table_version import TableVersion
 from twofold.sink.batch import RowBatch, Settled
 from twofold.spool import SpooledRows
+from twofold_common.positions import Lsn, PreparedIdentity
 
 
 class Rows(Protocol):

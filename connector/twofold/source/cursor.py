@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Any
 
 from twofold.errors import MalformedMessage
-from twofold.positions import Lsn
+from twofold_common.positions import Lsn
 
 POSTGRES_EPOCH_US = 946_684_800_000_000
 """2000-01-01, from which PostgreSQL counts, in microseconds of the Unix epoch."""

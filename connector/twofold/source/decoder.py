@@ -16,7 +16,6 @@ from struct import Struct
 from typing import Any
 
 from twofold.errors import MalformedMessage
-from twofold.positions import Lsn, PreparedIdentity
 from twofold.source.cursor import POSTGRES_EPOCH_US, Cursor
 from twofold.source.messages import (
     Begin,
@@ -47,6 +46,7 @@ from twofold.source.messages import (
     Value,
 )
 from twofold_avro.shapes import ReplicaIdentity
+from twofold_common.positions import Lsn, PreparedIdentity
 
 _BEGIN = Struct(">xQqI")
 _COMMIT = Struct(">xBQQq")

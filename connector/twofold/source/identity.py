@@ -10,9 +10,9 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from twofold.errors import SetupError, Unreachable
-from twofold.positions import NO_LSN, Lsn, parse_lsn
 from twofold.source.connection import connect
 from twofold.source.diagnosis import words_of
+from twofold_common.positions import NO_LSN, Lsn, parse_lsn
 
 
 @dataclass(frozen=True, slots=True)

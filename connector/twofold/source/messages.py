@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from twofold.positions import Lsn, PreparedIdentity
 from twofold_avro.shapes import ReplicaIdentity
+from twofold_common.positions import Lsn, PreparedIdentity
 
 
 class Unchanged(Enum):

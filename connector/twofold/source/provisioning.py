@@ -16,11 +16,11 @@ import psycopg
 from psycopg import pq, sql
 
 from twofold.errors import SetupError, Unreachable, UsageError
-from twofold.positions import Lsn
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.diagnosis import start_error, words_of
 from twofold.source.identity import prepared_transactions, slot_state
 from twofold.source.locks import Blocker, blockers
+from twofold_common.positions import Lsn
 
 MARK = "made by twofold init"
 LOOK_INTERVAL_S = 0.5

@@ -24,10 +24,10 @@ import psycopg
 from psycopg import pq, sql
 
 from twofold.errors import MalformedMessage, RunEnded, SetupError, TwofoldError
-from twofold.positions import NO_LSN, Lsn, format_lsn
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.cursor import POSTGRES_EPOCH_US
 from twofold.source.diagnosis import other_two_phase, skipped_publication, start_error, stream_error
+from twofold_common.positions import NO_LSN, Lsn, format_lsn
 
 Streaming: TypeAlias = Literal["off", "on", "parallel"]
 

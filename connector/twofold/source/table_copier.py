@@ -17,13 +17,13 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
 from twofold.errors import RunEnded, SetupError
-from twofold.positions import Lsn, parse_lsn
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.diagnosis import NOT_UTF8, not_utf8, words_of
 from twofold.source.locks import TableWriter, needs_slot, wait_for_all, writers
 from twofold.source.published_tables import DescribedTable, describe
 from twofold_avro.shapes import TableShape
 from twofold_avro.types import copy_item
+from twofold_common.positions import Lsn, parse_lsn
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES = len(_SIGNATURE) + 8

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from twofold.errors import SetupError, Unreachable
-from twofold_avro import artifacts
-from twofold_avro.artifacts import Artifact, ArtifactError, ArtifactUnreachableError
+from twofold_common import artifacts
+from twofold_common.artifacts import Artifact, ArtifactError, ArtifactUnreachableError
 
 
 def require_linux() -> None:

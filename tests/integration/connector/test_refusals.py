@@ -26,11 +26,11 @@ from helpers.avro.schema_readers import Subject
 from helpers.connector.ledger import SCHEMA
 from twofold.config import load
 from twofold.errors import Refused, SetupError, TwofoldError, UsageError
-from twofold.positions import Lsn, format_lsn
 from twofold.runner.initialisation import initialise
 from twofold.runner.table_version import KeyChanged
 from twofold.stack import PostgresServer
 from twofold_avro.records import Commit
+from twofold_common.positions import Lsn, format_lsn
 
 INSERT = "INSERT INTO account VALUES ({}, 1, 'x')"
 

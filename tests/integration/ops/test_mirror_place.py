@@ -14,7 +14,7 @@ from fixtures.connector import Installation, Maker
 from twofold.config import load
 from twofold.errors import SetupError
 from twofold.ops.mirror_view import MirrorPlace, MirrorView
-from twofold.positions import Lsn
+from twofold_common.positions import Lsn
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from twofold.positions import PreparedIdentity
 from twofold.source.catalog import Catalog
 from twofold.source.messages import (
     Begin,
@@ -32,6 +31,7 @@ from twofold.source.messages import (
     Unchanged,
     Update,
 )
+from twofold_common.positions import PreparedIdentity
 
 Named: TypeAlias = "dict[str, bytes | Unchanged | None]"
 

@@ -13,12 +13,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from twofold.positions import NO_LSN, Lsn
 from twofold.source import provisioning
 from twofold.source.decoder import decode
 from twofold.source.diagnosis import SlotBusy
 from twofold.source.messages import LogicalMessage, Message, Relation, StreamStart, StreamStop, Type
 from twofold.source.session import Keepalive, ReplicationSession, SessionOptions
+from twofold_common.positions import NO_LSN, Lsn
 
 DEADLINE_S = 30
 """Without a message."""

@@ -12,7 +12,6 @@ from psycopg import sql
 
 from integration.source.stream import PLAIN, Writer, kinds, make_slot, on_each_version, prepare, streaming, the
 from twofold.errors import Refused
-from twofold.positions import PreparedIdentity
 from twofold.source import provisioning
 from twofold.source.messages import (
     BeginPrepare,
@@ -28,6 +27,7 @@ from twofold.source.messages import (
     Text,
 )
 from twofold.stack import PostgresServer
+from twofold_common.positions import PreparedIdentity
 
 pytestmark = pytest.mark.core
 

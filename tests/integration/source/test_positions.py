@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from integration.source.stream import Stream, Writer, prepare, streaming
-from twofold.positions import Lsn, parse_lsn
 from twofold.source.messages import (
     Begin,
     BeginPrepare,
@@ -20,6 +19,7 @@ from twofold.source.messages import (
     RollbackPrepared,
     Update,
 )
+from twofold_common.positions import Lsn, parse_lsn
 
 pytestmark = pytest.mark.core
 

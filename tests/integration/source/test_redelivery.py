@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from integration.source.stream import PLAIN, Writer, kinds, make_slot, on_each_version, prepare, streaming, the
-from twofold.positions import Lsn, PreparedIdentity
 from twofold.source import provisioning
 from twofold.source.identity import slot_state
 from twofold.source.locks import Blocker
@@ -23,6 +22,7 @@ from twofold.source.messages import (
     RollbackPrepared,
     Text,
 )
+from twofold_common.positions import Lsn, PreparedIdentity
 
 pytestmark = pytest.mark.core
 

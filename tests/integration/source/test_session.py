@@ -15,12 +15,12 @@ import pytest
 
 from integration.source.stream import PLAIN, Stream, Writer, make_slot, prepare, streaming
 from twofold.errors import Refused, RunEnded, SetupError, Unreachable
-from twofold.positions import Lsn
 from twofold.source import identity, provisioning, readiness
 from twofold.source.connection import connect
 from twofold.source.diagnosis import SlotBusy
 from twofold.source.session import ReplicationSession
 from twofold.stack import PostgresServer
+from twofold_common.positions import Lsn
 
 pytestmark = pytest.mark.core
 

@@ -18,7 +18,6 @@ from twofold.backfill.load_progress import LoadProgress
 from twofold.backfill.reader import Reader
 from twofold.bridge import initial
 from twofold.config import BackfillConfig
-from twofold.positions import Lsn
 from twofold.runner.executor import ActionExecutor
 from twofold.runner.joined_tables import JoinedTables, JoinedTablesFound
 from twofold.runner.loading import Loading
@@ -28,6 +27,7 @@ from twofold.sink.batch import Record, RowBatch
 from twofold.sink.publisher import Publisher
 from twofold.spool import Spool
 from twofold_avro.records import Commit, Pin, Progress
+from twofold_common.positions import Lsn
 
 TOPIC = "bank.public.account"
 HEAD = b"\0\0\0\0\1"

@@ -17,8 +17,8 @@ from twofold.backfill.load_progress import LoadProgress
 from twofold.backfill.loader import Load
 from twofold.backfill.reader import Reader
 from twofold.config import BackfillConfig
-from twofold.positions import Lsn
 from twofold.spool import Spool
+from twofold_common.positions import Lsn
 
 TOPIC = "bank.public.event"
 

@@ -7,7 +7,7 @@ import pytest
 from twofold.bridge import events, initial, step
 from twofold.bridge.actions import CommitChunk, CommitMain, Report
 from twofold.errors import RunEnded
-from twofold.positions import Lsn
+from twofold_common.positions import Lsn
 
 START = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=7, pool=2)
 

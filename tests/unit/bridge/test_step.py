@@ -37,7 +37,7 @@ from twofold.bridge.events import (
     TurnFull,
 )
 from twofold.errors import RunEnded
-from twofold.positions import Lsn, PreparedIdentity
+from twofold_common.positions import Lsn, PreparedIdentity
 
 A, B = PreparedIdentity(1, "gid"), PreparedIdentity(2, "gid")
 

@@ -6,7 +6,7 @@ import pytest
 
 from twofold.bridge import Event, State, actions, events, initial, step
 from twofold.bridge.state import Policy
-from twofold.positions import Lsn, PreparedIdentity
+from twofold_common.positions import Lsn, PreparedIdentity
 
 A, B = PreparedIdentity(1, "a"), PreparedIdentity(2, "b")
 

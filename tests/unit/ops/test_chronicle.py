@@ -11,7 +11,7 @@ from twofold.bridge import Event, State, actions, events, initial, step
 from twofold.errors import Refused, Unreachable
 from twofold.ops.chronicle import Chronicle
 from twofold.ops.health import health
-from twofold.positions import Lsn, PreparedIdentity
+from twofold_common.positions import Lsn, PreparedIdentity
 
 TRANSFER = PreparedIdentity(7, "transfer")
 

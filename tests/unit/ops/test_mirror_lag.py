@@ -9,7 +9,7 @@ from twofold.errors import SetupError
 from twofold.ops.chronicle import Chronicle
 from twofold.ops.mirror_view import MirrorPlace, _read
 from twofold.ops.sampler import MirrorLag, Sampler
-from twofold.positions import Lsn
+from twofold_common.positions import Lsn
 
 
 def behind(place: MirrorPlace | None, *, sequence: int = 30, transactions: int = 1000) -> MirrorLag | None:

@@ -11,7 +11,6 @@ import pytest
 
 from twofold import gids
 from twofold.bridge import Event, actions
-from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner import executor as module
 from twofold.runner.bookkeeping_records import ConnectorOrigin
 from twofold.runner.executor import ActionExecutor, ReportedPositions
@@ -19,6 +18,7 @@ from twofold.runner.ledger import Ledger
 from twofold.runner.waiting_rows import BatchRows, PreparedRows
 from twofold.sink.batch import RowBatch
 from twofold.spool import Spool
+from twofold_common.positions import Lsn, PreparedIdentity
 
 TOPIC = "shop.public.account"
 

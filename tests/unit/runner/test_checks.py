@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from twofold.errors import Refused, SetupError, UsageError
-from twofold.positions import Lsn
 from twofold.runner.checks import check
 from twofold.sink.progress import RecoveredState
 from twofold.source.identity import ServerIdentity, SlotState, TimelineSwitch
 from twofold_avro.records import Commit, Progress
+from twofold_common.positions import Lsn
 
 PROGRESS = Progress(
     applied_lsn=1000,

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from twofold.bridge import actions, events, initial, step
-from twofold.positions import Lsn
 from twofold.runner.collector import Collector
 from twofold.sink.batch import RowBatch
 from twofold.source.session import Received
 from twofold.spool import Spool
+from twofold_common.positions import Lsn
 
 
 class Plan:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from twofold.gids import ParsedGid
-from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner.in_doubt_warnings import InDoubtWarnings
 from twofold.runner.waiting_rows import BatchRows, PreparedRows
 from twofold.spool import Spool
+from twofold_common.positions import Lsn, PreparedIdentity
 
 
 @pytest.fixture

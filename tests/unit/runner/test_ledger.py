@@ -6,11 +6,11 @@ import pytest
 
 from twofold import gids
 from twofold.bridge.actions import LedgerState
-from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner import ledger as module
 from twofold.runner.ledger import Ledger
 from twofold.runner.waiting_rows import PreparedRows
 from twofold_avro.records import Prepared
+from twofold_common.positions import Lsn, PreparedIdentity
 
 
 class NoRows:

@@ -11,12 +11,12 @@ import pytest
 from twofold.bridge import Event, events
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
-from twofold.positions import Lsn, PreparedIdentity
 from twofold.runner import run as module
 from twofold.runner.observer import NullObserver
 from twofold.runner.run import Run
 from twofold.runner.timers import Timers
 from twofold_avro.errors import MalformedRow
+from twofold_common.positions import Lsn, PreparedIdentity
 
 
 @pytest.mark.parametrize(("where", "call"), [("loading", "turn"), ("collector", "collect")])

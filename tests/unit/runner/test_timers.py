@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from twofold.bridge.events import IdleDue, OpenDue, ParkDue
-from twofold.positions import PreparedIdentity
 from twofold.runner.timers import YOUNG_S, Timers
+from twofold_common.positions import PreparedIdentity
 
 A, B = PreparedIdentity(1, "a"), PreparedIdentity(2, "b")
 

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twofold.errors import MalformedMessage
-from twofold.positions import Lsn, PreparedIdentity
 from twofold.source.decoder import decode, row_place, row_relation
 from twofold.source.messages import (
     Begin,
@@ -35,6 +34,7 @@ from twofold.source.messages import (
     Unchanged,
     Update,
 )
+from twofold_common.positions import Lsn, PreparedIdentity
 from unit.source.pgoutput_bytes import EPOCH_US, encode
 
 u32 = st.integers(0, 2**32 - 1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from twofold.errors import SetupError
-from twofold.positions import Lsn
 from twofold.source.connection import address
 from twofold.source.identity import TimelineSwitch, parse_history
 from twofold.source.session import SessionOptions, negotiate
+from twofold_common.positions import Lsn
 
 
 def test_server_15_gets_what_it_knows() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from twofold_avro import artifacts
-from twofold_avro.artifacts import Artifact, ArtifactError, ArtifactUnreachableError, fetch, read_lock
+from twofold_common import artifacts
+from twofold_common.artifacts import Artifact, ArtifactError, ArtifactUnreachableError, fetch, read_lock
 
 CONTENT = b"a jar" * 100_000
 
@@ -119,7 +119,7 @@ def test_a_full_disk_is_named(maven: Path, tmp_path: Path) -> None:
     cache = tmp_path / "small"
     cache.mkdir()
     program = (
-        "from twofold_avro.artifacts import *\nfrom pathlib import Path\nimport sys\n"
+        "from twofold_common.artifacts import *\nfrom pathlib import Path\nimport sys\n"
         f"wanted = read_lock('org.example:one:1.0 {artifact.sha256}')\n"
         f"try: fetch(wanted, cache=Path('{cache}'), maven_url='{maven.as_uri()}')\n"
         "except ArtifactError as error: sys.exit(str(error))\n"

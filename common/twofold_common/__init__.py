@@ -1,0 +1,4 @@
+"""What the connector and the Spark jobs share: positions, errors, artifacts, the registry's HTTP. Standard library only."""
+
+__version__ = "0.1.0"
+__all__ = ["__version__"]

@@ -1,0 +1,118 @@
+"""HTTP calls to a schema registry of Confluent's API, retried while the registry is away.
+
+A retry is safe: reading changes nothing, and registering a schema twice registers it once. Errors come
+back as values of two classes; the callers make them messages with the names of their own settings.
+
+The standard library does it: Confluent's client brings OAuth and an asynchronous client along, which
+is half of the time that `twofold run` takes to start, and the Spark jobs bring no dependencies.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+ABSENT: Final = frozenset({40401, 40402, 40403})
+"""The registry's own error codes for a subject, a version or a schema that it does not have."""
+_JSON: Final = "application/vnd.schemaregistry.v1+json"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
+
+
+class RegistryAway(Exception):
+    """Nothing answered, or what answered is not a registry."""
+
+
+class RegistryRefusal(Exception):
+    """The registry answered with an error that a retry does not change."""
+
+    def __init__(self, status: int, code: int, reason: str) -> None:
+        super().__init__(f"HTTP {status}, {reason}")
+        self.status = status
+        self.code = code
+        """The registry's own; 0 if something else answered, which knows nothing of schemas."""
+        self.reason = reason
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the registry says that it does not have what was asked for."""
+        return self.status == 404 and self.code in ABSENT
+
+
+def authorization(*, basic: tuple[str, str] | None, bearer: str | None) -> dict[str, str]:
+    """The header that names the caller; empty for an anonymous one."""
+    if bearer is not None:
+        return {"Authorization": f"Bearer {bearer}"}
+    if basic is not None:
+        return {"Authorization": "Basic " + base64.b64encode(":".join(basic).encode()).decode()}
+    return {}
+
+
+def subject_path(subject: str) -> str:
+    """The path of a subject, whatever characters its name has."""
+    return f"/subjects/{quote(subject, safe='')}"
+
+
+class RegistryHttp:
+    """One registry. May be used by several threads."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        ca_file: Path | None = None,
+        request_timeout_s: float,
+        patience_s: float,
+    ) -> None:
+        """Raise OSError if `ca_file` cannot be used. No new try begins after `patience_s`."""
+        self.url = url.rstrip("/")
+        self._headers = {"Accept": f"{_JSON}, application/json", "Content-Type": _JSON, **headers}
+        self._request_timeout_s = request_timeout_s
+        self._patience_s = patience_s
+        context = ssl.create_default_context(cafile=ca_file) if self.url.startswith("https:") else None
+        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+
+    def ask(self, path: str, body: bytes | None = None, *, method: str | None = None) -> Any:
+        """Return the registry's answer. Raise RegistryAway or RegistryRefusal."""
+        deadline, pause_s = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
+        while True:
+            try:
+                return self._ask_once(path, body, method)
+            except (RegistryAway, RegistryRefusal) as error:
+                may_help = isinstance(error, RegistryAway) or error.status >= 500
+                if not may_help or time.monotonic() + pause_s > deadline:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _ask_once(self, path: str, body: bytes | None, method: str | None) -> Any:
+        request = urllib.request.Request(self.url + path, body, self._headers, method=method)  # noqa: S310  (the address is the user's own)
+        try:
+            with self._opener.open(request, timeout=self._request_timeout_s) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                code, reason = _own_error(error)
+            if error.code == 404 and code not in ABSENT:
+                raise RegistryAway("HTTP 404 without the registry's own error code") from error
+            raise RegistryRefusal(error.code, code, reason) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise RegistryAway(str(error) or type(error).__name__) from error
+
+
+def _own_error(error: urllib.error.HTTPError) -> tuple[int, str]:
+    """The registry's own code and words; code 0 if something else answered."""
+    try:
+        answer = json.load(error)
+        return int(answer["error_code"]), str(answer["message"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return 0, str(error.reason)
