@@ -73,14 +73,14 @@ def _join_too_far(state: State, end_lsn: Any, **rest: Any) -> State:
     return _join(state, end_lsn + LENGTH, **rest)
 
 
-def _end_taken_for_start(state: State, event: Any) -> State:
+def _end_taken_for_start(state: State, event: Any, out: Any) -> State:
     if isinstance(event, MessageRead):
         return group.join(state, Lsn(event.end_lsn + 1), rows=1)
-    return _take_plain(state, event)
+    return _apply(state, event, out)
 
 
-def _take_only_what_is_whole(state: State, event: Any) -> State:
-    return _take_plain(state, replace(event, unfinished=False) if isinstance(event, PlainRead) else event)
+def _apply_only_what_is_whole(state: State, event: Any, out: Any) -> State:
+    return _apply(state, replace(event, unfinished=False) if isinstance(event, PlainRead) else event, out)
 
 
 def _written_is_read(state: State) -> Any:
@@ -162,7 +162,7 @@ class InitialisingZombie(Recovery):
 
 
 _stage, _park, _join, _close = prepared.stage, prepared.park, group.join, group.close
-_take_plain: Callable[[State, Any], State] = stepping._take_plain
+_apply: Callable[[State, Any, Any], State] = stepping.apply
 
 LATE = replace(BY_NAME["one slot again and again"], cuts=1, timeouts=0, parks=0, second_line=False)
 
@@ -210,18 +210,18 @@ MUTANTS = (
         "close between a transaction's end and the half of the next that came with it",
         BY_NAME["large ones, one after the other"],
         stepping,
-        "_take_plain",
-        _take_only_what_is_whole,
+        "apply",
+        _apply_only_what_is_whole,
     ),
     Mutant("park without aborting", BY_NAME["one"], prepared, "park", _park_without_abort),
     Mutant("say nothing to the ledger in the end", BY_NAME["one"], prepared, "_resolved", _forget_the_ledger),
     Mutant("progress beyond what is in the group", BY_NAME["one"], group, "join", _join_too_far),
-    Mutant("let progress follow the stream at any time", BY_NAME["quiet"], group, "follow", _follow_at_any_time),
+    Mutant("let progress follow the stream at any time", BY_NAME["quiet"], group, "advance_progress", _follow_at_any_time),
     Mutant(
         "repeat a message at the boundary", BY_NAME["quiet"], State, "has", lambda state, end: end < state.resume_lsn
     ),
-    Mutant("take a message's end for its start", BY_NAME["quiet"], stepping, "_take_plain", _end_taken_for_start),
-    Mutant("never follow the keepalives", BY_NAME["quiet"], group, "follow", lambda state: state),
+    Mutant("take a message's end for its start", BY_NAME["quiet"], stepping, "apply", _end_taken_for_start),
+    Mutant("never follow the keepalives", BY_NAME["quiet"], group, "advance_progress", lambda state: state),
     Mutant("take a number for progress alone", BY_NAME["quiet"], group, "close", _sequence_for_all),
     Mutant("keep a slot for good", BY_NAME["one"], prepared, "release", _release_nothing),
     Mutant("acknowledge what was read", BY_NAME["synchronous"], feedback, "write_position", _written_is_read),

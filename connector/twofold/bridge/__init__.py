@@ -1,7 +1,8 @@
-"""The bridge decides: a pure state machine between what was read from PostgreSQL and what is done in Kafka.
+"""The bridge decides: a pure state machine between the reading of PostgreSQL and the writing of Kafka.
 
-`step(state, event)` gives the next state and what is to be done. No clock, no rows, no connection and no thread are in here, so that the very code which
-runs in production is also run, step by step, by the model checker in `tests/model/`. docs/inside/protocol.md says what it keeps, and why each rule is needed.
+`step(state, event)` returns the next state and the actions. There is no clock, row, connection or
+thread in this package. The model checker in `tests/model/` therefore runs the same code as production,
+step by step. docs/inside/protocol.md says what it promises, and why each rule is needed.
 """
 
 from twofold.bridge.actions import Action

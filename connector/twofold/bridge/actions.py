@@ -1,7 +1,8 @@
-"""What the bridge wants done.
+"""Actions: what the bridge wants to be done.
 
-`Report` and `Refuse` are for the thread that reads. All others are carried out one after the other, in the order given out, by one worker, and the rows of
-plain transactions take their place among them at their event. An action that fails, or whose outcome is unknown, ends the run; recovery finds out.
+The thread that reads carries out `Report` and `Refuse`. One worker carries out all others, in the order
+in which they were given out. The rows of plain transactions take their place among them at their event.
+An action that fails, or whose outcome is unknown, ends the run; recovery then finds out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 
 class LedgerState(StrEnum):
-    """Where the in-doubt ledger says that a prepared transaction stands; the symbols of prepared.avsc."""
+    """A prepared transaction's state in the in-doubt ledger; the symbols of prepared.avsc."""
 
     OPEN = "open"
     PARKED = "parked"
@@ -23,9 +24,10 @@ class LedgerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AppendStaged:
-    """Produce the rows of a staged or parked transaction through the main producer, here, and list it in the group's commit record.
+    """Produce a staged or parked transaction's rows through the main producer, and list it in the commit record.
 
-    The spool drops them then."""
+    The spool drops the rows then.
+    """
 
     identity: PreparedIdentity
     commit_lsn: Lsn
@@ -33,9 +35,10 @@ class AppendStaged:
 
 @dataclass(frozen=True, slots=True)
 class NoteInDoubt:
-    """Write a ledger entry through the main producer: it becomes readable with the next CommitMain.
+    """Write a ledger entry through the main producer. It becomes readable with the next CommitMain.
 
-    Of a transaction that the spool does not know (its ROLLBACK PREPARED came alone) the entry is the one that recovery read, with the new state.
+    The spool may not have the transaction, because its ROLLBACK PREPARED came alone. The entry is then
+    the one that recovery read, with the new state.
     """
 
     identity: PreparedIdentity
@@ -44,7 +47,10 @@ class NoteInDoubt:
 
 @dataclass(frozen=True, slots=True)
 class CommitMain:
-    """Commit the group: commit record number `sequence` if it has rows, progress (`applied_lsn`, `sequence`) in any case. Answer: MainCommitted."""
+    """Commit the group: with commit record `sequence` if it has rows, and always with progress.
+
+    Answer: MainCommitted.
+    """
 
     sequence: int
     applied_lsn: Lsn
@@ -54,7 +60,10 @@ class CommitMain:
 
 @dataclass(frozen=True, slots=True)
 class OpenPrepared:
-    """Begin a Kafka transaction under the slot's id, produce the rows and flush; the spool keeps them. Answer: PreparedOpened."""
+    """Begin a Kafka transaction under the slot's id, produce the rows, flush. The spool keeps them.
+
+    Answer: PreparedOpened.
+    """
 
     identity: PreparedIdentity
     slot: int
@@ -62,7 +71,10 @@ class OpenPrepared:
 
 @dataclass(frozen=True, slots=True)
 class CommitOpenPrepared:
-    """Add commit record and progress record (and, `in_ledger`, the ledger's `committed`) to the slot's Kafka transaction and commit it. Answer: PreparedCommitted."""
+    """Add commit record and progress to the slot's Kafka transaction, and commit it.
+
+    With `in_ledger` also the ledger's entry `committed`. Answer: PreparedCommitted.
+    """
 
     identity: PreparedIdentity
     slot: int
@@ -74,7 +86,10 @@ class CommitOpenPrepared:
 
 @dataclass(frozen=True, slots=True)
 class CommitChunk:
-    """Produce what ChunkDue spoke of through the main producer and commit it: a commit record of its own, progress as it was but for the sequence. Answer: MainCommitted."""
+    """Produce the rows of ChunkDue through the main producer, and commit them with their own commit record.
+
+    Of the progress only the sequence changes. Answer: MainCommitted.
+    """
 
     sequence: int
     applied_lsn: Lsn
@@ -82,7 +97,7 @@ class CommitChunk:
 
 @dataclass(frozen=True, slots=True)
 class AbortPrepared:
-    """Abort the slot's Kafka transaction (done already, if Kafka was first). Answer: PreparedAborted."""
+    """Abort the slot's Kafka transaction, if Kafka has not already done so. Answer: PreparedAborted."""
 
     identity: PreparedIdentity
     slot: int
@@ -91,14 +106,14 @@ class AbortPrepared:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The spool drops what it has of it: no action will ask for these rows again."""
+    """Drop the transaction's rows from the spool: no later action needs them."""
 
     identity: PreparedIdentity
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tell PostgreSQL these positions; of several only the last one counts, so they may be sent at leisure."""
+    """Report these positions to PostgreSQL. Only the last report counts, so it may be sent later."""
 
     write: Lsn
     flush: Lsn
@@ -106,7 +121,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Promise 8: raise `errors.Refused` with these words; nothing given out after it counts."""
+    """Raise `errors.Refused` with this text (promise 8). No action after it counts."""
 
     what: str
     at_stake: str

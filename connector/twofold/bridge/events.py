@@ -1,7 +1,8 @@
-"""What can happen to the bridge: what was read, what fell due, what the sink answered.
+"""Events of the bridge: something was read, fell due, or was answered by the sink.
 
-Events come in the order in which the replication stream brought them; due times and answers may come between any two. Due times and aborts that speak of a
-prepared transaction which has ended meanwhile are harmless. Answers to commits come in the order in which the commits were given out.
+Events come in the order of the replication stream; due times and answers may come between any two. A
+due time or an abort of a prepared transaction that has ended meanwhile does nothing. Answers to commits
+come in the order in which the commits were given out.
 """
 
 from __future__ import annotations
@@ -13,21 +14,24 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The stream has come to `lsn` and brought nothing to do: a keepalive, or transactions and messages that `State.skips` knows as done."""
+    """The stream has reached `lsn` without anything to do: a keepalive, or outcomes that are skipped."""
 
     lsn: Lsn
 
 
 @dataclass(frozen=True, slots=True)
 class PlainUnfinished:
-    """Rows of a plain transaction whose commit has not been read go to the main producer from here on: until its PlainRead the group cannot be closed."""
+    """Rows of a plain transaction go to the main producer before its commit is read.
+
+    The group cannot close until its PlainRead.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class PlainRead:
-    """A run of neighbouring plain transactions, none of them skipped; their rows are on their way to the main producer.
+    """A run of neighbouring plain transactions, none of them skipped. Their rows go to the main producer.
 
-    `unfinished`: with them go rows of the one behind, whose commit has not been read.
+    `unfinished`: with them go rows of the next transaction, whose commit has not been read.
     """
 
     transactions: int
@@ -38,14 +42,14 @@ class PlainRead:
 
 @dataclass(frozen=True, slots=True)
 class MessageRead:
-    """A message that belongs to no transaction, not known to be in Kafka. PostgreSQL tells where its record ends, not where it starts."""
+    """A message outside transactions that may not be in Kafka. PostgreSQL sends only its end."""
 
     end_lsn: Lsn
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareRead:
-    """PREPARE TRANSACTION; its rows are in the spool. `park_reason` says by which rule it must not be opened, if one forbids it."""
+    """PREPARE TRANSACTION; the rows are in the spool. `park_reason` names the rule that forbids opening."""
 
     identity: PreparedIdentity
     prepare_lsn: Lsn
@@ -65,7 +69,7 @@ class CommitPreparedRead:
 
 @dataclass(frozen=True, slots=True)
 class RollbackPreparedRead:
-    """ROLLBACK PREPARED. PostgreSQL tells where its record ends, not where it starts."""
+    """ROLLBACK PREPARED. PostgreSQL sends only the end of its record."""
 
     identity: PreparedIdentity
     end_lsn: Lsn
@@ -73,14 +77,17 @@ class RollbackPreparedRead:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Nothing more waits on the replication socket. The `young` were prepared a moment ago, and their outcome may be on its way: they are not opened for this."""
+    """Nothing more waits on the replication socket.
+
+    The `young` were prepared a moment ago and may have their outcome soon: this does not open them.
+    """
 
     young: frozenset[PreparedIdentity] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFull:
-    """The group has as many rows or bytes, or is as old, as a turn may be; in mid-transaction it counts from its end on."""
+    """The group has reached the limit of rows, bytes or age. In mid-transaction it counts from its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,7 @@ class OpenDue:
 
 @dataclass(frozen=True, slots=True)
 class ParkDue:
-    """An open one has been so for `prepared.hold`, or a table that it touches goes into backfill: it must not stay, or become, open."""
+    """A transaction must not stay or become open: `prepared.hold` is over, or a table goes into backfill."""
 
     identity: PreparedIdentity
     why: str
@@ -100,12 +107,15 @@ class ParkDue:
 
 @dataclass(frozen=True, slots=True)
 class ChunkDue:
-    """Rows that come from no transaction (a chunk of a backfill, or the truncate with which a reload begins) may be published now: the stream has passed their position. Not while `State.unfinished`."""
+    """Rows of no transaction may be published: the stream has passed their position.
+
+    They are a chunk of a backfill, or the truncate that begins a reload. Not while `State.unfinished`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class IdleDue:
-    """It is time again to bring progress and ledger up to date, if nothing else has done so."""
+    """Progress and ledger are due to be brought up to date, if nothing else has done so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +134,7 @@ class PreparedOpened:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommitted:
-    """A CommitPrepared has been carried out, and Kafka has acknowledged it."""
+    """A CommitOpenPrepared has been carried out, and Kafka has acknowledged it."""
 
     identity: PreparedIdentity
     applied_lsn: Lsn
@@ -132,7 +142,7 @@ class PreparedCommitted:
 
 @dataclass(frozen=True, slots=True)
 class PreparedAborted:
-    """A prepared transaction's Kafka transaction is no more: an AbortPrepared has been carried out, or Kafka has aborted it by itself."""
+    """A prepared transaction's Kafka transaction has ended: by an AbortPrepared, or by Kafka's own abort."""
 
     identity: PreparedIdentity
 

@@ -1,6 +1,7 @@
-"""What may be told to PostgreSQL: two positions that only grow.
+"""The two positions that PostgreSQL may be told. Both only grow.
 
-Flush decides what the server may forget, and what it sends again after a restart; write is what a coordinator waits for under synchronous prepare.
+`flush` decides which WAL the server may forget, and what it sends again after a restart. `write` is the
+position that a coordinator waits for under synchronous prepare.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from twofold_common.positions import Lsn
 
 
 def report(state: State, out: list[Action]) -> State:
-    """Report what has grown."""
+    """Report the positions if one of them has grown."""
     flush = max(state.flush, flush_position(state))
     write = max(state.write, write_position(state))
     if (write, flush) == (state.write, state.flush):
@@ -21,7 +22,7 @@ def report(state: State, out: list[Action]) -> State:
 
 
 def flush_position(state: State) -> Lsn:
-    """The least of what is applied, what this session has read, and every prepare whose outcome is not committed in Kafka."""
+    """Return the least of: applied, read in this session, every prepare without an outcome in Kafka."""
     reachable = min(state.applied_lsn, state.read_lsn)
     if reachable <= state.flush:
         return state.flush
@@ -29,21 +30,26 @@ def flush_position(state: State) -> Lsn:
 
 
 def oldest_unresolved(state: State) -> Lsn:
-    """The oldest prepare without an outcome."""
+    """Return the oldest prepare without an outcome."""
     return state.prepared[0].prepare_lsn if state.prepared else NO_FLOOR
 
 
 def oldest_uncommitted(state: State) -> Lsn:
-    """The oldest prepare whose outcome has been read and is not yet committed in Kafka: a restart needs its rows once more."""
+    """Return the oldest prepare whose outcome was read and is not committed in Kafka.
+
+    A restart needs its rows once more.
+    """
     group = state.group.floor if state.group else NO_FLOOR
     return min([group, *(flight.floor for flight in state.in_flight)])
 
 
 def write_position(state: State) -> Lsn:
-    """How far a synchronous standby has `written`.
+    """Return the position that a synchronous standby has "written".
 
-    Without synchronous prepare: how far was read, as PostgreSQL's own subscribers say it; holding it at flush would make a session that waits for
-    remote_write in its PREPARE wait for its own outcome. With it: everything up to here is accepted by Kafka, outcomes committed, prepares open or parked by rule.
+    Without synchronous prepare it is the position that was read, as PostgreSQL's own subscribers report
+    it: a session that waits for remote_write in its PREPARE would otherwise wait for its own outcome.
+    With synchronous prepare, Kafka has accepted everything up to it: outcomes are committed, and prepares
+    are open or parked by a rule.
     """
     if not state.policy.synchronous:
         return state.read_lsn
@@ -59,5 +65,5 @@ def write_position(state: State) -> Lsn:
 
 
 def oldest_unacknowledged(state: State) -> Lsn:
-    """The oldest prepare that Kafka has not accepted."""
+    """Return the oldest prepare that Kafka has not accepted."""
     return next((each.prepare_lsn for each in state.prepared if not each.acknowledged), NO_FLOOR)

@@ -1,4 +1,7 @@
-"""The group: outcomes gathered for the main producer's next commit, and the commits that are on their way. Serial, in the order of the source."""
+"""The group: outcomes gathered for the main producer's next commit, and the commits in progress.
+
+Commits are serial, in the order of the source.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 
 def join(state: State, end_lsn: Lsn, *, transactions: int = 0, rows: int = 0, floor: Lsn = NO_FLOOR) -> State:
-    """Outcomes that end at `end_lsn` join the group; `floor` is the prepare that one of them resolves."""
+    """Add outcomes that end at `end_lsn` to the group; `floor` is the prepare that one of them resolves."""
     group = state.group or Group(
         since=state.read_lsn, applied_lsn=state.read_lsn, floor=NO_FLOOR, transactions=0, rows=0
     )
@@ -18,15 +21,18 @@ def join(state: State, end_lsn: Lsn, *, transactions: int = 0, rows: int = 0, fl
 
 
 def read_to(state: State, end_lsn: Lsn) -> State:
-    """The stream has come to `end_lsn`. What was prepared before two_phase_at comes with its old positions: never go back."""
+    """Note that the stream has reached `end_lsn`.
+
+    A transaction prepared before two_phase_at comes with its old positions: the position never goes back.
+    """
     return state._replace(read_lsn=max(state.read_lsn, end_lsn))
 
 
 def close(state: State, out: list[Action]) -> State:
-    """Give the group's commit out, and with it what the ledger does not know yet. No group: nothing to do."""
+    """Give out the group's commit, and with it the entries that the ledger does not have yet."""
     if state.group is None:
         return state
-    state = _tell_ledger(state, out)
+    state = _note_in_ledger(state, out)
     assert state.group is not None
     group, sequence = state.group, state.sequence + (1 if state.group.rows else 0)
     out.append(CommitMain(sequence, group.applied_lsn, group.transactions, group.rows))
@@ -36,7 +42,7 @@ def close(state: State, out: list[Action]) -> State:
     )
 
 
-def _tell_ledger(state: State, out: list[Action]) -> State:
+def _note_in_ledger(state: State, out: list[Action]) -> State:
     if not state.unnoted:
         return state
     parked = {each.identity for each in state.prepared if each.phase is Phase.PARKED}
@@ -45,12 +51,12 @@ def _tell_ledger(state: State, out: list[Action]) -> State:
 
 
 def may_close(state: State) -> bool:
-    """One main commit is on its way at most while the next group is gathered, and no source transaction is torn."""
+    """Whether the group may close: no commit is in progress, and no source transaction would be torn."""
     return not state.in_flight and not state.unfinished
 
 
-def chunk(state: State, out: list[Action]) -> State:
-    """A chunk's own commit, behind everything that was read: rows of no transaction move no position."""
+def commit_chunk(state: State, out: list[Action]) -> State:
+    """Give out a chunk's own commit, behind everything that was read. It moves no position."""
     if state.unfinished or not state.caught_up:
         raise RunEnded(
             "a chunk of a backfill came while the main producer held half a transaction, or before the stream had caught up"
@@ -64,12 +70,15 @@ def chunk(state: State, out: list[Action]) -> State:
 
 
 def ask_to_close(state: State) -> State:
-    """Close the group as soon as may be."""
+    """Close the group as soon as it may close."""
     return state._replace(closing=state.group is not None)
 
 
-def follow(state: State) -> State:
-    """A group without rows that takes progress to where the stream is, if that lets the server forget something or the ledger is behind."""
+def advance_progress(state: State) -> State:
+    """Begin a group without rows that moves progress to the stream's position.
+
+    Only if the server can then forget WAL, or the ledger lacks an entry.
+    """
     oldest = state.prepared[0].prepare_lsn if state.prepared else NO_FLOOR
     if (
         not state.caught_up
@@ -80,11 +89,11 @@ def follow(state: State) -> State:
     return join(state, state.read_lsn)
 
 
-def answered(state: State, applied_lsn: Lsn, identity: PreparedIdentity | None) -> State:
-    """The oldest commit on its way is committed in Kafka."""
+def commit_answered(state: State, applied_lsn: Lsn, identity: PreparedIdentity | None) -> State:
+    """Note that the oldest commit in progress is committed in Kafka."""
     flight = state.in_flight[0] if state.in_flight else None
     if flight is None or (flight.applied_lsn, flight.identity) != (applied_lsn, identity):
         raise RunEnded(
-            f"the sink says that {identity or 'the main producer'} has committed up to {applied_lsn}, but what is outstanding is {flight}"
+            f"the sink says that {identity or 'the main producer'} has committed up to {applied_lsn}, but the outstanding commit is {flight}"
         )
     return state._replace(in_flight=state.in_flight[1:], applied_lsn=applied_lsn)

@@ -1,6 +1,7 @@
 """A prepared transaction's life: staged, then open or parked, then committed, aborted or forgotten.
 
-Whether it is resolved is decided at its outcome alone, never by where its prepare lies: that may be before what was confirmed or applied.
+Only its outcome decides whether it is resolved, never the position of its prepare, which may lie before
+the confirmed or the applied position.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from twofold.bridge.actions import (
     Refuse,
 )
 from twofold.bridge.events import CommitPreparedRead, PrepareRead, RollbackPreparedRead
-from twofold.bridge.group import answered, close, join, read_to
+from twofold.bridge.group import close, commit_answered, join, read_to
 from twofold.bridge.state import Flight, Phase, Prepared, State
 from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
 
 
 def stage(state: State, event: PrepareRead, out: list[Action]) -> State:
-    """PREPARE: the rows wait in the spool. One met before the stream has caught up may be resolved already, so nothing else is done with it yet."""
+    """Keep a PREPARE's rows in the spool.
+
+    Before the stream has caught up it may already be resolved, so nothing else is done with it yet.
+    """
     if state.find(event.identity):
         out.append(_prepared_twice(event))
         return state
@@ -39,27 +43,30 @@ def stage(state: State, event: PrepareRead, out: list[Action]) -> State:
 
 
 def due(state: State, identity: PreparedIdentity) -> State:
-    """It is to be opened as soon as that is possible."""
+    """Ask that it be opened as soon as possible."""
     entry = state.find(identity)
     if entry is None or entry.phase is not Phase.STAGED or not entry.rows or identity in state.due:
         return state
     return state._replace(due=(*state.due, identity))
 
 
-def all_due(state: State) -> State:
-    """So are all staged ones: nothing more waits to be read, their outcomes are not there yet."""
-    return state._replace(
-        due=tuple(each.identity for each in state.prepared if each.phase is Phase.STAGED and each.rows)
-    )
+def all_due_except(state: State, young: frozenset[PreparedIdentity]) -> State:
+    """Ask that all staged ones be opened, except the young that nobody has asked for yet."""
+    staged = (each.identity for each in state.prepared if each.phase is Phase.STAGED and each.rows)
+    return state._replace(due=tuple(each for each in staged if each in state.due or each not in young))
 
 
 def may_open(state: State) -> bool:
-    """Not while it may be resolved already, nor while rows that must be committed before are half there."""
+    """Whether a transaction may open: it cannot be resolved already, and no earlier rows are half there."""
     return state.caught_up and not state.unfinished
 
 
 def open_due(state: State, out: list[Action]) -> State:
-    """Open what is due. The pool is full: park, since the outcome that would free a slot is behind in the same stream; under synchronous prepare let it wait."""
+    """Open what is due; park it if the pool is full.
+
+    The outcome that would free a slot comes later in the same stream, so waiting could last for ever.
+    Under synchronous prepare it waits.
+    """
     while state.due and may_open(state) and (state.free or not state.policy.synchronous):
         identity = state.due[0]
         state = open_one(state, identity, out) if state.free else park(state, identity, "the pool is full", out)
@@ -67,7 +74,7 @@ def open_due(state: State, out: list[Action]) -> State:
 
 
 def open_one(state: State, identity: PreparedIdentity, out: list[Action]) -> State:
-    """Open it, behind everything that the main producer holds: rows of two producers never interleave in a partition."""
+    """Open it after the main producer's rows: rows of two producers never interleave in a partition."""
     entry = state.find(identity)
     assert entry is not None
     state = close(state, out)
@@ -83,7 +90,7 @@ def open_one(state: State, identity: PreparedIdentity, out: list[Action]) -> Sta
 
 
 def opened(state: State, identity: PreparedIdentity) -> State:
-    """Kafka has the rows, even if it is to be parked meanwhile."""
+    """Note that Kafka has the rows, even if the transaction is to be parked meanwhile."""
     entry = state.find(identity)
     if entry is None:
         return state
@@ -91,7 +98,7 @@ def opened(state: State, identity: PreparedIdentity) -> State:
 
 
 def park(state: State, identity: PreparedIdentity, why: str, out: list[Action]) -> State:
-    """Let the rows wait outside Kafka for the outcome, so that readers go on. Parked once, it stays so."""
+    """Let the rows wait for the outcome outside Kafka, so that readers continue. It stays parked."""
     entry = state.find(identity)
     if entry is None or entry.phase is Phase.PARKED or not entry.rows:
         return state
@@ -108,7 +115,10 @@ def _parked(state: State, entry: Prepared) -> State:
 
 
 def aborted(state: State, identity: PreparedIdentity) -> State:
-    """Its Kafka transaction is no more. If nobody asked for that, Kafka has timed it out: it is parked like one that was held too long."""
+    """Note that its Kafka transaction has ended.
+
+    If nobody asked for that, Kafka has timed it out: it is parked like one that was held too long.
+    """
     entry = state.find(identity)
     if entry and entry.is_open:
         state = _parked(state, entry)
@@ -116,19 +126,22 @@ def aborted(state: State, identity: PreparedIdentity) -> State:
 
 
 def committed(state: State, identity: PreparedIdentity, applied_lsn: Lsn, out: list[Action]) -> State:
-    """Its own Kafka transaction is committed: the rows are needed no more."""
+    """Note that its own Kafka transaction is committed, and drop the rows."""
     out.append(Forget(identity))
-    return release(answered(state, applied_lsn, identity), identity)
+    return release(commit_answered(state, applied_lsn, identity), identity)
 
 
 def release(state: State, identity: PreparedIdentity) -> State:
-    """Its slot may be used again."""
+    """Free its slot."""
     freed = tuple(slot for holder, slot in state.held if holder == identity)
     return state._replace(free=state.free + freed, held=tuple(each for each in state.held if each[0] != identity))
 
 
 def commit(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
-    """COMMIT PREPARED: an open one commits by itself, behind the group; a staged or parked one becomes part of the group."""
+    """Decide at COMMIT PREPARED.
+
+    An open one commits its own Kafka transaction, after the group. A staged or parked one joins the group.
+    """
     entry = state.find(event.identity)
     if state.skips(event.commit_lsn):
         return read_to(_discard(state, entry, out) if entry else state, event.end_lsn)
@@ -156,7 +169,11 @@ def _commit_open(state: State, entry: Prepared, event: CommitPreparedRead, out: 
 
 
 def _commit_unknown(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
-    """Without its prepare: an empty one, which some servers announce so; or one whose rows the server will never send again, which a load anew must bring."""
+    """Decide at a COMMIT PREPARED without its prepare.
+
+    It is empty, which some servers announce so, or the server will never send its rows again: then a
+    reload must bring them.
+    """
     if event.identity in state.reloaded:
         return join(_resolved(state, event.identity, LedgerState.COMMITTED, out), event.end_lsn)
     if event.identity in state.ledger or state.policy.may_lack_prepares:
@@ -166,7 +183,10 @@ def _commit_unknown(state: State, event: CommitPreparedRead, out: list[Action]) 
 
 
 def rollback(state: State, event: RollbackPreparedRead, out: list[Action]) -> State:
-    """ROLLBACK PREPARED: nothing was ever visible. It is an outcome all the same: its prepare holds flush until Kafka has the progress."""
+    """Decide at ROLLBACK PREPARED: nothing was ever visible.
+
+    It is an outcome all the same: its prepare holds flush back until Kafka has the progress.
+    """
     entry = state.find(event.identity)
     if state.has(event.end_lsn):
         return read_to(_discard(state, entry, out) if entry else state, event.end_lsn)
@@ -177,7 +197,7 @@ def rollback(state: State, event: RollbackPreparedRead, out: list[Action]) -> St
 
 
 def _resolved(state: State, identity: PreparedIdentity, how: LedgerState, out: list[Action]) -> State:
-    """What the ledger has as unresolved ends there in the Kafka transaction that carries the outcome."""
+    """End the ledger's entry in the Kafka transaction that carries the outcome."""
     if identity not in state.ledger:
         return state
     out.append(NoteInDoubt(identity, how))
@@ -200,14 +220,14 @@ def _prepared_twice(event: PrepareRead) -> Refuse:
     return Refuse(
         f"PostgreSQL sent PREPARE of {name} at {format_lsn(event.prepare_lsn)} while the same transaction is still without an outcome",
         at_stake="which of the two the next COMMIT PREPARED or ROLLBACK PREPARED speaks of",
-        repair="start again; if it comes back, report it with the server's version and `twofold status`",
+        repair="restart; if the message appears again, report it with the server's version and `twofold status`",
     )
 
 
 def _rows_lost(event: CommitPreparedRead) -> Refuse:
     return Refuse(
         f"PostgreSQL sent COMMIT PREPARED of transaction {event.identity.xid} ({event.identity.gid!r}) at {format_lsn(event.commit_lsn)} without its PREPARE",
-        at_stake="its rows: they are committed in the source, and this server will not send them again (a 17 that was promoted forgets what was prepared before)",
-        repair="twofold backfill start {tables}, then start again",
+        at_stake="its rows: they are committed in the source, and this server will not send them again (a promoted PostgreSQL 17 forgets transactions that were prepared before)",
+        repair="twofold backfill start {tables}, then restart the connector",
         lost=event.identity,
     )

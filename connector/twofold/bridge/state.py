@@ -1,6 +1,8 @@
-"""What the bridge knows: immutable and hashable, so that a state can be kept, compared and explored.
+"""The bridge's state: immutable and hashable, so that it can be kept, compared and explored.
 
-Its size does not depend on what a turn holds, only on the prepared transactions that are outstanding. Named tuples, because each step makes new ones and `_replace` takes a fifth of what `dataclasses.replace` does.
+Its size depends on the outstanding prepared transactions alone, never on the size of a turn. It is made
+of named tuples because each step makes new ones: `_replace` takes a fifth of the time of
+`dataclasses.replace`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import NamedTuple
 from twofold_common.positions import Lsn, PreparedIdentity
 
 NO_FLOOR = Lsn(2**64 - 1)
-"""Holds nothing back: beyond every position."""
+"""Beyond every position: holds nothing back."""
 
 
 class Phase(StrEnum):
@@ -31,11 +33,11 @@ class Prepared(NamedTuple):
     prepare_lsn: Lsn
     rows: int
     phase: Phase
-    acknowledged: bool  # PREPARE may return in synchronous mode: Kafka took the rows, or there are none, or a rule has them wait outside
+    acknowledged: bool  # PREPARE may return in synchronous mode: Kafka has the rows, or there are none, or a rule parks them
 
     @property
     def is_open(self) -> bool:
-        """It has a Kafka transaction of its own, or will have when the worker gets there."""
+        """Whether it has a Kafka transaction of its own, or will have when the worker gets there."""
         return self.phase in {Phase.OPENING, Phase.OPEN}
 
 
@@ -50,7 +52,7 @@ class Group(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """A commit that is given out and not answered; `identity` if it is a prepared transaction's own."""
+    """A commit that was given out and is not answered; `identity` if it is a prepared transaction's own."""
 
     since: Lsn
     applied_lsn: Lsn
@@ -60,7 +62,7 @@ class Flight(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the configuration and the server say, for the length of a run."""
+    """Facts of the configuration and the server that hold for a whole run."""
 
     synchronous: bool = False
     open_at_once: bool = False  # prepared.open_within is 0
@@ -68,7 +70,7 @@ class Policy:
 
 
 class State(NamedTuple):
-    """All of it. Positions only grow while a run lasts."""
+    """The whole state. Positions only grow while a run lasts."""
 
     policy: Policy
     resume_lsn: Lsn  # applied_lsn as recovery found it: outcomes that start before it are in Kafka
@@ -77,13 +79,13 @@ class State(NamedTuple):
     write: Lsn  # as last reported
     flush: Lsn
     sequence: int  # the last one given out
-    free: tuple[int, ...]  # slot numbers, the one that has rested longest first
-    held: tuple[tuple[PreparedIdentity, int], ...] = ()  # slots from OpenPrepared until the answer that ends it
+    free: tuple[int, ...]  # slot numbers, the one unused for longest first
+    held: tuple[tuple[PreparedIdentity, int], ...] = ()  # slots, from OpenPrepared until the answer that ends it
     prepared: tuple[Prepared, ...] = ()  # without an outcome, oldest prepare first
     due: tuple[PreparedIdentity, ...] = ()  # staged ones that are to be opened
-    unnoted: tuple[PreparedIdentity, ...] = ()  # open or parked ones of which the ledger is to be told
-    ledger: frozenset[PreparedIdentity] = frozenset()  # those that the ledger has as unresolved
-    reloaded: frozenset[PreparedIdentity] = frozenset()  # of them, those whose tables are all loaded anew in this run
+    unnoted: tuple[PreparedIdentity, ...] = ()  # open or parked ones that the ledger does not have yet
+    ledger: frozenset[PreparedIdentity] = frozenset()  # those that are unresolved in the ledger
+    reloaded: frozenset[PreparedIdentity] = frozenset()  # of those, the ones whose tables are all reloaded in this run
     group: Group | None = None
     in_flight: tuple[Flight, ...] = ()
     unfinished: bool = False  # the main producer has rows of a transaction whose commit is not read
@@ -91,44 +93,47 @@ class State(NamedTuple):
     full: bool = False
 
     def skips(self, start_lsn: Lsn) -> bool:
-        """Whether the outcome whose record starts there is in Kafka already.
+        """Whether the outcome whose record starts there is already in Kafka.
 
-        Neighbouring records share a boundary: one that starts at the end of the last applied one is new. Within a run nothing comes twice, so what counts is
-        where this run resumed.
+        Neighbouring records share a boundary: one that starts at the end of the last applied record is
+        new. Within a run nothing comes twice, so the position at which this run resumed decides.
         """
         return start_lsn < self.resume_lsn
 
     def has(self, end_lsn: Lsn) -> bool:
-        """The same of an outcome that tells only where its record ends: a message outside of transactions, a ROLLBACK PREPARED."""
+        """Say the same of an outcome of which only the end is known: a message outside transactions, a ROLLBACK PREPARED."""
         return end_lsn <= self.resume_lsn
 
     @property
     def caught_up(self) -> bool:
-        """The stream has passed everything that was applied before: a prepared transaction that is still here has no outcome in Kafka."""
+        """Whether the stream has passed everything that was applied before.
+
+        A prepared transaction that is still here then has no outcome in Kafka.
+        """
         return self.read_lsn >= self.resume_lsn
 
     @property
     def must_wait(self) -> bool:
-        """The group is full and its forerunner is not committed: read no further until an answer has come."""
+        """Whether reading must stop: the group is full, and the commit before it is not answered."""
         return self.full and bool(self.in_flight)
 
     def find(self, identity: PreparedIdentity) -> Prepared | None:
-        """The prepared transaction of that name, if it is here and has no outcome."""
+        """Return the prepared transaction of that name, if it is here and has no outcome."""
         return next((each for each in self.prepared if each.identity == identity), None)
 
     def moved(self, changed: Prepared, phase: Phase, *, acknowledged: bool) -> State:
-        """The same with that one in another phase."""
+        """Return the state with that transaction in another phase."""
         moved = changed._replace(phase=phase, acknowledged=acknowledged)
-        place = self.prepared.index(changed)
-        return self._replace(prepared=(*self.prepared[:place], moved, *self.prepared[place + 1 :]))
+        index = self.prepared.index(changed)
+        return self._replace(prepared=(*self.prepared[:index], moved, *self.prepared[index + 1 :]))
 
     def without(self, ended: Prepared) -> State:
-        """The same without that one; its slot stays held until the sink has answered."""
-        place, gone = self.prepared.index(ended), ended.identity
+        """Return the state without that transaction. Its slot stays held until the sink has answered."""
+        index, identity = self.prepared.index(ended), ended.identity
         return self._replace(
-            prepared=self.prepared[:place] + self.prepared[place + 1 :],
-            due=tuple(each for each in self.due if each != gone),
-            unnoted=tuple(each for each in self.unnoted if each != gone),
+            prepared=self.prepared[:index] + self.prepared[index + 1 :],
+            due=tuple(each for each in self.due if each != identity),
+            unnoted=tuple(each for each in self.unnoted if each != identity),
         )
 
 
@@ -142,7 +147,11 @@ def initial(
     reloaded: frozenset[PreparedIdentity] = frozenset(),
     policy: Policy | None = None,
 ) -> State:
-    """Where a run begins: what the progress record says, the slot's confirmed position, and those that the ledger has as open or parked; of those `reloaded` a load anew brings the rows."""
+    """Return the state in which a run begins.
+
+    It is made of the progress record, the slot's confirmed position, and the transactions that are open
+    or parked in the ledger. The rows of those in `reloaded` come by a reload.
+    """
     return State(
         policy=policy or Policy(),
         resume_lsn=applied_lsn,
