@@ -216,7 +216,9 @@ MUTANTS = (
     Mutant("park without aborting", BY_NAME["one"], prepared, "park", _park_without_abort),
     Mutant("say nothing to the ledger in the end", BY_NAME["one"], prepared, "_resolved", _forget_the_ledger),
     Mutant("progress beyond what is in the group", BY_NAME["one"], group, "join", _join_too_far),
-    Mutant("let progress follow the stream at any time", BY_NAME["quiet"], group, "advance_progress", _follow_at_any_time),
+    Mutant(
+        "let progress follow the stream at any time", BY_NAME["quiet"], group, "advance_progress", _follow_at_any_time
+    ),
     Mutant(
         "repeat a message at the boundary", BY_NAME["quiet"], State, "has", lambda state, end: end < state.resume_lsn
     ),

@@ -33,7 +33,8 @@ class Prepared(NamedTuple):
     prepare_lsn: Lsn
     rows: int
     phase: Phase
-    acknowledged: bool  # PREPARE may return in synchronous mode: Kafka has the rows, or there are none, or a rule parks them
+    acknowledged: bool
+    """PREPARE may return in synchronous mode: Kafka has the rows, or there are none, or a rule parks them."""
 
     @property
     def is_open(self) -> bool:
@@ -66,7 +67,8 @@ class Policy:
 
     synchronous: bool = False
     open_at_once: bool = False  # prepared.open_within is 0
-    may_lack_prepares: bool = False  # a promoted 17 with unresolved prepares: it sends outcomes without their rows
+    may_lack_prepares: bool = False
+    """A promoted 17 with unresolved prepares: it sends outcomes without their rows."""
 
 
 class State(NamedTuple):
@@ -80,12 +82,15 @@ class State(NamedTuple):
     flush: Lsn
     sequence: int  # the last one given out
     free: tuple[int, ...]  # slot numbers, the one unused for longest first
-    held: tuple[tuple[PreparedIdentity, int], ...] = ()  # slots, from OpenPrepared until the answer that ends it
+    held: tuple[tuple[PreparedIdentity, int], ...] = ()
+    """Slots, from OpenPrepared until the answer that ends it."""
     prepared: tuple[Prepared, ...] = ()  # without an outcome, oldest prepare first
     due: tuple[PreparedIdentity, ...] = ()  # staged ones that are to be opened
-    unnoted: tuple[PreparedIdentity, ...] = ()  # open or parked ones that the ledger does not have yet
+    unnoted: tuple[PreparedIdentity, ...] = ()
+    """Open or parked ones that the ledger does not have yet."""
     ledger: frozenset[PreparedIdentity] = frozenset()  # those that are unresolved in the ledger
-    reloaded: frozenset[PreparedIdentity] = frozenset()  # of those, the ones whose tables are all reloaded in this run
+    reloaded: frozenset[PreparedIdentity] = frozenset()
+    """Of those, the ones whose tables are all reloaded in this run."""
     group: Group | None = None
     in_flight: tuple[Flight, ...] = ()
     unfinished: bool = False  # the main producer has rows of a transaction whose commit is not read

@@ -283,7 +283,9 @@ def test_rows_of_a_prepared_transaction_that_will_not_come_again(connector: Make
     applied = format_lsn(Lsn(max(r["applied_lsn"] for r in here.records("progress") if "applied_lsn" in r)))
     here.ask(f"SELECT pg_replication_slot_advance('{here.prefix}', '{applied}')")
     here.sql("COMMIT PREPARED 'lost'")
-    refuses(here, "without its PREPARE", "twofold backfill start public.account public.transfer, then restart the connector")
+    refuses(
+        here, "without its PREPARE", "twofold backfill start public.account public.transfer, then restart the connector"
+    )
     ask_to_load(here, "public.account")
     refuses(here, "without its PREPARE")
     ask_to_load(here, "public.account", "public.transfer")
