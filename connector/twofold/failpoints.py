@@ -1,12 +1,14 @@
 """Named places where a run can be made to die, for the tests and the chaos suite.
 
-`hit("after_flush")` does nothing unless the environment arms it, and it is never called for a row, so it costs nothing in production. Armed like this:
+`hit("after_flush")` does nothing unless the environment arms it. It is never called for a row, so
+it costs nothing in production. Armed like this:
 
     TWOFOLD_FAILPOINT=after_flush            kill -9 of this process at the first hit
     TWOFOLD_FAILPOINT=after_flush:3=stop     SIGSTOP at the third hit
     TWOFOLD_FAILPOINT=before_commit=error    the run ends there and recovers, as after any failure
 
-Several are separated by commas. A name that does not exist is an error at start, so that a test cannot wait for a place that was renamed.
+Several are separated by commas. An unknown name is an error at start, so that no test waits for a
+place that was renamed.
 """
 
 from __future__ import annotations

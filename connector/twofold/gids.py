@@ -1,11 +1,12 @@
-"""What a global transaction identifier says: the forms that coordinators are known to use, as a global transaction and a branch.
+"""Parses gids: the forms of known coordinators, as a global transaction and a branch.
 
     pgjdbc's XA      1234_Z3RyaWQ=_YnF1YWw=   format id, base64 of the global id, base64 of the branch
     psycopg's Xid    1234_Z3RyaWQ=_YnF1YWw=   the same form
-    Citus            citus_0_1234_7_2          coordinator's group, process, transaction number, connection number
-    PostgreSQL       pg_gid_16394_741          a subscription's oid and the remote xid
+    Citus            citus_0_1234_7_2         coordinator's group, process, transaction, connection
+    PostgreSQL       pg_gid_16394_741         a subscription's oid and the remote xid
 
-What is in no known form is opaque: it has neither. Two branches of one global transaction have the same global id, in whatever database they were prepared.
+A gid of no known form is opaque: it has neither. Two branches of one global transaction have the
+same global id, in whatever database they were prepared.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class ParsedGid:
-    """Both None: opaque."""
+    """A gid's global transaction and branch; both None if it is opaque."""
 
     global_id: str | None = None
     branch: str | None = None
 
 
 _NARAYANA = 131077
-"""The format id of Narayana (JBoss, WildFly, Quarkus). Its ids are five numbers: two of 8 bytes, three of 4."""
+"""The format id of Narayana (JBoss, WildFly, Quarkus).
+
+Its ids are five numbers: two of 8 bytes, three of 4.
+"""
 _UID = struct.Struct(">qqiii")
 _SHOWN_MAX = 60
 _XA = re.compile(r"(-?\d{1,10})_([A-Za-z0-9+/]*={0,2})_([A-Za-z0-9+/]*={0,2})", re.ASCII)
@@ -38,7 +42,10 @@ _SUBSCRIBER = re.compile(r"pg_gid_(\d+)_(\d+)", re.ASCII)
 
 @lru_cache(maxsize=64)
 def parse(gid: str) -> ParsedGid:
-    """Never fails: an unknown form is opaque. A transaction's is asked for by its rows and by its prepare, one soon after the other."""
+    """Parse a gid. Never fails: an unknown form is opaque.
+
+    Cached, because a transaction's rows and its prepare ask for the same gid soon after each other.
+    """
     if found := _XA.fullmatch(gid):
         global_part, branch = _base64(found[2]), _base64(found[3])
         if global_part is not None and branch is not None:
@@ -52,7 +59,11 @@ def parse(gid: str) -> ParsedGid:
 
 
 def _base64(text: str) -> str | None:
-    """The decoded bytes as text if they are that, else as PostgreSQL writes bytes, \\x00ff; None if it is not base64. Never the same for two."""
+    """Return the decoded bytes as text, else in PostgreSQL's form of bytes, \x00ff; None if not
+    base64.
+
+    Two gids never have the same text.
+    """
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error:
@@ -65,7 +76,10 @@ def _base64(text: str) -> str | None:
 
 
 def describe(gid: str) -> str:
-    """For people: global transaction and branch, as the coordinator's own log prints them. Long ones lose their middle, because branches differ at the end."""
+    """Return global transaction and branch as the coordinator's own log prints them.
+
+    Long ones lose their middle, because branches differ at the end.
+    """
     if (found := _XA.fullmatch(gid)) and int(found[1]) == _NARAYANA and (said := _narayana(found[2], found[3])):
         return said
     parsed = parse(gid)
@@ -76,7 +90,7 @@ def describe(gid: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """At most some 60 characters of it, its beginning and its end."""
+    """Return about 60 characters: the beginning and the end."""
     half = _SHOWN_MAX // 2
     return text if len(text) <= _SHOWN_MAX else f"{text[:half]}…{text[-half:]}"
 

@@ -1,12 +1,18 @@
-"""Where the rows of transactions wait that cannot be published yet: prepared ones, and large ones that PostgreSQL streams before they end.
+"""Where the rows of transactions wait that cannot be published yet: prepared ones, and large ones
+that PostgreSQL streams before they end.
 
-Rows stay in memory up to a budget that all waiting transactions share; past it the transaction that grows writes what it holds, and what follows, to an append-only file of
-its own. What waits here is bytes, so the budget is the memory that it takes; disk has a limit of its own; at the limit the run ends, says so, and takes up again when there is room; nothing is lost.
+Rows stay in memory up to a budget that all waiting transactions share. Past it, a growing
+transaction writes what it holds, and what follows, to an append-only file of its own. The rows are
+bytes, so the budget is the memory that they take. Disk has a limit of its own: at the limit the run
+ends, says so, and continues when there is room. Nothing is lost.
 
-It is a cache: on kill -9 everything here is lost and nothing is missed, because the position reported to PostgreSQL is held before the first row that waits. So nothing is
-synced, and the files have no names: the system takes them back when the process ends. A standby may use the same folder, and so may an instance that does not know yet that it was taken over.
+The spool is a cache. On kill -9 everything here is lost and sent again, because the position
+reported to PostgreSQL is held before the first waiting row. So nothing is synced, and the files
+have no names: the system frees them when the process ends. A standby may use the same folder, and
+so may an instance that does not know yet that it was taken over.
 
-One thread appends; when a transaction is complete another may read and drop it. The counters have a lock, the rows need none.
+One thread appends. When a transaction is complete, another may read and drop it. The counters have
+a lock; the rows need none.
 """
 
 from __future__ import annotations
@@ -40,7 +46,7 @@ class Spool:
             ) from None
 
     def new(self) -> SpooledRows:
-        """A place for one transaction's rows."""
+        """Return a place for one transaction's rows."""
         waiting = SpooledRows(self)
         self._living.add(waiting)
         return waiting
@@ -54,7 +60,7 @@ class Spool:
             waiting.drop()
 
     def reserve(self, size: int) -> bool:
-        """Take so much of the budget, if it is there."""
+        """Take so much of the memory budget, if it is free."""
         with self._lock:
             if self.memory_bytes + size > self._memory_max:
                 return False
@@ -67,7 +73,7 @@ class Spool:
             self.disk_bytes -= disk
 
     def ended(self, error: OSError) -> RunEnded:
-        """What the disk's refusal means."""
+        """Return the error that a refusal of the disk means."""
         if error.errno in {errno.EMFILE, errno.ENFILE}:
             return RunEnded(
                 f"each transaction that waits on disk has a file, and this process may not open more of them ({error.strerror}): raise its limit (ulimit -n, LimitNOFILE) or spool.memory, or"
@@ -82,7 +88,7 @@ class Spool:
         )
 
     def write(self, file: BinaryIO | None, chunk: bytes) -> BinaryIO:
-        """Append to the transaction's file; None makes it. All of the chunk is written, or the run ends."""
+        """Append to the transaction's file; None makes it. Write the whole chunk, or end the run."""
         if self.disk_bytes + len(chunk) > self._disk_max:
             raise RunEnded(
                 f"the rows of waiting transactions exceed spool.disk ({self._disk_max} bytes): raise it, or end the transactions in doubt (twofold prepared list). Nothing is lost: "
@@ -123,7 +129,9 @@ class SpooledRows:
         self._spill(chunk)
 
     def chunks(self) -> Iterator[bytes]:
-        """All of them in order; may be read more than once (opened, then parked, then published)."""
+        """Yield all chunks in order; may be called more than once (opened, then parked, then
+        published).
+        """
         yield from self._chunks
         if self._file is not None:
             self._file.seek(0)

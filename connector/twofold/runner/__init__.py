@@ -1,1 +1,1 @@
-"""Joins source, bridge and sink: the turn, recovery's order, the threads and the clock."""
+"""Joins source, bridge and sink: the turn, the order of recovery, the threads and the clock."""

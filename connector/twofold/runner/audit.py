@@ -1,6 +1,10 @@
-"""`twofold audit`: what the commit records say against what consumers get, table by table, with the repair. Reads Kafka and the registry; asks PostgreSQL nothing and changes nothing.
+"""`twofold audit`: compare the commit records with the rows that consumers get, and name the
+repair.
 
-Damage that lies before a table's last reload is past: whoever reads the topic from there on, or folds it by key, has the table as the source has it.
+Reads Kafka and the registry. Asks PostgreSQL nothing and changes nothing.
+
+Damage before a table's last reload is past: a reader who starts at the reload, or folds the topic
+by key, has the source's table.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from twofold_avro.records import Pin
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """A damage, and where it is."""
+    """A damage, and its place."""
 
     partition: int
     damage: Damage
@@ -35,7 +39,7 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class DamageReport:
-    """What a person has to know of a damage, in the three parts of a refusal."""
+    """A damage as a person must know it, in the three parts of a refusal."""
 
     what: str
     at_stake: str
@@ -48,19 +52,19 @@ class DamageReport:
 
 @dataclass(frozen=True, slots=True)
 class TopicAudit:
-    """One topic with rows."""
+    """The result for one topic with rows."""
 
     topic: str
     table: str | None
-    """`schema.table`; None: it is no table's that the connector knows."""
+    """`schema.table`; None if the connector knows no table of this topic."""
     rows: int
     ranges: int
     skipped: int
-    """Ranges that retention has taken in part, or that reach beyond what was read."""
+    """Ranges that retention removed in part, or that reach beyond the last offset that was read."""
     unknown: int
-    """Rows that are older than all commit records that are judged."""
+    """Rows older than all commit records that are judged."""
     held: int
-    """Offsets that belong to transactions that are open, or come behind one."""
+    """Offsets of open transactions, and offsets behind one."""
     damages: tuple[AuditFinding, ...]
     past: tuple[AuditFinding, ...]
     """Damage before the last reload."""
@@ -91,7 +95,7 @@ class TopicAudit:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was found under a prefix."""
+    """The result for a prefix."""
 
     prefix: str
     commits: int
@@ -99,15 +103,17 @@ class Audit:
     last_sequence: int | None
     topics: tuple[TopicAudit, ...]
     gone: Mapping[str, int]
-    """Topics that commit records name and that are not there any more, with the number of their ranges."""
+    """Topics that commit records name and that no longer exist, with the number of their ranges."""
     breaks: tuple[tuple[int, int], ...]
-    """Where the numbers of neighbouring commit records do not follow each other, and no reload of all tables came after."""
+    """Neighbouring commit records without consecutive numbers, and without a later reload of all
+    tables.
+    """
     troubles: tuple[DamageReport, ...]
-    """Of each damaged topic, and of the numbers."""
+    """One report for each damaged topic, and one for the numbers."""
 
 
 def audit(config: Config, *, since: int, told: Told) -> Audit:
-    """Read and judge everything that is kept, or what came after commit record `since`."""
+    """Read and judge everything that Kafka keeps, or everything after commit record `since`."""
     settings, names, registry = kafka_settings(config), names_of(config), Registry(registry_settings(config))
     progress = ProgressReader(settings, names, registry)
     before = progress.read()
@@ -118,7 +124,7 @@ def audit(config: Config, *, since: int, told: Told) -> Audit:
 
 
 def judge(compared: ComparisonResult, names: Names, pins: Mapping[str, Pin]) -> Audit:
-    """What each topic's damage means, and what repairs it."""
+    """Say what each topic's damage means, and how to repair it."""
     tables = {topic: table_of(pin) for topic, pin in pins.items()}
     topics = sorted({place.topic for place in compared.tallies})
     audits = tuple(_topic(topic, compared, tables.get(topic)) for topic in topics)
@@ -142,7 +148,10 @@ def judge(compared: ComparisonResult, names: Names, pins: Mapping[str, Pin]) -> 
 
 
 def _apart(before: RecoveredState, after: RecoveredState, names: Names) -> DamageReport | None:
-    """Whether commit records and progress contradict each other. Of a connector that runs they are read some moments apart; then the progress has moved on meanwhile."""
+    """Whether commit records and progress contradict each other.
+
+    A running connector may commit between the two readings; the progress is then newer.
+    """
     if after.progress is None or after.progress != before.progress:
         return None
     try:
@@ -178,7 +187,7 @@ def _topic(topic: str, compared: ComparisonResult, table: str | None) -> TopicAu
 def trouble_of(
     topic: str, damages: Iterable[AuditFinding], names: Names, table: str | None, last_sequence: int
 ) -> DamageReport:
-    """What a topic's damage means to its readers."""
+    """Say what a topic's damage means to its readers."""
     found = list(damages)
     stakes = {
         "short": "rows that PostgreSQL has committed are missing for every reader of the topic",
@@ -195,7 +204,7 @@ def trouble_of(
 
 
 def repair(topic: str, names: Names, table: str | None, last_sequence: int) -> str:
-    """The command that makes a topic's readers agree with the source again."""
+    """Return the command after which the topic's readers agree with the source again."""
     if table is not None:
         return f"twofold backfill start {table}"
     accept = f"`twofold audit --since {last_sequence}` then judges only what comes later"
@@ -205,7 +214,7 @@ def repair(topic: str, names: Names, table: str | None, last_sequence: int) -> s
 
 
 def table_of(pin: Pin) -> str:
-    """As people name it."""
+    """Return the table's name as people write it."""
     return f"{pin.schema}.{pin.table}"
 
 
@@ -230,7 +239,7 @@ def _break_trouble(names: Names, breaks: tuple[tuple[int, int], ...], tables: It
 
 
 def _several(words: list[str]) -> str:
-    """The first of them, and how many more."""
+    """Return the first few, and the number of the others."""
     return words[0] + (f" (and {len(words) - 1} more)" if len(words) > 1 else "")
 
 

@@ -1,4 +1,6 @@
-"""What the bookkeeping's records say: how far the connector is, and a prepared transaction in the in-doubt ledger and in a commit record."""
+"""Makes the bookkeeping's records: progress, in-doubt ledger entries, and outcomes in commit
+records.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from twofold_common.positions import Lsn
 
 @dataclass(frozen=True, slots=True)
 class ConnectorOrigin:
-    """What every progress record says of the source, and of who reads it."""
+    """The source and the connector, as every progress record names them."""
 
     server: ServerIdentity
     slot: str
@@ -34,7 +36,9 @@ class ConnectorOrigin:
 
 
 def ledger_entry(prepared: PreparedRows, state: LedgerState, sequence: int | None = None) -> Prepared:
-    """In the in-doubt ledger. `sequence` is the number of the commit record that has it, once one has."""
+    """Return a prepared transaction's ledger entry; `sequence` is its commit record's number, if it
+    has one.
+    """
     return Prepared(
         xid=prepared.identity.xid,
         gid=prepared.identity.gid,
@@ -50,7 +54,7 @@ def ledger_entry(prepared: PreparedRows, state: LedgerState, sequence: int | Non
 
 
 def outcome(prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> PreparedOutcome:
-    """In the commit record that has it."""
+    """Return a prepared transaction's entry in its commit record."""
     return PreparedOutcome(
         id=prepared.downstream_id,
         xid=prepared.identity.xid,

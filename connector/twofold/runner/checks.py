@@ -1,6 +1,7 @@
-"""Recovery's step 4: do the progress record, the commit records, the slot and the server tell one story? Where they do not, going on could lose or repeat data.
+"""Recovery's step 4: check that progress, commit records, slot and server agree.
 
-Pure: what was read comes in, an error or nothing goes out. docs/reference/refusals.md has an entry for each.
+If they do not, continuing could lose or repeat data. Pure: takes the values that were read, and
+returns or raises. docs/reference/refusals.md has an entry for each refusal.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def check(
     prefix: str,
     two_phase: bool,
 ) -> Progress:
-    """The progress to go on from. `history` is that of the server's present timeline."""
+    """Return the progress to continue from. `history` is that of the server's present timeline."""
     progress = recovered.progress
     if progress is None:
         raise Refused(
@@ -74,7 +75,7 @@ def _check_timeline(progress: Progress, server: ServerIdentity, history: Sequenc
 
 
 def check_commits(recovered: RecoveredState, progress: Progress, prefix: str) -> None:
-    """Does the last commit record say what the progress says?"""
+    """Refuse if the last commit record and the progress disagree."""
     last = recovered.last_commit
     if last is not None and (last.sequence != progress.sequence or last.applied_lsn > progress.applied_lsn):
         raise Refused(

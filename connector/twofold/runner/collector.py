@@ -1,9 +1,13 @@
-"""From messages to transactions: gathers what the session read into whole source transactions, rows encoded, and says to the bridge what happened.
+"""From messages to transactions: gathers the session's messages into whole source transactions with
+encoded rows, and makes the bridge's events.
 
-Rows are never decoded here: the relation's oid is looked at, and the raw message goes through the relation's plan into a `RowBatch`. Rows of plain transactions go into the
-group's batch; rows of prepared ones wait in the spool under their identity, those of transactions in progress (`streamed`) wait there for their end. What recovery says is done already is passed over by its Begin alone.
+Rows are never decoded here. The relation's oid is read, and the raw message goes through the
+relation's plan into a `RowBatch`. Rows of plain transactions go into the group's batch. Rows of
+prepared transactions wait in the spool under their identity; rows of transactions in progress
+(`streamed`) wait there for their end. A transaction that is already in Kafka is skipped by its
+Begin alone.
 
-On kill -9 all of it is gone and comes again: nothing in here was reported to PostgreSQL as safe.
+On kill -9 all of it is lost and sent again: nothing here was reported to PostgreSQL as safe.
 """
 
 from __future__ import annotations
@@ -37,9 +41,9 @@ from twofold_common.positions import NO_LSN, Lsn, format_lsn
 
 _ROWS = frozenset(b"IUD")
 _GROUP_BYTES = 1 << 20
-"""What goes on to the group at once: each such piece is a job of the worker's."""
+"""The size of a piece that goes to the group: each is one job of the worker."""
 _TRUNCATE_BYTES = 512
-"""Roughly, of each record."""
+"""The approximate size of one record."""
 
 
 @dataclass(slots=True)
@@ -52,7 +56,7 @@ class _Current:
     skipped: bool = False
     waiting: BatchRows | None = None
     bytes_max: int = _GROUP_BYTES
-    """A batch that is larger goes on its way."""
+    """A larger batch is handed over at once."""
     tables: dict[TableVersion, None] = field(default_factory=dict)
     has_messages: bool = False
     rows: int = 0
@@ -61,7 +65,7 @@ class _Current:
 
 
 class Collector:
-    """One a run; used by the thread that reads."""
+    """Collects for one run; used by the thread that reads."""
 
     def __init__(
         self,
@@ -73,7 +77,7 @@ class Collector:
         parks: Callable[[str], bool],
         upto: Lsn | None = None,
     ) -> None:
-        """`upto`: the commit, of a transaction or of a prepared one, that is not to be read any more."""
+        """`upto`: collecting ends before this commit, plain or prepared."""
         self._tables = tables
         self._spool = spool
         self._skips = skips
@@ -81,9 +85,9 @@ class Collector:
         self._parks = parks
         self._upto = upto
         self.at = NO_LSN
-        """The commit of what is being read, where it is known."""
+        """The commit that is being read, if it is known."""
         self.reached = False
-        """What comes now is `upto`; nothing is collected any more."""
+        """The next message is `upto`'s: nothing more is collected."""
         self._batch = RowBatch()
         self._run_transactions = 0
         self._run_rows = 0
@@ -94,7 +98,10 @@ class Collector:
         self._passed = NO_LSN
 
     def collect(self, received: Received, ts_ms: int) -> Iterator[CollectedEvent]:
-        """Everything that these messages complete, in order. A transaction that they leave unfinished goes on with the next call."""
+        """Yield every event that these messages complete, in order.
+
+        The next call continues an unfinished transaction.
+        """
         current, block = self._current, self._streams.block
         at, end = 0, len(received)
         while at < end:
@@ -138,16 +145,21 @@ class Collector:
 
     @property
     def gathered(self) -> bool:
-        """There are whole transactions that no event has told of yet."""
+        """Whether there are whole transactions without an event yet."""
         return self._run_transactions > 0
 
     @property
     def half_prepared(self) -> bool:
-        """A prepared transaction has begun and its PREPARE is not read. Which schema ids stand in its rows is known only if no table is registered meanwhile."""
+        """Whether a prepared transaction has begun and its PREPARE is not read.
+
+        The schema ids in its rows are known only if no table is registered meanwhile.
+        """
         return self._current is not None and self._current.waiting is not None
 
     def _rows(self, current: _Current, received: Received, at: int, ts_ms: int) -> int:
-        """The row there and those of the same table behind it. Gives the place of what comes next."""
+        """Encode this row and the following rows of the same table; return the index of the next
+        message.
+        """
         item = received[at]
         assert not isinstance(item, Keepalive), "a row"
         table = self._tables.of_relation(
@@ -162,7 +174,7 @@ class Collector:
         return behind
 
     def _chunk(self, current: _Current) -> Iterator[CollectedEvent]:
-        """What has been gathered is large: it goes on its way, though the transaction that is being read has not ended."""
+        """Hand over a large batch before its transaction has ended."""
         if current.waiting is None:
             yield from self._hand_over()
         else:
@@ -170,9 +182,11 @@ class Collector:
             current.batch = RowBatch()
 
     def _hand_over(self) -> Iterator[CollectedEvent]:
-        """The rows gathered for the group, with the event that they belong to: the run of whole transactions, and the one behind it that is unfinished.
+        """Yield the group's rows with their event: a run of whole transactions, and the unfinished
+        one behind it.
 
-        One event tells both, or the group could be closed between the two, with half of a transaction in it.
+        One event names both. With two, the group could close between them with half a transaction
+        in it.
         """
         current = self._current
         unfinished = current is not None and current.waiting is None and current.rows > 0
@@ -210,7 +224,7 @@ class Collector:
     def _end(
         self, message: m.Prepare | m.CommitPrepared | m.RollbackPrepared | m.StreamCommit | m.StreamPrepare
     ) -> Iterable[CollectedEvent]:
-        """What ends a transaction and is an event of its own."""
+        """Handle a message that ends a transaction and is an event of its own."""
         match message:
             case m.Prepare():
                 return (self._prepare(message),)
@@ -226,7 +240,7 @@ class Collector:
                 return (self._stream_prepare(message),)
 
     def _within(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterator[CollectedEvent]:
-        """What neither begins nor ends a transaction."""
+        """Handle a message that neither begins nor ends a transaction."""
         match message:
             case m.Relation():
                 self._tables.relation(message)
@@ -242,7 +256,10 @@ class Collector:
                 raise RunEnded(f"PostgreSQL sent {type(message).__name__} out of place")
 
     def _commit(self, message: m.Commit) -> Iterator[CollectedEvent]:
-        """Of one that was handed over in part the rest goes now, by itself: behind it the group can be closed."""
+        """End a plain transaction.
+
+        If it was handed over in part, the rest goes now and alone: behind it the group may close.
+        """
         current = self._transaction(message)
         self._current = None
         if current.skipped:
@@ -368,7 +385,11 @@ class Collector:
 
 
 def _lists(current: _Current, table: TableVersion) -> list[list[Record]]:
-    """Where the table's records go. A prepared transaction may have changed whether the table has a key, and with it the partitions: that is refused when it commits, and forgotten when it is rolled back."""
+    """Return the lists that the table's records go to.
+
+    A prepared transaction may have changed whether the table has a key, and with it the partitions.
+    Its commit is then refused, and its rollback forgets it.
+    """
     current.tables[table] = None
     if current.waiting is not None and not current.batch.fits(table.topic, table.partitions):
         current.waiting.append(current.batch)

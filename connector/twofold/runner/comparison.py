@@ -1,10 +1,13 @@
-"""Compares the commit records of a prefix with what a read_committed reader gets of its topics: the one core of `twofold audit` and of recovery's look.
+"""Compares the commit records of a prefix with the rows that a read_committed reader gets: the core
+of `twofold audit` and of recovery's check.
 
-The order of the first looks decides what may be judged of a connector that runs. Each partition's last stable offset is asked first, then the end of the commits topic. A row below the
-former was committed before the latter was looked at, and its commit record, written in the same Kafka transaction, lies below it. So each row that is read must be named. A range that
+The order of the first questions decides which rows of a running connector may be judged. Each
+partition's last stable offset is asked first, then the end of the commits topic. A row below the
+offset was committed before the end was asked, and its commit record, written in the same Kafka
+transaction, lies below that end. So a commit record must name each row that is read. A range that
 reaches beyond the partition's end is left to the next time.
 
-Memory: the ranges of one batch of commit records, and what `PartitionTally` keeps.
+Memory: the ranges of one batch of commit records, and the state of `PartitionTally`.
 """
 
 from __future__ import annotations
@@ -19,15 +22,15 @@ from twofold.sink.visible_records import Bounds, PartitionId, VisibleReader
 from twofold_avro.records import Commit
 
 RANGES_MAX = 100_000
-"""Of one batch; one commit record alone may have more."""
+"""The most ranges in a batch; a single commit record may have more."""
 BREAKS_KEPT = 1000
 CLOCK_MS = 5000
-"""A commit record is written behind its rows; so much the clocks that say when may differ."""
+"""A commit record is written after its rows; clocks of two machines may differ by this."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceBreak:
-    """Two neighbouring commit records whose numbers do not follow each other."""
+    """Two neighbouring commit records without consecutive numbers."""
 
     before: int
     found: int
@@ -35,7 +38,9 @@ class SequenceBreak:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """The commit record with which a table began anew, and where its truncates lie, by partition."""
+    """The commit record that begins a table's reload, and the offsets of its truncates by
+    partition.
+    """
 
     sequence: int
     firsts: Mapping[int, int]
@@ -43,21 +48,21 @@ class Reload:
 
 @dataclass(slots=True)
 class ComparisonResult:
-    """What was found; grows while `compare` reads."""
+    """The result; it grows while `compare` reads."""
 
     bounds: dict[PartitionId, Bounds]
-    """Of all partitions under the prefix, when the comparison began."""
+    """The bounds of all partitions under the prefix when the comparison began."""
     tallies: dict[PartitionId, PartitionTally] = field(default_factory=dict)
     commits: int = 0
     first_sequence: int | None = None
     last_sequence: int | None = None
     breaks: list[SequenceBreak] = field(default_factory=list)
     reloads: dict[str, Reload] = field(default_factory=dict)
-    """Each table's last one, by topic."""
+    """Each table's last reload, by topic."""
     backfilling: tuple[str, ...] = ()
-    """What the last commit record says."""
+    """The tables in backfill by the last commit record."""
     gone: dict[str, int] = field(default_factory=dict)
-    """Topics that are named and are not there (any more), with the number of their ranges."""
+    """Topics that are named and do not exist, with the number of their ranges."""
 
     @property
     def rows(self) -> int:
@@ -65,25 +70,25 @@ class ComparisonResult:
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """How many are behind us, and how many there are."""
+        """Return how many offsets have been read, and how many there are."""
         tallies = self.tallies.values()
         return sum(t.position - t.start for t in tallies), sum(t.end - t.start for t in tallies)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonScope:
-    """What is compared."""
+    """The part of a prefix that is compared."""
 
     topics: frozenset[str]
     """Read whether or not a commit record names them."""
     since: int = 0
-    """Commit records up to this one are taken for good, and so are rows up to where they end."""
+    """Commit records up to this one are accepted unread, and so are rows up to their end."""
     from_ms: int | None = None
     """Only rows that were written at this time or later."""
     to_the_end: bool = False
-    """Wait for transactions that are open, and read beyond them."""
+    """Wait for open transactions, and read beyond them."""
     starts: Mapping[PartitionId, int] | None = None
-    """Only these partitions, each from that offset on, beside all commit records."""
+    """Only these partitions, each from its offset, beside all commit records."""
 
 
 Told = Callable[[ComparisonResult], None]
@@ -100,7 +105,7 @@ def compare(
 
 
 class _Comparison:
-    """One, while it runs."""
+    """One comparison in progress."""
 
     def __init__(self, reader: VisibleReader, names: Names, scope: ComparisonScope, told: Told) -> None:
         self._reader = reader
@@ -117,9 +122,9 @@ class _Comparison:
             self._starts |= reader.since([self._commits], scope.from_ms - CLOCK_MS)
         self.found = ComparisonResult(reader.bounds(places))
         self._accepted: dict[PartitionId, int] = {}
-        """Where the rows end that commit records up to `scope.since` name."""
+        """The ends of the rows that commit records up to `scope.since` name."""
         self._claims: dict[PartitionId, list[Claim]] = {}
-        """Of this batch."""
+        """The claims of this batch."""
 
     def go_through(self, decoder: Decoder) -> None:
         low, high = (b := self._reader.bounds([self._commits])[self._commits]).low, b.high
@@ -143,7 +148,7 @@ class _Comparison:
             self._told(self.found)
 
     def forgive_retention(self) -> None:
-        """What Kafka has taken away while it was read is no damage."""
+        """Drop findings about offsets that Kafka's retention removed during the reading."""
         short = [place for place, tally in self.found.tallies.items() if any(d.kind == "short" for d in tally.damages)]
         for place, bounds in self._reader.bounds(short).items():
             tally = self.found.tallies[place]
@@ -152,7 +157,7 @@ class _Comparison:
             tally.damages = kept
 
     def _take_batch(self, commits: Iterator[Commit]) -> bool:
-        """Whether it is the last one."""
+        """Read one batch of commit records; return whether it was the last."""
         ranges = 0
         for commit in commits:
             self._number(commit)

@@ -1,7 +1,8 @@
-"""Carries out what the bridge decided: turns each action into a job for the sink's worker, with the rows and the facts that belong to it.
+"""Carries out the bridge's actions: makes each a job of the sink's worker, with its rows and facts.
 
-It keeps, outside of the bridge, what the bridge does not need in order to decide: the waiting rows of prepared transactions, the times, what the group's commit record will list. All of it is lost
-on kill -9 and comes again from PostgreSQL.
+It keeps what the bridge does not need for deciding: the waiting rows of prepared transactions, the
+times, and the content of the group's commit record. All of it is lost on kill -9, and PostgreSQL
+sends it again.
 """
 
 from __future__ import annotations
@@ -33,14 +34,17 @@ Kind = Literal["batch", "prepared", "backfill", "reload"]
 
 @dataclass(frozen=True, slots=True)
 class ReportedPositions:
-    """What is to be reported to PostgreSQL."""
+    """The positions to report to PostgreSQL."""
 
     write: Lsn
     flush: Lsn
 
 
 class ActionExecutor:
-    """One a run; used by the thread that reads. The jobs it makes run on the worker's."""
+    """Executes one run's actions.
+
+    The thread that reads uses it; its jobs run on the worker's thread.
+    """
 
     def __init__(
         self,
@@ -67,7 +71,8 @@ class ActionExecutor:
         self._ledger = ledger
         self._committed_at_us = 0
         self._leaving: list[tuple[Rows, bool]] = []
-        """Each with whether it is published; if not, it is forgotten."""
+        """Rows that leave the spool, each with whether it is published; the others are forgotten.
+        """
         self._leaving_bytes = 0
         self.positions = reported
         self.group_records = 0
@@ -78,38 +83,50 @@ class ActionExecutor:
         self._prepared[prepared.identity] = prepared
 
     def produce(self, batch: RowBatch) -> None:
-        """Rows for the group."""
+        """Produce rows for the group."""
         self.group_records += batch.records
         self.group_bytes += batch.bytes
         self._submit(lambda: self._gate.produce(batch))
 
     def stage_chunk(self, chunk: Chunk) -> None:
-        """Of a backfill: what the CommitChunk that comes now is about."""
+        """Keep a backfill's chunk for the CommitChunk that follows."""
         self._chunk = chunk
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
-        """The gate need not remember what this snapshot sees of a table in backfill."""
+        """Let the gate forget what this snapshot sees of a table in backfill."""
         self._submit(lambda: self._gate.forget(topic, snapshot))
 
     def prepared_with(self, topic: str) -> list[PreparedIdentity]:
-        """Prepared transactions without an outcome that touch the table."""
+        """Return the prepared transactions without an outcome that touch the table."""
         return [identity for identity, prepared in self._prepared.items() if topic in prepared.topics]
 
     def begun(self, identity: PreparedIdentity) -> float:
-        """When the Kafka transaction began of one that has been opened, by the monotonic clock: Kafka's timeout counts from there, however long opening took. Asked once."""
+        """Return when an opened transaction's Kafka transaction began, by the monotonic clock.
+
+        Asked once.
+
+        Kafka's timeout counts from there, however long opening took.
+        """
         return self._begun.pop(identity)
 
     def delivered(self) -> set[tuple[int, str]]:
-        """The prepared transactions without an outcome that the stream has brought. Any thread may ask."""
+        """Return the prepared transactions without an outcome that the stream has brought.
+
+        Any thread may ask.
+        """
         return {(identity.xid, identity.gid) for identity in tuple(self._prepared)}
 
     @property
     def prepared(self) -> Iterable[PreparedRows]:
-        """Those that are kept."""
+        """The prepared transactions that are kept."""
         return self._prepared.values()
 
     def produce_waited(self, rows: Rows) -> None:
-        """The same from the spool, which they leave. A backlog has thousands of small ones: they go to the worker together, at the latest before anything else does."""
+        """Produce rows for the group that leave the spool.
+
+        A backlog has thousands of small ones: they go to the worker together, at the latest before
+        any other job.
+        """
         self._tables.settle(rows.provisional)
         self.group_records += rows.records
         self.group_bytes += rows.bytes
@@ -119,7 +136,7 @@ class ActionExecutor:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """What leaves the spool."""
+        """Make one job of the rows that leave the spool."""
         leaving, self._leaving, self._leaving_bytes = self._leaving, [], 0
 
         def work() -> None:
@@ -138,11 +155,11 @@ class ActionExecutor:
         self._queue(work)
 
     def joins(self, committed_at_us: int) -> None:
-        """An outcome of this time joins the group."""
+        """Note that an outcome of this time joins the group."""
         self._committed_at_us = max(self._committed_at_us, committed_at_us)
 
     def carry(self, action: actions.Action, at_us: int) -> None:
-        """Do it, or hand it to the worker. `at_us` is the source's time of the event that led to it."""
+        """Execute an action, or hand it to the worker. `at_us` is the source's time of its event."""
         match action:
             case actions.Report(write, flush):
                 self.positions = ReportedPositions(write, flush)
@@ -169,7 +186,7 @@ class ActionExecutor:
                 raise Refused(what, at_stake=at_stake, repair=repair.replace("{tables}", tables))
 
     def _tables_of(self, identity: PreparedIdentity) -> str:
-        """As the ledger has them."""
+        """Return the transaction's tables as the ledger names them."""
         pins = [self._tables.pin(topic) for topic in self._ledger.topics(identity) if self._tables.has(topic)]
         return " ".join(f"{pin.schema}.{pin.table}" for pin in pins) or "<every table that it may have touched>"
 
@@ -244,6 +261,10 @@ class ActionExecutor:
         transactions: int = 0,
         prepared: tuple[PreparedOutcome, ...] = (),
     ) -> tuple[Commit, Progress, dict[str, Pin]]:
-        """What a Kafka transaction says of itself: the commit record, whose rows and ranges the publisher fills in, the progress, and tables met since the one before."""
+        """Return a Kafka transaction's own records: commit record, progress, and pins of newly met
+        tables.
+
+        The publisher fills in the commit record's rows and ranges.
+        """
         commit = Commit(sequence, kind, applied_lsn, at_us, transactions, rows=0, prepared=prepared)
         return commit, self._origin.progress(applied_lsn, sequence), self._tables.take_pins()

@@ -1,6 +1,7 @@
-"""In doubt too long: says of a prepared transaction that is older than `prepared.doubt_warning` who it is, what it holds up, and what a person could do. Nothing is ever done about it here.
+"""Warns of a prepared transaction that is in doubt for longer than `prepared.doubt_warning`.
 
-Once when it becomes so, then again each time its age has doubled; after a restart anew.
+The warning names the transaction, what it holds up, and the statements that would end it. Nothing
+is ever run here. It comes once, then again each time the age has doubled; a restart begins again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LOOK_S = 1.0
 
 
 class InDoubtWarnings:
-    """One a run; used by the thread that reads, and asks nobody."""
+    """Warns for one run; used by the thread that reads. Asks no server."""
 
     def __init__(self, database: str, threshold_s: float) -> None:
         self._database = database
@@ -27,7 +28,10 @@ class InDoubtWarnings:
         self._said_at_age_s: dict[PreparedIdentity, float] = {}
 
     def look(self, prepared: Iterable[PreparedRows], read_lsn: Lsn, now_s: float) -> None:
-        """`now_s`: the time of day. Called every turn, looks once a second."""
+        """Warn of transactions that are due.
+
+        Called every turn, it works once a second; `now_s` is the time of day.
+        """
         if now_s < self._look_at_s:
             return
         self._look_at_s = now_s + LOOK_S
@@ -51,6 +55,9 @@ class InDoubtWarnings:
 
 
 def statements(gid: str) -> tuple[str, str]:
-    """What a person could run, in that transaction's database. Never run by us."""
+    """Return the statements that a person could run in the transaction's database.
+
+    Twofold never runs them.
+    """
     quoted = gid.replace("'", "''")
     return f"COMMIT PREPARED '{quoted}';", f"ROLLBACK PREPARED '{quoted}';"

@@ -1,7 +1,9 @@
-"""`twofold init`: topics, publication, slot, and the first progress record. May be interrupted anywhere and run again.
+"""`twofold init`: make topics, publication, slot and the first progress record. It may be
+interrupted anywhere and run again.
 
-The progress topic says first that an init has begun (`applied_lsn` 0), and where the slot's stream starts once the slot is there. So a later `run` can tell a slot that was never used from one whose
-progress was lost: with the first it is told to finish `init`, with the second it refuses.
+The progress topic first says that an init has begun (`applied_lsn` 0), and then where the slot's
+stream starts. A later `run` can so tell an unused slot from one whose progress was lost: it asks
+for `init` in the first case, and refuses in the second.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ Say = Callable[[str], None]
 
 
 def initialise(config: Config, say: Say) -> None:
-    """Make what is missing; say what was made."""
+    """Make what is missing; report what was made."""
     published = wanted_publication(config)
     slot = identity.slot_state(config.conninfo, config.slot)
     database = identity.identify(config.conninfo).database
@@ -81,7 +83,11 @@ def initialise(config: Config, say: Say) -> None:
 
 
 def _in_use(config: Config, slot: identity.SlotState) -> str:
-    """Whoever holds the slot is this connector if the topics say so. Where they do not, it is healthy and the configuration is wrong, or it is another program."""
+    """Say who holds the slot.
+
+    It is this connector if the topics say so. Otherwise the configuration is wrong, or it is
+    another program.
+    """
     pid, holder = slot_holder(config.conninfo, config.slot)
     names = names_of(config)
     missing = Topics(kafka_settings(config), topic_policy(config)).missing([names.progress])
@@ -110,7 +116,10 @@ def _make_slot(config: Config, say: Say) -> Lsn:
 
 
 def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
-    """Topics and schemas of the tables that are published now, and whether there is anything to load: what is committed from here on is streamed."""
+    """Make topics and schemas of the published tables; say whether there is anything to load.
+
+    Everything that is committed later is streamed.
+    """
     with closing(Catalog(config.conninfo)) as catalog:
         tables = Tables(
             prefix=config.prefix,
@@ -135,7 +144,7 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
 
 
 def wanted_publication(config: Config) -> provisioning.PublicationContent | None:
-    """What source.tables says; None if it says nothing, and the publication must be there already."""
+    """Return the publication of source.tables; None if it is empty and the publication must exist."""
     if not config.source.tables:
         return None
     tables, schemas = [], []
@@ -156,7 +165,7 @@ def wanted_publication(config: Config) -> provisioning.PublicationContent | None
 
 @dataclass(slots=True)
 class _First:
-    """The progress topic while `init` works; fenced, so that no connector writes into it."""
+    """The progress topic during `init`; fenced, so that no connector writes into it."""
 
     config: Config
     fencing: Fencing

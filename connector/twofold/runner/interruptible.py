@@ -1,6 +1,8 @@
-"""A step of recovery, done on another thread: meanwhile PostgreSQL hears from us, and a stop is noticed at once, not when the step's own limits are over.
+"""Runs a step of recovery on another thread: PostgreSQL's keepalives are answered meanwhile, and a
+stop is noticed at once.
 
-A step that is still at work when we are told to stop is left to itself. It can harm nobody: whatever it does is what a connector does that is killed a moment later. What it opens after that it closes itself.
+A step that still works at a stop is abandoned. It does no more harm than a connector that is killed
+a moment later. It closes what it opens after that.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ CHECK_INTERVAL_S = 0.2
 
 
 class StopRequested(Exception):
-    """Told to stop before there was a run."""
+    """A stop was requested before there was a run."""
 
 
 class InterruptibleStep:
-    """Of one recovery: `aside(step)` gives what the step gives. `opened` holds what steps open, `tend` is called now and then."""
+    """Runs the steps of one recovery: `interruptible(step)` returns the step's result.
+
+    `opened` closes what steps opened; `tend` is called now and then.
+    """
 
     def __init__(self, stop: threading.Event, opened: ExitStack) -> None:
         self._stop = stop

@@ -1,8 +1,9 @@
-"""Tables that have joined the publication, and how each is stored: looked at now and then, on a thread of its own.
+"""Looks for tables that have joined the publication, and for rewritten ones, on a thread of its
+own.
 
-So a table in which nothing changes gets its topic and its rows too, and a rewrite is noticed. The stream tells of a table
-only at its first row, and of a rewrite nothing. What is found here is only a hint: the thread that runs the turn decides,
-and whatever is missed is found by the next look, or by recovery.
+A table without changes so gets its topic and its rows too, and a rewrite is noticed. The stream
+names a table only at its first row, and a rewrite never. A result is only a hint: the thread that
+runs the turn decides, and the next look or recovery finds what was missed.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ _CLOSE_WAIT_S = 1.0
 
 
 class JoinedTablesFound(NamedTuple):
-    """All tables of the publication, and how those are stored that are still there, by oid."""
+    """All tables of the publication, and the storage of those that still exist, by oid."""
 
     relations: tuple[Relation, ...] = ()
     stored: dict[int, TableStorage] = {}  # noqa: RUF012  (nobody adds to it)
 
 
 class JoinedTables:
-    """One a run."""
+    """Looks for one run."""
 
     def __init__(self, conninfo: str, publication: str, every_s: float) -> None:
-        """Every 0 s: never."""
+        """An interval of 0 s means never."""
         self._conninfo = conninfo
         self._publication = publication
         self._every_s = every_s
@@ -43,7 +44,7 @@ class JoinedTables:
             self._thread.start()
 
     def take(self) -> JoinedTablesFound:
-        """What was found since the last call, if anything. Never blocks."""
+        """Return the result since the last call, if there is one. Never blocks."""
         found = JoinedTablesFound()
         while not self._found.empty():
             found = self._found.get()

@@ -1,6 +1,8 @@
-"""The backfill in the turn: begins the loads of tables that need one, answers what their readers ask, and takes a chunk when the stream has passed it.
+"""The backfill's part of the turn: begins loads, answers their readers, and releases a chunk when
+the stream has passed it.
 
-Used by the thread that reads the stream. That all rows a load must know of pass the gate while it is on is seen to by `Tables.in_backfill`, to which a table is added before its load begins.
+Used by the thread that reads the stream. A table is added to `Tables.in_backfill` before its load
+begins, so every row that a load must know of passes the gate.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ WISHES_LOOK_S = 0.25
 
 
 class Loading:
-    """One a run."""
+    """The loads of one run, as the turn sees them."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Loading:
         self._wishes = wishes
         self._answered: list[Chunk] = []
         self._latest: dict[str, Chunk] = {}
-        """Of each table the order that is its last wish to pause or to resume; what an earlier one came to says nothing any more."""
+        """Each table's last command to pause or to resume; earlier ones no longer count."""
         self._resumed: dict[str, LoadProgress] = {}
         self._orders: list[Chunk] = []
         self._cancelled: dict[str, Future[ChunkResult | None]] = {}
@@ -64,11 +66,11 @@ class Loading:
 
     @property
     def busy(self) -> bool:
-        """Is a table being read? Then the turn must not sleep for long."""
+        """Whether a table is being read: the turn must then not sleep for long."""
         return self._loads.busy
 
     def progress(self) -> tuple[BackfillProgress, ...]:
-        """How far each table is."""
+        """Return the progress of each table."""
         reading = tuple(
             _shown(load.name, "waiting for locks" if load.holders else "reading", load.place, load.estimate)
             for load in self._loads.all()
@@ -81,7 +83,7 @@ class Loading:
         )
 
     def turn(self) -> Iterator[events.Event]:
-        """Begin what is to be begun, answer what was asked; gives what the bridge must know."""
+        """Begin loads and answer requests; yield the bridge's events."""
         if (now := time.monotonic()) >= self._look_at:
             self._look_at = now + WISHES_LOOK_S
             for topic, what in self._wishes.take().items():
@@ -114,7 +116,7 @@ class Loading:
                     raise AssertionError(offer)
 
     def _look_at_tables(self, found: JoinedTablesFound) -> None:
-        """New tables get their topics. One that was rewritten is loaded anew, or a person is told."""
+        """Give new tables their topics; reload a rewritten table, or tell a person."""
         self._tables.announce(found.relations)
         reloads = self._reload_on_rewrite
         for topic, what in self._tables.look_at_storage(found.relations, found.stored, reloads=reloads):
@@ -127,7 +129,10 @@ class Loading:
                 _log.warning("%s: %s; if that changed what rows say, run: twofold backfill start %s", name, what, name)
 
     def _order(self, topic: str, what: str) -> None:
-        """A person's wish about a table's load. One that changes nothing is answered and no more."""
+        """Handle a person's command about a table's load.
+
+        One that changes nothing is only answered.
+        """
         _log.info("backfill of %s: %s, as asked for", topic, what)
         self._latest.pop(topic, None)
         known = self._tables.has(topic)
@@ -162,7 +167,7 @@ class Loading:
         self._begun.discard(topic)
 
     def _carried_out(self, order: Chunk) -> None:
-        """Behind a wish to resume its load goes on, unless something else has been wished since."""
+        """Continue a load after its resume, unless a later command says otherwise."""
         verdict = order.answer.result()
         if verdict is None or self._latest.get(order.topic) is not order:
             return
@@ -177,7 +182,10 @@ class Loading:
         self._begun.discard(topic)
 
     def due(self, state: State) -> Chunk | None:
-        """A chunk that may be published now. One whose table has changed since it was read is read again."""
+        """Return a chunk that may be published now.
+
+        If its table has changed since, it is read again.
+        """
         if state.unfinished or not state.caught_up:
             return None
         if self._orders:
@@ -201,7 +209,7 @@ def _shown(
 
 
 def _order(topic: str, wish: CommandName) -> Chunk:
-    """A chunk without rows, which carries it out."""
+    """Return a chunk without rows that carries the command out."""
     return Chunk(
         topic=topic,
         copying=None,

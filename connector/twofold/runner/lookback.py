@@ -1,13 +1,19 @@
-"""Recovery's look at what was written lately: are there rows in no commit record, or commit records without their rows?
+"""Recovery's check of recent writes: are there rows in no commit record, or commit records without
+their rows?
 
-Somebody else may have ended a Kafka transaction of the connector: an administrator, another program under one of its transactional ids, a request that the network delivered late. Rows of it may be in
-sight, and what was not committed is sent again by this recovery: twice, then. So the look comes before anything is sent.
+Someone else may have ended a Kafka transaction of the connector: an administrator, another program
+under one of its transactional ids, or a request that the network delivered late. Its rows may be
+visible, and this recovery would send the uncommitted ones again. So the check comes before anything
+is sent.
 
-A run that ended because of that (`EndedElsewhere`) is followed by a look at all that its transactions may have written. The first recovery of a process looks at what came after the last commit alone, so
-that a refusal is met again by the next process. Other recoveries do not look: it is a third of a recovery's time.
+After a run that ended because of that (`EndedElsewhere`), the check covers all that its
+transactions may have written. The first recovery of a process checks only what came after the last
+commit, so that the next process meets a refusal again. Other recoveries do not check: it is a third
+of a recovery's time.
 
-Where a look begins is chosen by the time at which records were written, so a clock that jumped may hide the commit record of a row. What a look suspects is therefore compared once more, by offsets alone and
-with every commit record that is kept, before anything is refused.
+The write times of records decide where a check begins, so a clock that jumped may hide a row's
+commit record. Suspected partitions are therefore compared once more, by offsets alone and with
+every commit record that is kept, before anything is refused.
 """
 
 from __future__ import annotations
@@ -30,29 +36,30 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LookbackWindow:
-    """How far back recovery looks."""
+    """How far back recovery checks."""
 
     before_s: float
-    """From so long before the last progress was written."""
+    """Begin this long before the last progress was written."""
     to_the_end: bool
-    """Wait for what is still open: after the fence that is moments."""
+    """Wait for open transactions; after the fence that takes moments."""
 
 
 SINCE_LAST_COMMIT = LookbackWindow(before_s=0.1, to_the_end=False)
-"""Costs little: rows of a group are written after the commit before it was answered."""
+"""Cheap: a group's rows are written after the commit before it was answered."""
 
 
 def since_oldest_open(config: Config, patience: int) -> LookbackWindow:
-    """All that transactions which were open may have written: none is older than its timeout."""
+    """Cover all that open transactions may have written: none is older than its timeout."""
     return LookbackWindow(before_s=config.kafka.transaction_timeout * patience, to_the_end=True)
 
 
 def check_recent_commits(
     config: Config, registry: Registry, recovered: RecoveredState, window: LookbackWindow, published: Collection[str]
 ) -> None:
-    """Refuse if what was written lately and the commit records disagree.
+    """Refuse if recently written rows and the commit records disagree.
 
-    `published`: topics of tables that can be loaded anew. One that a person has asked to load is left out, since the load repairs it; of one that nothing repairs it is only told.
+    `published`: topics of tables that can be reloaded. A table with a pending load is left out,
+    because the load repairs it. Damage that nothing repairs is only logged.
     """
     assert recovered.progress is not None
     settings, names = kafka_settings(config), names_of(config)
@@ -78,7 +85,9 @@ def check_recent_commits(
 
 
 def _suspected(found: Audit) -> dict[PartitionId, int]:
-    """The partitions in which rows and commit records disagree, each with the first offset that is in question."""
+    """Return the partitions in which rows and commit records disagree, with the first offset in
+    question.
+    """
     starts: dict[PartitionId, int] = {}
     for topic in found.topics:
         for each in topic.damages:

@@ -1,6 +1,8 @@
-"""Whoever watches a connector from inside its process: what the runner tells, and when. `ops` makes metrics and the status page of it.
+"""The interface of an observer inside the connector's process: what the runner reports, and when.
+`ops` makes metrics and the status page of it.
 
-Calls come from the thread that reads, a few times a turn and never once a row; they must return at once and raise nothing.
+The thread that reads calls it a few times a turn, never once a row. Calls must return at once and
+raise nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ class BackfillProgress:
     table: str
     state: Literal["waiting for locks", "reading", "paused"]
     rows: int
-    """Published so far, sessions before this one included."""
+    """Published so far, earlier sessions included."""
     estimate: int
-    """How many the table may have; 0: not known."""
+    """The estimated number of rows; 0 if it is not known."""
     per_second: float
     left_s: float | None
-    """How long it will go on at that; None: not known."""
+    """The estimated time left; None if it is not known."""
 
 
 class Observer(Protocol):
-    """What it may learn."""
+    """The events that an observer receives."""
 
     def recovering(self) -> None:
         """Recovery begins, at its first step."""
@@ -41,20 +43,22 @@ class Observer(Protocol):
         """The slot is held and the stream is about to be read."""
 
     def turned(self) -> None:
-        """The loop has come round."""
+        """A turn has ended."""
 
     def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None:
-        """The bridge was told of `event` and decided; `state` is after it, `at_us` the source's time of the event if it has one."""
+        """The bridge decided on `event`; `state` is the state after it, `at_us` the source's time,
+        if it has one.
+        """
 
     def loading(self, backfills: tuple[BackfillProgress, ...]) -> None:
-        """The tables in backfill, or how far they are, have changed."""
+        """The tables in backfill, or their progress, have changed."""
 
     def ended(self, error: TwofoldError, wait_s: float) -> None:
         """The run has ended; recovery begins after this time."""
 
 
 class NullObserver:
-    """Nobody watches."""
+    """An observer that ignores everything."""
 
     def recovering(self) -> None: ...
     def standing_by(self, why: str) -> None: ...

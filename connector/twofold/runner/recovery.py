@@ -1,11 +1,16 @@
-"""Recovery: the one way into a run, after a start, a restart, a failover and every error. Five steps, in this order.
+"""Recovery: the one way into a run, after a start, a restart, a failover and every error.
 
-1. Take the slot: whoever holds it is the one connector. From here on keepalives are answered.
-2. Fence every predecessor, and 3. read what it left (`sink.fence`).
-4. Check that slot, server, progress and commit records tell one story (`runner.checks`).
+Five steps, in this order:
+
+1. Take the slot: its holder is the one connector. Keepalives are answered from here on.
+
+2. Fence every predecessor, and 3. read what it left (`sink.fencing`).
+
+4. Check that slot, server, progress and commit records agree (`runner.checks`).
+
 5. Stream.
 
-What a step opened is closed again when a later one fails. A stop in the middle of it ends it at once (`Stopped`).
+A step that fails closes what earlier steps opened. A stop ends recovery at once (`StopRequested`).
 """
 
 from __future__ import annotations
@@ -71,9 +76,11 @@ def recover(
     look: LookbackWindow | None = None,
     anew: Collection[str] = (),
 ) -> Run:
-    """All five steps but the last; `opened` closes what they opened. Kafka transactions may take `patience` times as long as configured; the run ends before `upto`.
+    """Take all steps up to the last; `opened` closes what they opened.
 
-    `look`: so much of what was written lately is compared with the commit records, before anything is sent again. None: nothing is. The topics `anew` start anew.
+    Kafka transactions may take `patience` times as long as configured. The run ends before `upto`.
+    `look` says how much of the recent writes is compared with the commit records before anything is
+    sent; None compares nothing. The topics `anew` are restarted.
     """
     aside = InterruptibleStep(stop, opened)
     session = aside(lambda: take_slot(config, opened))
@@ -189,7 +196,7 @@ def _loads(config: Config, carrier: ActionExecutor, spool: Spool, opened: ExitSt
 
 
 def take_slot(config: Config, opened: ExitStack) -> ReplicationSession:
-    """Step 1. SlotBusy: another instance is the connector now."""
+    """Take step 1. SlotBusy: another instance is the connector now."""
     # Values in text: in binary a type that extensions or arrays are made of could be carried in no form that is PostgreSQL's own.
     options = SessionOptions(
         two_phase=config.source.two_phase,
@@ -229,7 +236,7 @@ def _fence(config: Config, registry: Registry, topics: Topics, opened: ExitStack
 
 @functools.cache
 def _note_known_bugs(version: int) -> None:
-    """Once in the process's life, and again if the server is another one."""
+    """Log the server's known bugs: once in the process's life, and again for another server."""
     for finding in readiness.known_bugs(version):
         _log.warning("%s", finding)
 
@@ -237,7 +244,7 @@ def _note_known_bugs(version: int) -> None:
 def look_at_source(
     config: Config,
 ) -> tuple[identity.SlotState, identity.ServerIdentity, tuple[identity.TimelineSwitch, ...]]:
-    """What step 4 compares with."""
+    """Return the facts of the source that step 4 compares."""
     slot = identity.slot_state(config.conninfo, config.slot)
     if slot is None:
         raise SetupError(f"replication slot {config.slot} does not exist: run twofold init")

@@ -1,9 +1,11 @@
 """One run, from recovery's end to its own: the turn, again and again.
 
-    read what is there -> collect whole transactions -> the bridge decides -> the worker publishes and commits -> positions are reported
+    read -> collect whole transactions -> the bridge decides -> the worker publishes and commits
+    -> positions are reported
 
-This thread reads, encodes and asks the bridge; the worker's thread speaks to Kafka. While Kafka commits, the next turn is read. The run ends when it is told to stop, or by an exception: then
-everything in memory is dropped, and recovery starts over from what Kafka and PostgreSQL hold.
+This thread reads, encodes and asks the bridge; the worker's thread speaks to Kafka. While Kafka
+commits, the next turn is read. The run ends at a stop or by an exception: everything in memory is
+dropped, and recovery starts from the state of Kafka and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -35,21 +37,22 @@ _log = logging.getLogger(__name__)
 READ_ROWS_MAX = 5_000
 READ_BYTES_MAX = 4 << 20
 ANSWER_WAIT_S = 0.005
-"""While Kafka is at work an answer is waited for this long before the socket is looked at again."""
+"""The longest wait for an answer of Kafka before the socket is read again."""
 STOP_LOOK_S = 0.5
-"""How soon an idle run notices that it shall stop."""
+"""How soon an idle run notices a stop."""
 ROWS_FACTOR = 4
-"""While Kafka commits a turn, the next may have so many times as many rows as `turn.rows` says."""
+"""While Kafka commits a turn, the next may have this many times `turn.rows`."""
 LOAD_LOOK_S = 0.005
-"""How soon an idle run takes what the readers of a backfill have to offer."""
+"""How soon an idle run takes the offers of a backfill's readers."""
 STOP_WAIT_S = 10.0
-"""How long a stopping run waits for what it has given out."""
+"""How long a stopping run waits for the jobs that it has given out."""
 
 
 class RefusedBehind(RunEnded):
-    """A refusal, or a topic that is to start anew, and before it whole transactions that are not published: the next run publishes them, and then it happens.
+    """A refusal, or a topic restart, behind whole transactions that are not published.
 
-    Else they would come again with each start, and be refused in turn once the refusal was repaired: rows with a table's old key behind the new one.
+    The next run publishes them, and then raises. Otherwise they would be sent again at each start,
+    and refused once the repair is done: rows with a table's old key behind the new one.
     """
 
     def __init__(self, refusal: Refused | TopicRestart, at: Lsn) -> None:
@@ -60,7 +63,7 @@ class RefusedBehind(RunEnded):
 
 
 class Run:
-    """Made by recovery, used once."""
+    """One run. Recovery makes it; it is used once."""
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class Run:
         self._reported: ReportedPositions | None = None
 
     def go(self, observer: Observer) -> None:
-        """Until told to stop; then what is gathered is committed and reported."""
+        """Run until a stop; then commit and report what is gathered."""
         self._observer = observer
         try:
             self._turns()
@@ -118,7 +121,9 @@ class Run:
             drained = self._read(now, drained=drained)
 
     def _load(self) -> None:
-        """A chunk of a backfill at most, between two looks at the socket: the stream goes first."""
+        """Take at most one chunk of a backfill between two reads of the socket: the stream goes
+        first.
+        """
         self._take_all(self._loading.turn())
         if chunk := self._loading.due(self.state):
             self._carrier.stage_chunk(chunk)
@@ -128,7 +133,7 @@ class Run:
             self._observer.loading(progress)
 
     def _read(self, now: float, *, drained: bool) -> bool:
-        """One look at the socket. True: nothing more waits there, and the bridge knows."""
+        """Read the socket once. True: nothing more waits there, and the bridge knows."""
         longest_s = LOAD_LOOK_S if self._loading.busy else STOP_LOOK_S
         wait_s = min(longest_s, self._timers.wait_s(now)) if drained and not self._worker.busy else 0
         received = self._session.read(rows_max=READ_ROWS_MAX, bytes_max=READ_BYTES_MAX, wait_s=wait_s)
@@ -205,7 +210,9 @@ class Run:
             failpoints.hit("after_feedback")
 
     def _finish(self) -> None:
-        """A clean stop: commit what is gathered, unless a transaction is half read; report; leave the rest to the next run."""
+        """Stop cleanly: commit what is gathered unless a transaction is half read, report, leave
+        the rest.
+        """
         deadline = time.monotonic() + STOP_WAIT_S
         if not self.state.unfinished:
             self._take(events.TurnFull())

@@ -1,4 +1,6 @@
-"""Which outcome of a branch in doubt keeps its global transaction whole, by what is known of the other branches. Pure."""
+"""Decides which outcome of a branch in doubt keeps its global transaction whole, by the known
+states of the other branches. Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ _OUTCOMES = {"committed": "committed", "rolled_back": "rolled back"}
 
 
 def siblings_of(gid: str, global_id: str, prefix: str, branches: Iterable[Branch]) -> tuple[Branch, ...]:
-    """The other branches of the same global transaction."""
+    """Return the other branches of the same global transaction."""
     return tuple(each for each in branches if each.global_id == global_id and (each.prefix, each.gid) != (prefix, gid))
 
 
@@ -21,7 +23,11 @@ def describe_sibling(branch: Branch) -> str:
 
 
 def statements_left(gid: str, siblings: Iterable[Branch]) -> tuple[str, ...]:
-    """Both while no sibling has an outcome, and where they have different ones: it is torn then, and its coordinator's to judge."""
+    """Return the statements that keep the global transaction whole.
+
+    Both while no sibling has an outcome. Both too where siblings have different outcomes: the
+    transaction is torn, and its coordinator must judge.
+    """
     commit, rollback = statements(gid)
     states = {each.state for each in siblings} & _OUTCOMES.keys()
     if states == {"committed"}:

@@ -1,4 +1,4 @@
-"""From the configuration to what the sink takes: names, client settings, topics."""
+"""Makes the sink's values from the configuration: names, client settings, topics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def topic_policy(config: Config) -> TopicPolicy:
 
 
 def bookkeeping(names: Names, *, pinned: bool) -> list[RequiredTopic]:
-    """The topics without rows. Pinned: `init` has made them, and their absence means that what they held is lost."""
+    """Return the topics without rows.
+
+    They are pinned: `init` made them, and a missing one means lost content.
+    """
     return [
         RequiredTopic(names.progress, "progress", pinned=pinned),
         RequiredTopic(names.commits, "commits", pinned=pinned),

@@ -1,4 +1,6 @@
-"""What can be said of the connector from outside: read from PostgreSQL and Kafka, whether it runs or not. Changes nothing."""
+"""The connector's status seen from outside: read from PostgreSQL and Kafka, whether it runs or not.
+Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ from twofold_common.positions import Lsn
 ANSWER_S = 3.0
 NAMED_MAX = 10
 CLOCKS_APART_S = 600.0
-"""How far the clocks of servers may differ: siblings commit after all have prepared, each by its own clock."""
+"""How far servers' clocks may differ.
+
+Siblings commit after all have prepared, each by its own clock.
+"""
 TwoPhase = Literal["disabled", "pending", "enabled"]
 
 
@@ -44,28 +49,30 @@ class InDoubt:
     too_long: bool
     """Older than prepared.doubt_warning."""
     wal_bytes: int | None
-    """WAL since its prepare: at least so much stays on the server for it."""
+    """WAL since its prepare: the server keeps at least this much for it."""
     in_kafka: Literal["open", "parked", "not yet read", "not known"]
     rows: int | None
     topics: tuple[str, ...]
     global_id: str | None
     branch: str | None
     statements: tuple[str, ...]
-    """What ends it; a person's to run. Of a branch whose siblings have an outcome only that one."""
+    """The statements that end it, for a person to run; with a decided sibling only the same
+    outcome.
+    """
     siblings: tuple[str, ...] = ()
-    """What is known of the other branches of its global transaction."""
+    """The known states of its global transaction's other branches."""
     torn: bool = False
-    """Siblings of it are committed, and others rolled back."""
+    """Some siblings are committed, and others rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where the connector stands."""
+    """The connector's status."""
 
     name: str
     slot: str
     initialised: bool | None
-    """None: Kafka did not say."""
+    """None: Kafka did not answer."""
     held_by_pid: int | None
     two_phase: TwoPhase | None
     source_lsn: Lsn
@@ -73,21 +80,24 @@ class Status:
     applied_lsn: Lsn | None
     sequence: int | None
     behind_bytes: int | None
-    """WAL between what is in Kafka and the source's end, at most: what is not published counts as well until progress has followed."""
+    """At most so much WAL lies between Kafka and the source's end.
+
+    Unpublished changes count until progress follows.
+    """
     wal_status: str | None
     in_doubt: tuple[InDoubt, ...]
     backfilling: tuple[str, ...]
     waits_for: tuple[str, ...]
-    """Whom the connector's sessions in PostgreSQL wait for, each with the lock that it holds."""
+    """The lock holders that the connector's sessions in PostgreSQL wait for."""
 
 
 def read_status(config: Config) -> Status:
-    """One read_status at both sides."""
+    """Read both sides."""
     return with_kafka(config, read_source_status(config), read_progress(config))
 
 
 def read_source_status(config: Config) -> Status:
-    """PostgreSQL's side, Kafka's not known."""
+    """Read PostgreSQL's side; Kafka's stays unknown."""
     try:
         slot = identity.slot_state(config.conninfo, config.slot)
     except Unreachable as error:
@@ -113,7 +123,7 @@ def read_source_status(config: Config) -> Status:
 
 
 def with_kafka(config: Config, source: Status, recovered: RecoveredState) -> Status:
-    """The same with what Kafka holds of the connector."""
+    """Add Kafka's side to a status."""
     progress = recovered.progress
     applied = Lsn(progress.applied_lsn) if progress else None
     backfilling = tuple(topic for topic, pin in recovered.pins.items() if pin.backfill != "ready")
@@ -139,19 +149,19 @@ class BackfillStatus:
     rows: int
     size: int
     estimate: int
-    """How many rows the planner believes the table to have; 0: not known."""
+    """The planner's estimate of the table's rows; 0 if it is not known."""
     per_second: float
-    """Rows, on the average while it was read; 0: not known."""
+    """Rows a second on average while it was read; 0 if it is not known."""
     left_s: float | None
-    """How long it will go on at that; None: not known."""
+    """The time left at that rate; None if it is not known."""
     words: str
-    """The same for people."""
+    """The same as a sentence."""
     waits_for: tuple[str, ...]
-    """Who holds a lock under which its rows are written: none of them may be left before its load begins."""
+    """Holders of a lock under which the table is written. The load begins when all have ended."""
 
 
 def backfills(config: Config, recovered: RecoveredState) -> tuple[BackfillStatus, ...]:
-    """All tables that are not ready, by what Kafka holds of the connector."""
+    """Return all tables that are not ready, by Kafka's records of the connector."""
     pins = {topic: pin for topic, pin in recovered.pins.items() if pin.backfill != "ready"}
     if not pins:
         return ()
@@ -179,7 +189,9 @@ def backfills(config: Config, recovered: RecoveredState) -> tuple[BackfillStatus
 
 
 def topics_of(config: Config, tables: Iterable[str]) -> list[str]:
-    """The topics of tables that are published, or were: a table that is gone may have rows that are not read yet."""
+    """Return the topics of tables that are or were published: a table that is gone may have unread
+    rows.
+    """
     known = {
         f"{r.schema}.{r.table}": topic_of(config.prefix, r.schema, r.table)
         for r in published_tables(config.conninfo, config.publication)
@@ -196,20 +208,24 @@ def topics_of(config: Config, tables: Iterable[str]) -> list[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
+    """Return the first few, and the number of the others."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return f"{', '.join(names[:NAMED_MAX])}{more}" if names else "no table"
 
 
 def read_progress(config: Config) -> RecoveredState:
-    """What Kafka holds of the connector. A person waits for it: brokers that are away are given up soon."""
+    """Read Kafka's records of the connector. A person waits, so absent brokers are given up soon."""
     settings = kafka_settings(config)
     require_brokers(settings, min(ANSWER_S, settings.call_timeout_s))
     return ProgressReader(settings, names_of(config), Registry(registry_settings(config))).read()
 
 
 def in_doubt(config: Config, ledger: Iterable[Prepared] | None, branches: Sequence[Branch] = ()) -> tuple[InDoubt, ...]:
-    """Oldest first. `ledger` None: it is not known. `branches`: of their global transactions, wherever they are known."""
+    """Return the prepared transactions, oldest first.
+
+    `ledger` None: it is not known. `branches`: those of their global transactions, wherever they
+    are known.
+    """
     source_lsn = identity.identify(config.conninfo).xlogpos
     entries: dict[tuple[int, str], Prepared] = {(e.xid, e.gid): e for e in ledger or ()}
     found = []
@@ -245,7 +261,9 @@ def _in_kafka(entry: Prepared | None, *, known: bool) -> Literal["open", "parked
 
 
 def branches_in_doubt(config: Config) -> tuple[tuple[InDoubt, ...], tuple[str, ...]]:
-    """The same with what is known of other branches; and the topics that could not be looked into, each with the reason."""
+    """Add what other branches' topics say; also return the topics that could not be read, with the
+    reasons.
+    """
     ledger = read_progress(config).unresolved.values()
     found = in_doubt(config, ledger)
     wanted = {each.global_id: each.age_s for each in found if each.global_id}

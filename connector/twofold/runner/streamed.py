@@ -1,11 +1,15 @@
-"""Transactions in progress: what PostgreSQL streams of them before they end.
+"""Transactions in progress: the part that PostgreSQL streams before they end.
 
-Rows are encoded as they come, but for what only the end of their transaction tells (its time, its position, its gid, the place of each change among those that were not taken back); they wait in the
-spool, each with the subtransaction that made it. A rollback to a savepoint takes its subtransactions' rows away; the end fills in what is missing and gives all rows as one transaction, chunk by chunk.
+Rows are encoded as they come, except for what only the end of the transaction decides: its time,
+its position, its gid, and each change's place among those that were not rolled back. They wait in
+the spool, each with its subtransaction. A rollback to a savepoint removes its subtransactions'
+rows. The end fills in the rest and gives all rows as one transaction, chunk by chunk.
 
-What a Relation message says holds for its transaction alone until that commits. Nothing is registered before the end: a shape that only a rolled back savepoint had never is.
+A Relation message holds for its transaction alone until that commits. Nothing is registered before
+the end: a shape that only a rolled back savepoint had is never registered.
 
-On kill -9, and when the connection is lost, all of it comes again from the first row: no position behind the end was reported.
+On kill -9, and when the connection is lost, everything is sent again from the first row, because no
+position behind the end was reported.
 """
 
 from __future__ import annotations
@@ -26,15 +30,19 @@ from twofold_avro.transcode import Packer, TransactionHeader
 from twofold_common.positions import Lsn
 
 CHUNK_BYTES = 1 << 17
-"""What goes into the spool at once, and is completed and handed over at once when it leaves: so much stays in a core's own cache between the two. A megabyte took half as long again (docs/learn/two-phase.md)."""
+"""The size of a piece that goes into the spool, and is completed and handed over when it leaves.
+
+It stays in a core's own cache between the two. A megabyte took half as long again
+(docs/inside/measurements).
+"""
 REST_BYTES = 1 << 16
-"""What a transaction that does not have its turn may keep outside of the spool."""
+"""The most that a transaction keeps outside the spool while others have their turn."""
 
 _MESSAGE = -1
 
 
 class Streamed:
-    """One transaction in progress; its rows are `Rows` once `end` was called."""
+    """One transaction in progress. Its rows are `Rows` once `end` was called."""
 
     def __init__(self, waiting: SpooledRows, tables: Tables, packer: Packer) -> None:
         self._waiting = waiting
@@ -58,7 +66,10 @@ class Streamed:
         self._run = None
 
     def rows(self, received: Received, at: int, ts_ms: int) -> int:
-        """The row there, of a block, and those of the same table and subtransaction behind it. Gives the place of what comes next."""
+        """Encode this row of a block, and the following rows of the same table and subtransaction.
+
+        Return the index of the next message.
+        """
         item = received[at]
         assert not isinstance(item, Keepalive), "a row"
         subxid, oid = row_place(item[1])
@@ -84,7 +95,7 @@ class Streamed:
         self._run = None
 
     def message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> None:
-        """PostgreSQL does not tell which subtransaction made it."""
+        """Keep a message. PostgreSQL does not say which subtransaction made it."""
         assert message.xid is not None
         self._all_tables.await_messages()
         self._run = None
@@ -94,7 +105,7 @@ class Streamed:
         self._took(len(message.content))
 
     def take_back(self, subxid: int) -> None:
-        """A subtransaction was rolled back. Those within it are told by messages of their own."""
+        """Remove a rolled back subtransaction's rows. Messages of their own name those within it."""
         if self.has_messages:
             raise StreamUnclear(
                 "a streamed transaction has logical messages and a savepoint that was rolled back: PostgreSQL does not tell which messages belong to it; it is read again without"
@@ -105,12 +116,12 @@ class Streamed:
         self._run = None
 
     def rest(self) -> None:
-        """Others have their turn now."""
+        """Spool the rows: others have their turn now."""
         if self._chunk_bytes > REST_BYTES:
             self._spool()
 
     def end(self, facts: TransactionInfo) -> None:
-        """No row comes any more, and this is what all of them share."""
+        """Note that no row follows, and what all of them share."""
         self._spool()
         self._facts = facts
 
@@ -124,12 +135,15 @@ class Streamed:
 
     @property
     def tables(self) -> dict[TableVersion, None]:
-        """Those whose rows were not taken back."""
+        """Return the tables whose rows were not rolled back."""
         return {table: None for made in self._made.values() for table in made.tables}
 
     @property
     def provisional(self) -> tuple[TableVersion, ...]:
-        """Rows take their schemas' ids at the end: what was committed meanwhile is not provisional."""
+        """The tables with provisional ids.
+
+        Rows take their ids at the end, so tables committed meanwhile are not.
+        """
         return tuple(table for table in self.tables if not table.committed)
 
     def batches(self) -> Iterator[RowBatch]:
@@ -165,7 +179,7 @@ class Streamed:
         self._runs, self._chunk, self._chunk_bytes, self._run = [], [], 0, None
 
     def _packed(self) -> Iterator[tuple[object, ...]]:
-        """Each run with its records."""
+        """Yield each run with its records."""
         at = 0
         for subxid, number, count, *place in self._runs:
             behind = at + count
@@ -187,7 +201,7 @@ class Streamed:
 
 
 class _Made:
-    """What one subtransaction has made. There may be millions of them."""
+    """The rows of one subtransaction. There may be millions of these."""
 
     __slots__ = ("changes", "records", "tables")
 
@@ -214,10 +228,10 @@ class Streams:
         self._packer = Packer()
         self._streamed: dict[int, Streamed] = {}
         self.block: Streamed | None = None
-        """Rows that come now are of this one."""
+        """The transaction of the rows that come now."""
 
     def take(self, message: m.Message, wal_start: int, ts_ms: int) -> bool:
-        """True if it was of a transaction in progress."""
+        """Handle a message; return whether it belonged to a transaction in progress."""
         match message:
             case m.StreamStart(xid):
                 if xid not in self._streamed:
@@ -239,25 +253,27 @@ class Streams:
         return True
 
     def _abort(self, xid: int, subxid: int) -> None:
-        """Of a savepoint, or of all."""
+        """Roll back a savepoint, or the whole transaction."""
         if xid == subxid:
             self.ended(xid).drop()
         elif xid in self._streamed:
             self._streamed[xid].take_back(subxid)
 
     def ended(self, xid: int) -> Streamed:
-        """It is in progress no more."""
+        """Remove a transaction that is no longer in progress."""
         streamed = self._streamed.pop(xid, None)
         if streamed is None:
             raise RunEnded(f"PostgreSQL ended transaction {xid} as a streamed one, and it was not")
         return streamed
 
     def committed(self, xid: int) -> Streamed:
-        """The same; what it said of its tables holds for all from here on: the server will not say it again."""
+        """Remove a committed transaction, and adopt its relations: the server does not send them
+        again.
+        """
         streamed = self.ended(xid)
         self._tables.adopt(streamed.relations)
         return streamed
 
 
 class StreamUnclear(RunEnded):
-    """What was streamed cannot be told apart; without streaming it can."""
+    """Streamed changes are ambiguous; without streaming they are not."""

@@ -1,4 +1,6 @@
-"""The registry's subjects of a table: what is registered there, and what of it a new version of the table must keep."""
+"""A table's subjects in the registry: what is registered, and what a new version of the table must
+keep.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,18 @@ _log = logging.getLogger(__name__)
 
 
 class Subjects:
-    """Those of one prefix."""
+    """The subjects of one prefix."""
 
     def __init__(self, registry: Registry, prefix: str) -> None:
         self._registry = registry
         self._prefix = prefix
 
     def key(self, shape: TableShape, pin: Pin | None) -> str | None:
-        """The message key's schema; None without one. Its id is in the bytes of every key: a topic that was made without Connect's names stays without them."""
+        """Return the message key's schema; None without a key.
+
+        Its id is in every key's bytes, so a topic that was made without Connect's names stays
+        without them.
+        """
         key = key_schema(shape, self._prefix)
         if key is None:
             return None
@@ -35,7 +41,10 @@ class Subjects:
         return older if pin and pin.key_schema == older else canonical(key)
 
     def like_before(self, shape: TableShape, topic: str, pin: Pin | None) -> TableShape:
-        """Columns that were optional stay so when they come into the key: readers of earlier rows could not go on, and registries refuse it."""
+        """Keep optional columns optional when they come into the key.
+
+        Readers of earlier rows could not continue otherwise, and registries refuse it.
+        """
         if shape.keyless:
             return shape
         if pin and pin.value_schema_id is not None:
@@ -49,15 +58,19 @@ class Subjects:
         return replace(shape, columns=tuple(replace(c, optional=c.name in kept) for c in shape.columns))
 
     def known_envelope(self, shape: TableShape, topic: str) -> int | None:
-        """The envelope's id if it is registered; registers nothing."""
+        """Return the envelope's id if it is registered; register nothing."""
         return self._registry.known_id(value_subject(topic), self._envelope(shape))
 
     def register_key(self, key: str | None, topic: str) -> int | None:
-        """The key's id; None without a key."""
+        """Register the key's schema and return its id; None without a key."""
         return None if key is None else self._registry.register(key_subject(topic), key)
 
     def register_envelope(self, shape: TableShape, topic: str) -> int:
-        """Compared with every version, for rows of each may lie in the topic: a column that was dropped may come back as something else."""
+        """Register the envelope's schema after comparing it with every version.
+
+        Rows of each version may lie in the topic, and a dropped column may come back with another
+        type.
+        """
         subject, text = value_subject(topic), self._envelope(shape)
         new = json.loads(text)
         for version in self._registry.versions(subject):
@@ -66,7 +79,7 @@ class Subjects:
         return self._registry.register(subject, text)
 
     def withdraw_key(self, shape: TableShape, topic: str) -> None:
-        """The table has no key any more: a reader takes a topic whose keys have a subject for one with keys."""
+        """Delete the key's subject of a table that has no key any more: readers would expect keys."""
         try:
             self._registry.withdraw(key_subject(topic))
         except SetupError as error:

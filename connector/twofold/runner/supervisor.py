@@ -1,7 +1,9 @@
-"""`twofold run`: recover, run, and after every error that a new start can mend, recover again.
+"""`twofold run`: recover, run, and recover again after every error that a restart can remedy.
 
-A refusal, a wrong configuration, missing ground and bytes that make no sense (they would come again) end the process with their own status: a person has to act. Everything else (a server that is away, a connection lost, a fence, a Kafka error)
-drops what is in memory, waits, and takes the one path again. A slot that another instance holds is waited for: that is the hot standby (`source.standby`).
+Four errors end the process with their own status, because a person has to act: a refusal, a wrong
+configuration, a missing requirement, and bytes that make no sense. Every other error (an absent
+server, a lost connection, a fence, a Kafka error) drops the memory, waits, and recovers. A slot
+that another instance holds is waited for: this is the hot standby (`source.standby`).
 """
 
 from __future__ import annotations
@@ -33,17 +35,20 @@ BACKOFF_S_MIN = 0.2
 BACKOFF_S_MAX = 15.0
 STANDBY_POLL_S = 0.5
 LONG_ENOUGH_S = 30.0
-"""A run that lasted this long was a good one: the next error starts with a short wait again."""
+"""After a run of this length the next error begins with a short wait again."""
 OFTEN, OFTEN_WITHIN_S = 5, 600.0
-"""A topic that starts anew more often for the same table, each time so soon after the time before, is refused."""
+"""A topic that restarts more often for the same table, each time this soon, is refused."""
 PATIENCE_MAX = 1024
-"""The brokers' own limit is met before."""
+"""The brokers' own limit comes first."""
 
 
 def supervise(
     config: Config, stop: threading.Event, observer: Observer | None = None, *, take_over: bool = False
 ) -> None:
-    """Until told to stop, or until a person has to act. `take_over`: whoever holds the slot now is ended first."""
+    """Recover and run until a stop, or until a person has to act.
+
+    `take_over` first ends the slot's holder.
+    """
     observer = observer or NullObserver()
     backoff_s = BACKOFF_S_MIN
     standing_by: str | None = None
@@ -86,7 +91,7 @@ def supervise(
 
 
 class TopicsToRestart:
-    """The topics that the next run starts anew."""
+    """The topics that the next run restarts."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -94,7 +99,10 @@ class TopicsToRestart:
         self.topics: set[str] = set()
 
     def add(self, met: TopicRestart) -> None:
-        """A table that causes it over and over is refused: stream and catalog disagree on its key, or somebody changes that all the time."""
+        """Add a topic; refuse it if the same table causes this again and again.
+
+        Stream and catalog then disagree on the table's key, or someone changes it all the time.
+        """
         now = self._clock()
         recent = {which: times for which, times in self._times.items() if now - times[-1] < OFTEN_WITHIN_S}
         recent.setdefault((met.topic, met.oid), []).append(now)
@@ -106,7 +114,7 @@ class TopicsToRestart:
 
 @dataclass(frozen=True, slots=True)
 class _Lessons:
-    """What the next recovery does otherwise, after errors of runs before it in this process."""
+    """The changes to the next recovery that errors of earlier runs in this process cause."""
 
     config: Config
     patience: int = 1
@@ -115,7 +123,7 @@ class _Lessons:
     anew: TopicsToRestart = field(default_factory=TopicsToRestart)
 
     def after(self, error: RunEnded | Unreachable | Fenced, *, recovered: bool) -> _Lessons:
-        """`recovered`: the run's recovery had come through, so it has looked."""
+        """Learn from an error. `recovered`: the run's recovery had finished, so its check was done."""
         known = replace(self, look=None) if recovered else self
         match error:
             case TransactionTimedOut():
@@ -134,7 +142,7 @@ class _Lessons:
 
 
 def _run(lessons: _Lessons, stop: threading.Event, observer: Observer, recovered: threading.Event) -> None:
-    """Recover, and run until told to stop; or up to what was refused, which is refused then."""
+    """Recover, and run until a stop; or up to the refused change, which is refused then."""
     refused = lessons.refused
     upto = refused.at if refused else None
     with ExitStack() as opened:
@@ -156,7 +164,11 @@ def _run(lessons: _Lessons, stop: threading.Event, observer: Observer, recovered
 
 
 def _cut_tracebacks(error: BaseException) -> None:
-    """Let go of the run: its frames hold its clients of Kafka. And the error stays: confluent-kafka 2.16.0 loses a reference to it with each error that it raises while this one is handled, as when the clients are closed."""
+    """Drop the error's frames, which hold the run's clients of Kafka.
+
+    The error itself stays alive: confluent-kafka 2.16.0 loses a reference to it with each error
+    that it raises while this one is handled, as when the clients are closed.
+    """
     left: list[BaseException | None] = [error]
     while left:
         each = left.pop()
@@ -166,7 +178,7 @@ def _cut_tracebacks(error: BaseException) -> None:
 
 
 def _end_holder(config: Config) -> None:
-    """Once: who comes after that is a rival that lives, and is waited for."""
+    """End the slot's holder once. A later holder is a live rival, and is waited for."""
     pid = end_holder(config.conninfo, config.slot)
     if pid is not None:
         _log.warning("taking over: process %d, which held slot %s, is ended", pid, config.slot)

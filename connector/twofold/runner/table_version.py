@@ -1,6 +1,7 @@
-"""`TableVersion`: one version of a published table, with the plan that encodes its rows; what all rows of a transaction share; and why a change of a table is refused.
+"""`TableVersion`: one version of a published table, with the plan that encodes its rows.
 
-Made and kept by `tables`. Nothing here asks anybody.
+Also the facts that a transaction's rows share, and the refusals of a table's changes. `tables`
+makes and keeps versions. Nothing here asks a server.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ KEYLESS = "it touches a table without a message key"
 
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
-    """What all changes of one transaction share."""
+    """The facts that all changes of one transaction share."""
 
     xid: int | None
     ts_us: int
@@ -31,7 +32,7 @@ class TransactionInfo:
 
     @property
     def parsed(self) -> ParsedGid:
-        """What the gid says."""
+        """The gid's global id and branch."""
         return gids.parse(self.gid) if self.gid is not None else ParsedGid()
 
     def header(self) -> TransactionHeader:
@@ -45,17 +46,19 @@ class TableVersion:
 
     shape: TableShape
     topic: str
-    """VOID: its rows do not fit its topic. That starts anew, and its load behind them brings what is true of them; or the table is gone."""
+    """VOID: the rows are not published. They do not fit the topic, whose restart behind them brings
+    the true rows; or the table is gone.
+    """
     partitions: int
     plan: RowPlan
     provisional_id: int
-    """Stands for its envelope schema's id in rows that were encoded before it was committed."""
+    """The place of the envelope schema's id in rows that were encoded before it was committed."""
     in_backfill: Collection[str]
-    """The topics of all tables that are."""
+    """The topics of all tables in backfill."""
     ids: tuple[int, int] | None = None
-    """Of key and envelope, once committed."""
+    """The ids of key and envelope, once committed."""
     passed_over: str | None = None
-    """The topic that rows of it were meant for, if none of them is published."""
+    """The topic that its rows were meant for, if none of them is published."""
     keyless: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,7 +69,7 @@ class TableVersion:
         return _name(self.shape)
 
     def pass_over(self, plan: RowPlan) -> None:
-        """None of its rows is published."""
+        """Publish none of its rows."""
         self.passed_over = self.topic
         self.topic, self.partitions, self.plan = VOID, 1, plan
 
@@ -79,7 +82,10 @@ class TableVersion:
         return self.topic == VOID
 
     def lists(self, batch: RowBatch) -> list[list[Record]]:
-        """Those of the batch for finished rows: without a key all lie in the topic's first partition, and so do truncates."""
+        """Return the batch's lists for finished rows.
+
+        Without a key all rows lie in the topic's first partition, and so do truncates.
+        """
         return batch.lists(self.topic, self.partitions)[: 1 if self.keyless else None]
 
     @property
@@ -89,7 +95,7 @@ class TableVersion:
 
     @property
     def park_reason(self) -> str | None:
-        """Why a prepared transaction that touches it must not be opened."""
+        """The rule that forbids opening a prepared transaction that touches the table."""
         if not self.committed:
             return CHANGED_SHAPE
         if self.topic in self.in_backfill:
@@ -99,7 +105,7 @@ class TableVersion:
 
 @dataclass(frozen=True, slots=True)
 class DescribedVersion:
-    """What a Relation message said, and the how manieth it was."""
+    """A Relation message's version, with its ordinal; a later one wins."""
 
     table: TableVersion
     number: int

@@ -1,10 +1,14 @@
-"""The published tables: from a relation of the stream to its topic, its registered schemas and the plan that encodes its rows.
+"""The published tables: from a relation of the stream to its topic, its registered schemas and the
+plan that encodes its rows.
 
-A relation's shape is *committed* once its schema is registered and its topic pinned. That happens when a row of a transaction that is certain to be committed is met, and never within a prepared one:
-a ROLLBACK PREPARED cannot take a registered schema back. A prepared transaction that meets another shape is encoded with provisional schema ids and parked; when it commits, `settle` registers
-the schemas, whose ids are put in their place.
+A relation's shape is *committed* once its schema is registered and its topic pinned. That happens
+at the first row of a transaction that is certain to commit, and never within a prepared one,
+because ROLLBACK PREPARED cannot take a registered schema back. A prepared transaction with another
+shape is encoded with provisional schema ids and parked. When it commits, `settle` registers the
+schemas and replaces the ids.
 
-Used by the thread that reads. Asks the catalog, the registry and Kafka only when a shape is new, never for a row.
+Used by the thread that reads. Asks the catalog, the registry and Kafka only for a new shape, never
+for a row.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Tables:
-    """All of them, for one run."""
+    """All published tables of one run."""
 
     def __init__(
         self,
@@ -55,7 +59,7 @@ class Tables:
         pins: dict[str, Pin],
         load_first: bool,
     ) -> None:
-        """`load_first`: the rows that a new table has are to be loaded."""
+        """`load_first`: load the existing rows of new tables."""
         self._prefix = prefix
         self._publication = publication
         self._partitions = partitions
@@ -72,7 +76,7 @@ class Tables:
         self._said: dict[int, int] = {}
         self._committed: dict[str, TableVersion] = {}
         self._uncommitted: dict[str, TableVersion] = {}
-        """The last that was told and is not committed yet."""
+        """The latest described versions that are not committed yet."""
         self._message_schema_id: int | None = None
         self._provisional_id = PROVISIONAL_KEY_ID  # envelopes' follow it
         self.messages_topic = f"{prefix}.messages"
@@ -81,13 +85,17 @@ class Tables:
         self._anew = {
             t for t, pin in pins.items() if pin.backfill != "ready" and LoadProgress.from_bytes(pin.bound).reload
         }
-        """The topics that start anew and have not been emptied."""
+        """The topics that are to restart and have not been emptied."""
         self._made_anew: set[str] = set()
         self.in_backfill = {topic: pin.key_schema is None for topic, pin in pins.items() if pin.backfill != "ready"}
 
     def start_anew(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
-        """Whatever was pinned of these counts no more, and their load begins with a truncate. Of a table that is published no more nothing is loaded, and rows that do not fit are passed over. Before `check`,
-        which would refuse what this is to repair. So starts by itself a table that is published again after rows of it were passed over."""
+        """Restart these topics: their pins no longer count, and their loads begin with a truncate.
+
+        A table that is no longer published is not loaded, and rows that do not fit are passed over.
+        Called before `check`, which would refuse what this repairs. A table that is published again
+        after rows of it were passed over restarts by itself.
+        """
         in_use = self._topics_of(published)
         gone = {topic for topic, pin in self._pins.items() if pin.relation == PASSED_OVER}
         for topic in {*topics, *(gone & in_use)}:
@@ -99,7 +107,11 @@ class Tables:
                 self._give_up(topic)
 
     def check(self, published: Iterable[m.Relation]) -> None:
-        """Every topic that is pinned must still be there as it was. Of a table that is published no more it need not: should rows come after all that do not fit, they are passed over."""
+        """Require every pinned topic to exist unchanged.
+
+        The topic of a table that is no longer published may be missing: rows that do not fit are
+        then passed over.
+        """
         in_use = self._topics_of(published)
         for topic in self._topics.missing(self._pins.keys() - in_use):
             del self._pins[topic]
@@ -110,7 +122,7 @@ class Tables:
             self._give_up(topic)
 
     def _give_up(self, topic: str) -> None:
-        """Rows that do not fit are passed over, as long as no table of this name is published."""
+        """Pass over rows that do not fit, as long as no table of this name is published."""
         self.in_backfill.pop(topic, None)
         self._anew.discard(topic)
         pin = replace(self._pins[topic], backfill="ready", bound=None, relation=PASSED_OVER)
@@ -120,7 +132,10 @@ class Tables:
         return {topic_of(self._prefix, relation.schema, relation.table) for relation in relations}
 
     def announce(self, relations: Iterable[m.Relation]) -> None:
-        """Give the tables that have no topic yet theirs, all at once, before their first row comes. What the stream has said of them stays: the catalog may be ahead."""
+        """Make the topics of tables that have none, all at once, before their first row.
+
+        The stream's descriptions stay, because the catalog may be ahead of them.
+        """
         relations = tuple(relations)
         for relation in relations:
             topic = topic_of(self._prefix, relation.schema, relation.table)
@@ -134,11 +149,18 @@ class Tables:
             self._commit(table, partitions=made[table.topic])
 
     def relation(self, relation: m.Relation) -> None:
-        """The stream says what a table looks like from here on. It counts with the first row: where partitions are published via their root it tells of them too, and none of their rows comes."""
+        """Note a table's new description from the stream. It counts with the first row.
+
+        Where partitions are published via their root, the stream describes them too, and none of
+        their rows comes.
+        """
         self._say(relation.oid, self.describe(relation))
 
     def describe(self, relation: m.Relation) -> DescribedVersion:
-        """The table as the message has it. In a transaction in progress that holds for it alone."""
+        """Return the table as the message has it.
+
+        In a transaction in progress that holds for it alone.
+        """
         topic = topic_of(self._prefix, relation.schema, relation.table)
         shape = self._subjects.like_before(self._catalog.shape(relation), topic, self._pins.get(topic))
         self._descriptions += 1
@@ -152,7 +174,9 @@ class Tables:
         return DescribedVersion(table, self._descriptions)
 
     def adopt(self, described: dict[int, DescribedVersion]) -> None:
-        """A transaction in progress has committed: what it was told holds for all, unless all were told something else since."""
+        """Make the descriptions of a committed transaction in progress hold for all, unless later
+        ones exist.
+        """
         for oid, said in described.items():
             if said.number > self._said.get(oid, 0):
                 self._say(oid, said)
@@ -165,7 +189,10 @@ class Tables:
         self._catalog.note_type(message)
 
     def of_relation(self, oid: int, *, provisional: bool) -> TableVersion:
-        """The table of a row. Outside of a prepared transaction its shape is committed now, if it is not yet."""
+        """Return a row's table.
+
+        Outside a prepared transaction its shape is committed now, if it was not yet.
+        """
         table = self._by_oid.get(oid)
         if table is None:
             raise RunEnded(f"PostgreSQL sent a row of relation {oid} without having described it")
@@ -174,12 +201,12 @@ class Tables:
         return table
 
     def settle(self, tables: Iterable[TableVersion]) -> None:
-        """A transaction that met these tables is committed: register what is not."""
+        """Register the uncommitted ones of a committed transaction's tables."""
         for table in tables:
             self._certain(table)
 
     def _certain(self, table: TableVersion) -> None:
-        """Rows of it are part of a transaction that is committed."""
+        """Commit a table's shape: its rows are part of a committed transaction."""
         if table.committed or table.passed_over is not None:
             return
         topic = topic_of(self._prefix, table.shape.schema, table.shape.table)
@@ -192,7 +219,11 @@ class Tables:
             self._settle_misfit(table, topic, refusal)
 
     def _settle_misfit(self, table: TableVersion, topic: str, refusal: Refused) -> None:
-        """Rows do not fit their topic. Those of a table that is gone are passed over; else its topic starts anew, or a person decides."""
+        """Decide about rows that do not fit their topic.
+
+        Rows of a table that is gone are passed over. Otherwise the topic restarts, or a person
+        decides.
+        """
         shape, pin = table.shape, self._pins.get(topic)
         relation = self._catalog.published(self._publication, shape.schema, shape.table)
         decision = decide(
@@ -214,7 +245,7 @@ class Tables:
             self._give_up(topic)
 
     def await_messages(self) -> int:
-        """The id of their schema, which is registered when the first is met."""
+        """Return the messages' schema id. It is registered when the first message comes."""
         if self._message_schema_id is None:
             subject = value_subject(self.messages_topic)
             self._message_schema_id = self._registry.register(subject, canonical(fixed("message")))
@@ -229,7 +260,9 @@ class Tables:
         ts_ms: int,
         batch: RowBatch,
     ) -> None:
-        """A logical message into the messages topic; `header` counts it if it belongs to a transaction."""
+        """Add a logical message to the messages topic; `header` counts it if it belongs to a
+        transaction.
+        """
         schema_id = self.await_messages()
         transaction = None
         if header is not None and facts.transaction_id is not None:
@@ -257,7 +290,11 @@ class Tables:
         batch.bytes += len(value)
 
     def _starts_with_another_key(self, shape: TableShape, topic: str) -> bool:
-        """Rows of one key would lie in two partitions, but behind the truncate that is to come all of them come again."""
+        """Whether the topic's coming truncate lets rows have another key.
+
+        Rows of one key would lie in two partitions, but all of them are loaded again behind that
+        truncate.
+        """
         pin = self._pins.get(topic)
         return topic in self._anew and pin is not None and pin.key_schema != self._subjects.key(shape, pin)
 
@@ -289,8 +326,12 @@ class Tables:
     def _commit(
         self, table: TableVersion, *, value_id: int | None = None, partitions: int | None = None
     ) -> tuple[int, int]:
-        """Register the schemas, make or check the topic, pin both. Before a row is written with the shape. `value_id`: the envelope's, if it is known to be registered; `partitions`: the topic's, if it
-        was made or checked just now."""
+        """Register the schemas, make or check the topic, pin both: before a row is written with the
+        shape.
+
+        `value_id`: the envelope's id if it is known; `partitions`: the topic's, if it was just made
+        or checked.
+        """
         shape, topic = table.shape, table.topic
         pin = self._pins.get(topic)
         key_text = self._subjects.key(shape, pin)
@@ -333,7 +374,10 @@ class Tables:
         return Pin(shape.schema, shape.table, partitions, key_schema, backfill=state)
 
     def copying(self, relation: m.Relation) -> TableEncoding:
-        """The table as a snapshot shows it, committed, with a plan for another thread. What the stream has said of it stays: the snapshot may be ahead."""
+        """Return the table as a snapshot shows it, committed, with a plan for another thread.
+
+        The stream's description stays, because the snapshot may be ahead of it.
+        """
         table = self.describe(relation).table
         topic = topic_of(self._prefix, relation.schema, relation.table)
         try:
@@ -346,7 +390,7 @@ class Tables:
         return TableEncoding(table.shape, table.partitions, self._plan(table.shape, table.partitions, *ids), table)
 
     def is_current(self, copying: TableEncoding) -> bool:
-        """Has nothing else been said of the table since?"""
+        """Whether no later description of the table exists."""
         return self._committed.get(copying.version.topic) is copying.version  # type: ignore[attr-defined]
 
     def pin(self, topic: str) -> Pin:
@@ -356,20 +400,24 @@ class Tables:
         return topic in self._pins
 
     def _look_whether_made_anew(self, topic: str, oid: int) -> None:
-        """Another table has the name: the rows of the former one are not there any more."""
+        """Notice that another table has the name: the former one's rows are gone."""
         pin = self._pins.get(topic)
         if pin and pin.relation not in {None, oid} and self._load_first and topic not in self._anew:
             self._made_anew.add(topic)
 
     def take_made_anew(self) -> set[str]:
-        """The topics whose tables were dropped and made again."""
+        """Return the topics whose tables were dropped and created again."""
         made_anew, self._made_anew = self._made_anew, set()
         return made_anew
 
     def look_at_storage(
         self, relations: Iterable[m.Relation], stored: Mapping[int, TableStorage], *, reloads: bool
     ) -> list[tuple[str, str]]:
-        """The topics of tables of which rows have changed that PostgreSQL does not send, each with what happened. Told once, or until it is loaded anew if it `reloads`."""
+        """Return the topics of tables with changes that PostgreSQL does not send, each with the
+        cause.
+
+        Each is returned once; with `reloads`, until it is reloaded.
+        """
         found = []
         for relation in relations:
             topic, now = topic_of(self._prefix, relation.schema, relation.table), stored.get(relation.oid)
@@ -385,25 +433,25 @@ class Tables:
         return found
 
     def load_anew(self, topic: str) -> None:
-        """From the beginning."""
+        """Load the table from the beginning."""
         pin = self._pins[topic]
         self.in_backfill[topic] = pin.key_schema is None
         self._pins[topic] = replace(pin, backfill="waiting", bound=LoadProgress(reload=True).to_bytes())
         self._anew.add(topic)
 
     def emptied(self, topic: str) -> None:
-        """What comes from here on is behind the truncate, and of the table as it is now."""
+        """Note that later rows are behind the truncate, and belong to the table as it is now."""
         self._anew.discard(topic)
         pin, table = self._pins[topic], self._committed.get(topic)
         relation = table.shape.oid if table else pin.relation
         self._pins[topic] = self._unwritten_pins[topic] = replace(pin, relation=relation, stored=None)
 
     def gone(self, topic: str) -> None:
-        """A load has found no such table: if one comes again it starts anew."""
+        """Note that a load found no such table: a later one restarts the topic."""
         self._pins[topic] = self._unwritten_pins[topic] = replace(self._pins[topic], relation=PASSED_OVER)
 
     def loaded(self, topic: str) -> None:
-        """Its backfill is over, and Kafka knows."""
+        """Note that the table's backfill is over, and recorded in Kafka."""
         self.in_backfill.pop(topic, None)
         self._anew.discard(topic)
         self._pins[topic] = replace(self._pins[topic], backfill="ready", bound=None)
@@ -420,16 +468,16 @@ class Tables:
         )
 
     def take_pins(self) -> dict[str, Pin]:
-        """The pins that the next commit of the main producer must carry."""
+        """Return the pins that the main producer's next commit must carry."""
         pins, self._unwritten_pins = self._unwritten_pins, {}
         return pins
 
 
 def _wanted(table: TableVersion) -> RequiredTopic:
-    """Its topic."""
+    """Return the topic that the table requires."""
     return RequiredTopic(table.topic, "table", table.partitions, table=table.name)
 
 
 def _pinned(topic: str, pin: Pin) -> RequiredTopic:
-    """A topic as it was pinned."""
+    """Return the topic that the pin requires."""
     return RequiredTopic(topic, "table", pin.partitions, pinned=True, table=f"{pin.schema}.{pin.table}")

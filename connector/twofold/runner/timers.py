@@ -1,6 +1,9 @@
-"""The clock of the run: when a staged transaction must be opened, an open one parked, and an idle position brought up to date.
+"""The clock of the run: when a staged transaction must be opened, an open one parked, and an idle
+position brought up to date.
 
-The bridge knows no time; this turns time into its events. Deadlines are monotonic. Of a transaction whose outcome was read there is nothing more to say; the bridge would ignore it, at the price of a step.
+The bridge knows no time; this module turns time into its events. Deadlines are monotonic. A
+transaction whose outcome was read has no more events; the bridge would ignore them, at the price of
+a step.
 """
 
 from __future__ import annotations
@@ -12,13 +15,19 @@ from twofold.bridge.events import Event, IdleDue, OpenDue, ParkDue
 from twofold_common.positions import PreparedIdentity
 
 YOUNG_S = 0.01
-"""Most outcomes follow their prepare at once: a Kafka transaction for each would cost more than all else that is done for it, and show nothing sooner."""
+"""Most outcomes follow their prepare at once.
+
+A Kafka transaction for each would cost more than everything else that is done for it, and show
+nothing sooner.
+"""
 
 
 class Timers:
-    """Deadlines of one run. Each kind falls due in the order in which it was given. Its delay is always the same but for a crowd's youth, behind which others may stay young until `open_within_s`.
+    """Deadlines of one run. Each kind falls due in the order in which it was given.
 
-    `pool`: where more are in doubt, a Kafka transaction for each cannot be had; with as many as there can be, one after the other, all would wait. So those of a crowd stay young for longer.
+    The delay of a kind is constant, except that transactions of a crowd may stay young until
+    `open_within_s`. `pool`: if more are in doubt, there are not enough Kafka transactions for all;
+    opening as many as possible, one after the other, would let all wait.
     """
 
     def __init__(self, *, open_within_s: float, hold_s: float, idle_s: float, pool: int, now: float) -> None:
@@ -40,19 +49,22 @@ class Timers:
         self._staged.append((now + self._open_within_s, identity))
 
     def opened(self, identity: PreparedIdentity, begun: float) -> None:
-        """Its Kafka transaction began then."""
+        """Note when its Kafka transaction began."""
         self._opened.append((begun + self._hold_s, identity))
 
     def ended(self, identity: PreparedIdentity) -> None:
-        """Its outcome was read."""
+        """Note that its outcome was read."""
         self._in_doubt.discard(identity)
 
     def young(self, now: float) -> frozenset[PreparedIdentity]:
-        """Those without an outcome that are not to be opened yet."""
+        """Return those without an outcome that must not be opened yet."""
         return frozenset(identity for until, identity in self._young if until > now and identity in self._in_doubt)
 
     def due(self, now: float, *, drained: bool) -> list[Event]:
-        """The events whose time has come. `drained`: nothing waits to be read, so what is young no more is to be opened; otherwise that is asked when it is."""
+        """Yield the events whose time has come.
+
+        `drained`: nothing waits to be read, so transactions that are no longer young are opened.
+        """
         events: list[Event] = []
         ripe = list(self._past(self._young, now))
         if drained:
@@ -66,12 +78,12 @@ class Timers:
         return events
 
     def wait_s(self, now: float) -> float:
-        """How long nothing falls due."""
+        """Return the time until the next deadline."""
         firsts = (deadlines[0][0] for deadlines in (self._young, self._staged, self._opened) if deadlines)
         return max(0.0, min([self._idle_at, *firsts]) - now)
 
     def _past(self, deadlines: deque[tuple[float, PreparedIdentity]], now: float) -> Iterator[PreparedIdentity]:
-        """Those whose deadline is over, which leave; of what has ended there is nothing more to say."""
+        """Remove and yield those whose deadline is over, without those that have ended."""
         while deadlines and deadlines[0][0] <= now:
             identity = deadlines.popleft()[1]
             if identity in self._in_doubt:

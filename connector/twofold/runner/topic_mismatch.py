@@ -1,6 +1,7 @@
-"""Decides what becomes of rows that do not fit their table's topic. Pure.
+"""Decides about rows that do not fit their table's topic. Pure.
 
-A refusal is for a person. Nobody is needed where the table is gone, or where all that its topic has of it is to be replaced anyway.
+A refusal asks a person. Nobody is needed if the table is gone, or if the topic's content is to be
+replaced anyway.
 """
 
 from __future__ import annotations
@@ -12,31 +13,34 @@ from twofold.errors import Refused, RunEnded
 from twofold_avro.records import Pin
 
 PASSED_OVER = 0
-"""As a pin's relation: rows of a table that was gone were passed over. Whichever table has the name later, its topic starts anew."""
+"""A pin's relation that says: rows of a table that was gone were passed over.
+
+A later table of that name restarts the topic.
+"""
 
 
 class VersionKey(NamedTuple):
-    """A table as rows have it, or as the catalog has it now."""
+    """A table's version by what its topic depends on, as its rows or the catalog have it."""
 
     oid: int
     key: str | None
-    """The key's schema; None: it has no message key."""
+    """The key's schema; None without a message key."""
 
 
 class Decision(Enum):
-    """What becomes of such rows."""
+    """The decision about such rows."""
 
     PASS_OVER = auto()
     START_ANEW = auto()
-    """The topic: from a truncate and a load on."""
+    """Restart the topic: with a truncate and a load."""
     REFUSE = auto()
 
 
 class TopicRestart(RunEnded):
-    """A table's topic is to start anew. The next run begins with that."""
+    """A table's topic must restart. The next run begins with that."""
 
     def __init__(self, name: str, topic: str, oid: int, refusal: Refused | None = None) -> None:
-        """`refusal`: what would be said to a person, if this happened over and over."""
+        """`refusal`: raised if this happens again and again."""
         super().__init__(f"the topic of {name} starts anew, with a truncate and a load")
         self.topic = topic
         self.oid = oid
@@ -46,7 +50,11 @@ class TopicRestart(RunEnded):
 def decide(
     row: VersionKey, now: VersionKey | None, pin: Pin | None, *, key_differs: bool, emptied_later: bool
 ) -> Decision:
-    """`now`: the published table that has the name; `key_differs`: that is why the row does not fit; `emptied_later`: the topic's truncate and load come behind the row."""
+    """Decide about the rows.
+
+    `now`: the published table of that name; `key_differs`: the key is why the row does not fit;
+    `emptied_later`: the topic's truncate and load come behind the row.
+    """
     if now is None:
         return Decision.PASS_OVER
     if row.oid != now.oid:  # dropped or renamed, and another table has the name

@@ -1,6 +1,8 @@
-"""What the collector gives, and rows of one transaction that wait in the spool until they may be published.
+"""The collector's events, and rows of a transaction that wait in the spool until they may be
+published.
 
-`BatchRows` are finished when they come, as those of prepared transactions are. Those of transactions in progress are in `streamed`.
+`BatchRows` are finished when they come, as those of prepared transactions are. `streamed` has those
+of transactions in progress.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 
 class Rows(Protocol):
-    """All rows of a transaction whose end has been read. Read by the worker's thread, chunk by chunk."""
+    """All rows of a transaction whose end was read. The worker's thread reads them, chunk by chunk."""
 
     @property
     def records(self) -> int: ...
@@ -27,11 +29,14 @@ class Rows(Protocol):
 
     @property
     def provisional(self) -> tuple[TableVersion, ...]:
-        """The tables whose shape was not committed when rows of them were encoded: it is, before `batches`."""
+        """The tables whose shape was not committed when their rows were encoded.
+
+        It is before `batches`.
+        """
         ...
 
     def batches(self) -> Iterator[RowBatch]:
-        """In order; may be read more than once."""
+        """Yield the rows in order; may be called more than once."""
         ...
 
     def drop(self) -> None: ...
@@ -47,7 +52,7 @@ class BatchRows:
         self.provisional: tuple[TableVersion, ...] = ()
 
     def append(self, batch: RowBatch) -> None:
-        """The caller does not touch it any more."""
+        """Append a batch, which the caller must not use again."""
         self.records += batch.records
         self.bytes += batch.bytes
         self._waiting.append(batch.to_bytes())
@@ -79,7 +84,7 @@ class PreparedRows(NamedTuple):
     rows: Rows
     topics: tuple[str, ...]
     parsed: ParsedGid
-    """What the gid says."""
+    """The gid's global id and branch."""
 
     @property
     def downstream_id(self) -> str:
@@ -87,11 +92,11 @@ class PreparedRows(NamedTuple):
 
 
 class CollectedEvent(NamedTuple):
-    """One event for the bridge with what belongs to it outside of the bridge."""
+    """An event of the bridge, with the rows that the bridge does not see."""
 
     event: Event
     batch: RowBatch | None = None
-    """Rows for the main producer, to be produced before what the event leads to."""
+    """Rows for the main producer, to be produced before the event's actions."""
     waited: Rows | None = None
     """The same, from the spool."""
     at_us: int = 0

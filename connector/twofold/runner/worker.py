@@ -1,9 +1,10 @@
 """The sink's one thread: carries out jobs strictly in the order in which they were given.
 
-Order is the whole point: that Kafka transactions commit in the source's commit order, and that no two producers write into one partition at once, follows from there being
-one thread and one queue. The queue is bounded: the thread that reads waits for room, and tends the replication connection meanwhile.
+One thread and one queue make the order: Kafka transactions commit in the source's commit order, and
+no two producers write into one partition at once. The queue is bounded. The thread that reads waits
+for room, and tends the replication connection meanwhile.
 
-A job that fails ends the run. Jobs behind it are not begun; what they would have done comes again after recovery.
+A job that fails ends the run. Jobs behind it do not begin; recovery does their work again.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Worker:
                 return
 
     def answers(self, wait_s: float = 0) -> list[Event]:
-        """What the jobs answered since the last call; waits up to `wait_s` for the first."""
+        """Return the jobs' answers since the last call; wait up to `wait_s` for the first."""
         self.check()
         events: list[Event] = []
         try:
@@ -58,7 +59,7 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Is there a job that has not been finished?"""
+        """Whether a job is not finished."""
         return self._submitted != self._finished
 
     def check(self) -> None:
@@ -67,7 +68,7 @@ class Worker:
             raise self._failure
 
     def close(self, wait_s: float) -> bool:
-        """No more jobs; wait for the one under way. False: it is still at it."""
+        """Take no more jobs and wait for the current one. False: it still works."""
         self._failure = self._failure or RuntimeError("the worker is closed")
         while True:
             try:
