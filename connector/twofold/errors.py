@@ -38,7 +38,7 @@ __all__ = [
     "UsageError",
 ]
 
-RESET_REPAIR = "`twofold reset`, then `twofold init` with another kafka.prefix in the configuration, which has the tables loaded anew"
+RESET_REPAIR = "`twofold reset`, then `twofold init` with another kafka.prefix in the configuration; all tables are then loaded again"
 """The last repair.
 
 The topics of the former prefix stay for consumers that still read them; `init` refuses a prefix in

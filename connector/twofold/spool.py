@@ -42,7 +42,7 @@ class Spool:
             folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         except OSError as error:
             raise SetupError(
-                f"spool folder {folder} cannot be made ({error.strerror}): set spool.folder to a folder that can be written"
+                f"spool folder {folder} cannot be created ({error.strerror}): set spool.folder to a folder that can be written"
             ) from None
 
     def new(self) -> SpooledRows:
@@ -84,7 +84,7 @@ class Spool:
         else:
             what, remedy = "no use of", "look after its disk or set spool.folder; one that is gone is made again"
         return RunEnded(
-            f"{what} the spool folder {self._folder} ({error.strerror}): {remedy}; the run takes up again by itself. Nothing is lost: the rows are in PostgreSQL's WAL"
+            f"{what} the spool folder {self._folder} ({error.strerror}): {remedy}; the run continues by itself. Nothing is lost: the rows are in PostgreSQL's WAL"
         )
 
     def write(self, file: BinaryIO | None, chunk: bytes) -> BinaryIO:

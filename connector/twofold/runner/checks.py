@@ -29,20 +29,20 @@ def check(
     progress = recovered.progress
     if progress is None:
         raise Refused(
-            f"slot {slot.name} exists and stands at {format_lsn(slot.confirmed_flush)}, but the topic {prefix}.progress holds no progress of this connector",
-            at_stake="what was published before is not known: rows would be lost or repeated",
-            repair=f"restore the topic, or correct name and kafka.prefix in the configuration, or start anew: {RESET_REPAIR}",
+            f"slot {slot.name} exists and stands at {format_lsn(slot.confirmed_flush)}, but the topic {prefix}.progress has no progress of this connector",
+            at_stake="nobody knows which rows were published: rows would be lost or repeated",
+            repair=f"restore the topic, or correct name and kafka.prefix in the configuration, or start over: {RESET_REPAIR}",
         )
     if not progress.applied_lsn:
-        raise SetupError("twofold init was interrupted before it was through: run twofold init again")
+        raise SetupError("twofold init was interrupted before its end: run twofold init again")
     if slot.two_phase != two_phase:
         raise other_two_phase(slot.name, wanted=two_phase)
     check_source(progress, slot, server, prefix)
     _check_timeline(progress, server, history)
     if slot.confirmed_flush > progress.applied_lsn:
         raise Refused(
-            f"slot {slot.name} has been confirmed up to {format_lsn(slot.confirmed_flush)}, but Kafka holds the changes up to {format_lsn(Lsn(progress.applied_lsn))} only",
-            at_stake="the changes in between: PostgreSQL will not send them again (the slot was made anew, or another program used it, or the progress topic was set back)",
+            f"slot {slot.name} has been confirmed up to {format_lsn(slot.confirmed_flush)}, but Kafka has the changes only up to {format_lsn(Lsn(progress.applied_lsn))}",
+            at_stake="the changes in between: PostgreSQL will not send them again (the slot was recreated, another program used it, or the progress topic was set back)",
             repair=RESET_REPAIR,
         )
     check_commits(recovered, progress, prefix)
@@ -56,8 +56,8 @@ def check_source(progress: Progress, slot: SlotState, server: ServerIdentity, pr
     if was != now:
         raise Refused(
             f"the topics {prefix}.* belong to another source: system {was[0]}, database {was[1]}, slot {was[2]}; this one is system {now[0]}, database {now[1]}, slot {now[2]}",
-            at_stake="two sources in one set of topics: positions, keys and order would mean nothing",
-            repair=f"give this source a kafka.prefix of its own, or point source.dsn and source.slot to the former one; a cluster that was restored from a dump starts anew: {RESET_REPAIR}",
+            at_stake="two sources would share one set of topics: positions, keys and order would mean nothing",
+            repair=f"give this source a kafka.prefix of its own, or point source.dsn and source.slot to the former one; after restoring the server from a dump, start over: {RESET_REPAIR}",
         )
 
 
@@ -70,7 +70,7 @@ def _check_timeline(progress: Progress, server: ServerIdentity, history: Sequenc
         raise Refused(
             f"the server is on timeline {server.timeline}; timeline {progress.timeline}, on which changes up to {format_lsn(Lsn(progress.applied_lsn))} were published, {where}",
             at_stake="consumers have transactions that this server never had: it was promoted, or restored, without them",
-            repair=f"go back to a server that has them, or start anew: {RESET_REPAIR}",
+            repair=f"go back to a server that has them, or start over: {RESET_REPAIR}",
         )
 
 
@@ -81,6 +81,6 @@ def check_commits(recovered: RecoveredState, progress: Progress, prefix: str) ->
         raise Refused(
             f"{prefix}.commits ends with number {last.sequence} at {format_lsn(Lsn(last.applied_lsn))}, but the progress record says number {progress.sequence} at"
             f" {format_lsn(Lsn(progress.applied_lsn))}",
-            at_stake="they are written in one Kafka transaction: one of the two topics was changed or restored by itself, and rows would be lost or repeated",
-            repair=f"restore both topics from the same moment, or start anew: {RESET_REPAIR}",
+            at_stake="both are written in one Kafka transaction, so one of the topics was changed or restored alone: rows would be lost or repeated",
+            repair=f"restore both topics from the same moment, or start over: {RESET_REPAIR}",
         )

@@ -158,7 +158,7 @@ class ActionExecutor:
         """Note that an outcome of this time joins the group."""
         self._committed_at_us = max(self._committed_at_us, committed_at_us)
 
-    def carry(self, action: actions.Action, at_us: int) -> None:
+    def execute(self, action: actions.Action, at_us: int) -> None:
         """Execute an action, or hand it to the worker. `at_us` is the source's time of its event."""
         match action:
             case actions.Report(write, flush):

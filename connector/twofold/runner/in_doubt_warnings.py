@@ -27,7 +27,7 @@ class InDoubtWarnings:
         self._look_at_s = 0.0
         self._said_at_age_s: dict[PreparedIdentity, float] = {}
 
-    def look(self, prepared: Iterable[PreparedRows], read_lsn: Lsn, now_s: float) -> None:
+    def warn_if_due(self, prepared: Iterable[PreparedRows], read_lsn: Lsn, now_s: float) -> None:
         """Warn of transactions that are due.
 
         Called every turn, it works once a second; `now_s` is the time of day.

@@ -59,20 +59,20 @@ def initialise(config: Config, say: Say) -> None:
         first = _First(config, opened)
         if first.progress and first.progress.applied_lsn and slot:
             say(
-                f"initialised already: slot {config.slot}, published up to {format_lsn(Lsn(first.progress.applied_lsn))}"
+                f"already initialised: slot {config.slot}, published up to {format_lsn(Lsn(first.progress.applied_lsn))}"
             )
             return
         if first.progress and first.progress.applied_lsn:
             raise Refused(
-                f"the topics {config.prefix}.* hold changes up to {format_lsn(Lsn(first.progress.applied_lsn))}, but slot {config.slot} does not exist any more",
+                f"the topics {config.prefix}.* hold changes up to {format_lsn(Lsn(first.progress.applied_lsn))}, but slot {config.slot} no longer exists",
                 at_stake="the changes since then: a new slot starts now",
                 repair=RESET_REPAIR,
             )
         if slot and not first.progress:
             raise Refused(
-                f"slot {config.slot} exists, but the topic {config.prefix}.progress knows nothing of it",
-                at_stake="whether rows were published from it is not known",
-                repair=f"drop it if nobody needs it (SELECT pg_drop_replication_slot('{config.slot}')), then run twofold init again",
+                f"slot {config.slot} exists, but the topic {config.prefix}.progress does not mention it",
+                at_stake="nobody knows whether rows were published from it",
+                repair=f"drop the slot if nobody needs it (SELECT pg_drop_replication_slot('{config.slot}')), then run twofold init again",
             )
         first.write(NO_LSN)
         if published and provisioning.create_publication(config.conninfo, config.publication, published):
@@ -94,12 +94,12 @@ def _in_use(config: Config, slot: identity.SlotState) -> str:
     progress = None if missing else read_progress(config).progress
     if progress is None:
         raise Refused(
-            f"slot {config.slot} is in use by process {pid} from {holder}, and at {config.kafka.bootstrap} the topics {config.prefix}.* know nothing of it",
-            at_stake="with two configurations of one slot nobody would know which rows were published",
+            f"slot {config.slot} is in use by process {pid} from {holder}, and the topics {config.prefix}.* at {config.kafka.bootstrap} do not mention it",
+            at_stake="two configurations would share one slot, and nobody would know which rows were published",
             repair="correct kafka.bootstrap, kafka.prefix and name; if that process is another program, choose a slot of this connector's own with source.slot",
         )
     check_source(progress, slot, identity.identify(config.conninfo), config.prefix)
-    return f"initialised already: slot {config.slot} is in use by process {pid} from {holder}, published up to {format_lsn(Lsn(progress.applied_lsn))}"
+    return f"already initialised: slot {config.slot} is in use by process {pid} from {holder}, published up to {format_lsn(Lsn(progress.applied_lsn))}"
 
 
 def _make_slot(config: Config, say: Say) -> Lsn:
@@ -153,7 +153,7 @@ def wanted_publication(config: Config) -> provisioning.PublicationContent | None
         if entry == "*":
             return provisioning.PublicationContent(all_tables=True, via_partition_root=config.source.publish_via_root)
         if not dot or not schema or not table:
-            raise UsageError(f"source.tables: {entry!r} is neither schema.table nor schema.* nor *")
+            raise UsageError(f"source.tables: {entry!r} must be schema.table, schema.* or *")
         if table == "*":
             schemas.append(schema)
         else:
@@ -201,5 +201,5 @@ class _First:
         origin = ConnectorOrigin(identity.identify(self.config.conninfo), self.config.slot, self.config.prepared.pool)
         try:
             self.fencing.publisher.commit_main(None, origin.progress(applied_lsn, sequence=0), pins=pins)
-        except UncertainEnd:  # it is committed, and what may come late is fenced
+        except UncertainEnd:  # it is committed, and late requests are fenced
             self._fence()

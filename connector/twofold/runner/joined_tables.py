@@ -60,5 +60,5 @@ class JoinedTables:
             try:
                 self._found.put(JoinedTablesFound(*storage_of_tables(self._conninfo, self._publication)))
             except TwofoldError as error:
-                # The stream meets what is wrong with the server and decides what is to be done; here it only means to look again.
+                # The stream meets the server's errors too, and decides; here they only mean another look.
                 _log.debug("tables that have joined the publication: %s", error)

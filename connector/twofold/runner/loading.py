@@ -40,17 +40,17 @@ class Loading:
         self,
         loads: LoadPool,
         tables: Tables,
-        carrier: ActionExecutor,
+        executor: ActionExecutor,
         wishes: BackfillCommands,
         newcomers: JoinedTables,
         *,
         reload_on_rewrite: bool = False,
     ) -> None:
-        self._newcomers = newcomers
+        self._joined_tables = newcomers
         self._reload_on_rewrite = reload_on_rewrite
         self._loads = loads
         self._tables = tables
-        self._carrier = carrier
+        self._executor = executor
         self._wishes = wishes
         self._answered: list[Chunk] = []
         self._latest: dict[str, Chunk] = {}
@@ -88,9 +88,9 @@ class Loading:
             self._look_at = now + WISHES_LOOK_S
             for topic, what in self._wishes.take().items():
                 self._order(topic, what)
-            self._look_at_tables(self._newcomers.take())
-        for topic in self._tables.take_made_anew():
-            _log.info("backfill of %s: its table was dropped and made again", topic)
+            self._handle_joined_tables(self._joined_tables.take())
+        for topic in self._tables.take_recreated():
+            _log.info("backfill of %s: the table was dropped and created again", topic)
             self._start(topic)
         while self._answered:
             self._carried_out(self._answered.pop())
@@ -99,7 +99,7 @@ class Loading:
             self._loaded(topic)
         for topic in [topic for topic in self._tables.in_backfill if topic not in self._begun]:
             self._begun.add(topic)
-            for identity in self._carrier.prepared_with(topic):
+            for identity in self._executor.prepared_with(topic):
                 yield events.ParkDue(identity, IN_BACKFILL)
             pin = self._tables.pin(topic)
             place = self._resumed.pop(topic, None) or LoadProgress.from_bytes(pin.bound)
@@ -109,24 +109,24 @@ class Loading:
                 case EncodingRequest(relation, asked):
                     asked.set_result(self._tables.copying(relation))
                 case SnapshotSeen(topic, snapshot):
-                    self._carrier.forget(topic, snapshot)
+                    self._executor.forget(topic, snapshot)
                 case LoadDone(topic):
                     self._loaded(topic)
                 case _:
                     raise AssertionError(offer)
 
-    def _look_at_tables(self, found: JoinedTablesFound) -> None:
+    def _handle_joined_tables(self, found: JoinedTablesFound) -> None:
         """Give new tables their topics; reload a rewritten table, or tell a person."""
         self._tables.announce(found.relations)
         reloads = self._reload_on_rewrite
-        for topic, what in self._tables.look_at_storage(found.relations, found.stored, reloads=reloads):
+        for topic, what in self._tables.check_storage(found.relations, found.stored, reloads=reloads):
             pin = self._tables.pin(topic)
             name = f"{pin.schema}.{pin.table}"
             if reloads:
-                _log.warning("%s: %s; it is loaded anew, as source.reload_on_rewrite says", name, what)
+                _log.warning("%s: %s; it is reloaded because source.reload_on_rewrite is on", name, what)
                 self._start(topic)
             else:
-                _log.warning("%s: %s; if that changed what rows say, run: twofold backfill start %s", name, what, name)
+                _log.warning("%s: %s; if that changed values in rows, run: twofold backfill start %s", name, what, name)
 
     def _order(self, topic: str, what: str) -> None:
         """Handle a person's command about a table's load.
@@ -151,19 +151,19 @@ class Loading:
                 self._loads.stop(topic)
                 self._begun.add(topic)
                 cancel = _order(topic, "cancel")
-                # In backfill until then: rows that come meanwhile stay behind those that the gate holds.
+                # In backfill until then: rows that come meanwhile stay behind the gate's.
                 self._cancelled[topic] = cancel.answer
                 self._orders.append(cancel)
             case _ if known:
-                self._orders.append(_order(topic, "cancel"))  # nothing to do but to answer
+                self._orders.append(_order(topic, "cancel"))  # only to be answered
             case _:
-                _log.warning("backfill of %s: no such table here", topic)
+                _log.warning("backfill of %s: the table does not exist", topic)
 
     def _start(self, topic: str) -> None:
         self._latest.pop(topic, None)
         self._loads.stop(topic)
         self._cancelled.pop(topic, None)
-        self._tables.load_anew(topic)
+        self._tables.reload(topic)
         self._begun.discard(topic)
 
     def _carried_out(self, order: Chunk) -> None:
@@ -171,7 +171,7 @@ class Loading:
         verdict = order.answer.result()
         if verdict is None or self._latest.get(order.topic) is not order:
             return
-        if verdict.state == "ready":  # it was through before the wish came
+        if verdict.state == "ready":  # it had ended before the command came
             self._loaded(order.topic)
         elif order.wish == "resume":
             self._resumed[order.topic] = verdict.place

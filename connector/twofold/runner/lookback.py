@@ -76,9 +76,9 @@ def check_recent_commits(
     troubles = {each.topic: trouble_of(each.topic, each.damages, names, each.table, last) for each in damaged}
     if tables := [each.table for each in damaged if each.table and each.topic in published]:
         raise Refused(
-            f"somebody else has ended a Kafka transaction of this connector: {'; '.join(t.what for t in troubles.values())}",
+            f"someone else has ended a Kafka transaction of this connector: {'; '.join(t.what for t in troubles.values())}",
             at_stake="; ".join(dict.fromkeys(t.at_stake for t in troubles.values())),
-            repair=f"twofold backfill start {' '.join(tables)}; then start again",
+            repair=f"twofold backfill start {' '.join(tables)}; then restart the connector",
         )
     for trouble in troubles.values():
         _log.error("%s", trouble.refusal)

@@ -73,24 +73,25 @@ def recover(
     *,
     patience: int = 1,
     upto: Lsn | None = None,
-    look: LookbackWindow | None = None,
-    anew: Collection[str] = (),
+    lookback: LookbackWindow | None = None,
+    restart: Collection[str] = (),
 ) -> Run:
     """Take all steps up to the last; `opened` closes what they opened.
 
     Kafka transactions may take `patience` times as long as configured. The run ends before `upto`.
-    `look` says how much of the recent writes is compared with the commit records before anything is
-    sent; None compares nothing. The topics `anew` are restarted.
+    `lookback` says how much of the recent writes is compared with the commit records before anything is
+    sent; None compares nothing. The topics
+    `restart` are restarted.
     """
-    aside = InterruptibleStep(stop, opened)
-    session = aside(lambda: take_slot(config, opened))
-    aside.tend = session.tend
+    interruptible = InterruptibleStep(stop, opened)
+    session = interruptible(lambda: take_slot(config, opened))
+    interruptible.tend = session.tend
     failpoints.hit("after_start_replication")
     registry = Registry(registry_settings(config))
     topics = Topics(kafka_settings(config), topic_policy(config))
-    fencing = aside(lambda: _fence(config, registry, topics, opened, patience))
+    fencing = interruptible(lambda: _fence(config, registry, topics, opened, patience))
     recovered = fencing.recovered
-    slot, server, history = aside(lambda: look_at_source(config))
+    slot, server, history = interruptible(lambda: read_source_facts(config))
     _note_known_bugs(server.version_num)
     progress = check(recovered, slot, server, history, prefix=config.prefix, two_phase=config.source.two_phase)
     failpoints.hit("after_checks")
@@ -110,14 +111,14 @@ def recover(
         pins=recovered.pins,
         load_first=config.source.backfill,
     )
-    published = aside(lambda: published_tables(config.conninfo, config.publication))
-    if look is not None:
+    published = interruptible(lambda: published_tables(config.conninfo, config.publication))
+    if lookback is not None:
         loadable = {topic_of(config.prefix, each.schema, each.table) for each in published}
-        aside(functools.partial(check_recent_commits, config, registry, recovered, look, loadable))
+        interruptible(functools.partial(check_recent_commits, config, registry, recovered, lookback, loadable))
     wished = (topic for topic, what in recovered.wishes.items() if what == "start")
-    tables.start_anew({*wished, *anew}, published)
-    aside(lambda: tables.check(published))
-    aside(lambda: tables.announce(published))
+    tables.restart_topics({*wished, *restart}, published)
+    interruptible(lambda: tables.check(published))
+    interruptible(lambda: tables.announce(published))
     state = _state(config, fencing, progress, slot, server)
     spool = Spool(config.spool.folder / config.name, memory_max=config.spool.memory, disk_max=config.spool.disk)
     opened.callback(spool.close)
@@ -138,7 +139,7 @@ def recover(
     opened.callback(wishes.close)
     newcomers = JoinedTables(config.conninfo, config.publication, config.backfill.notice)
     opened.callback(newcomers.close)
-    carrier = ActionExecutor(
+    executor = ActionExecutor(
         worker=worker,
         publisher=fencing.publisher,
         gate=gate,
@@ -154,12 +155,12 @@ def recover(
         collector=Collector(
             tables=tables, spool=spool, skips=state.skips, has=state.has, parks=config.prepared.parks, upto=upto
         ),
-        carrier=carrier,
+        executor=executor,
         worker=worker,
         loading=Loading(
-            _loads(config, carrier, spool, opened),
+            _loads(config, executor, spool, opened),
             tables,
-            carrier,
+            executor,
             wishes,
             newcomers,
             reload_on_rewrite=config.source.reload_on_rewrite,
@@ -171,13 +172,13 @@ def recover(
             idle_s=config.turn.idle_progress,
             now=time.monotonic(),
         ),
-        doubts=InDoubtWarnings(server.database, config.prepared.doubt_warning),
+        doubt_warnings=InDoubtWarnings(server.database, config.prepared.doubt_warning),
         limits=config.turn,
         stop=stop,
     )
 
 
-def _loads(config: Config, carrier: ActionExecutor, spool: Spool, opened: ExitStack) -> LoadPool:
+def _loads(config: Config, executor: ActionExecutor, spool: Spool, opened: ExitStack) -> LoadPool:
     def reader(load: Load) -> Reader:
         return Reader(
             config.conninfo,
@@ -190,14 +191,14 @@ def _loads(config: Config, carrier: ActionExecutor, spool: Spool, opened: ExitSt
             spool=spool,
         )
 
-    loads = LoadPool(config.backfill, make_reader=reader, delivered=carrier.delivered)
+    loads = LoadPool(config.backfill, make_reader=reader, delivered=executor.delivered)
     opened.callback(loads.close)
     return loads
 
 
 def take_slot(config: Config, opened: ExitStack) -> ReplicationSession:
     """Take step 1. SlotBusy: another instance is the connector now."""
-    # Values in text: in binary a type that extensions or arrays are made of could be carried in no form that is PostgreSQL's own.
+    # Values in text: some types of extensions and arrays have no binary form of PostgreSQL's own.
     options = SessionOptions(
         two_phase=config.source.two_phase,
         streaming=config.source.streaming,
@@ -241,7 +242,7 @@ def _note_known_bugs(version: int) -> None:
         _log.warning("%s", finding)
 
 
-def look_at_source(
+def read_source_facts(
     config: Config,
 ) -> tuple[identity.SlotState, identity.ServerIdentity, tuple[identity.TimelineSwitch, ...]]:
     """Return the facts of the source that step 4 compares."""

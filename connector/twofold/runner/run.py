@@ -38,11 +38,11 @@ READ_ROWS_MAX = 5_000
 READ_BYTES_MAX = 4 << 20
 ANSWER_WAIT_S = 0.005
 """The longest wait for an answer of Kafka before the socket is read again."""
-STOP_LOOK_S = 0.5
+STOP_CHECK_S = 0.5
 """How soon an idle run notices a stop."""
 ROWS_FACTOR = 4
 """While Kafka commits a turn, the next may have this many times `turn.rows`."""
-LOAD_LOOK_S = 0.005
+LOAD_CHECK_S = 0.005
 """How soon an idle run takes the offers of a backfill's readers."""
 STOP_WAIT_S = 10.0
 """How long a stopping run waits for the jobs that it has given out."""
@@ -71,22 +71,22 @@ class Run:
         state: State,
         session: ReplicationSession,
         collector: Collector,
-        carrier: ActionExecutor,
+        executor: ActionExecutor,
         worker: Worker,
         loading: Loading,
         timers: Timers,
-        doubts: InDoubtWarnings,
+        doubt_warnings: InDoubtWarnings,
         limits: TurnConfig,
         stop: threading.Event,
     ) -> None:
         self.state = state
         self._session = session
         self._collector = collector
-        self._carrier = carrier
+        self._executor = executor
         self._worker = worker
         self._loading = loading
         self._timers = timers
-        self._doubts = doubts
+        self._doubt_warnings = doubt_warnings
         self._limits = limits
         self._stop = stop
         self._observer: Observer = NullObserver()
@@ -111,7 +111,7 @@ class Run:
             self._take_all(self._worker.answers(ANSWER_WAIT_S if drained and self._worker.busy else 0))
             self._take_all(self._timers.due(now, drained=drained))
             self._report()
-            self._doubts.look(self._carrier.prepared, self.state.read_lsn, time.time())
+            self._doubt_warnings.warn_if_due(self._executor.prepared, self.state.read_lsn, time.time())
             if self.state.must_wait:
                 self._session.tend()
                 self._take_all(self._worker.answers(ANSWER_WAIT_S))
@@ -126,7 +126,7 @@ class Run:
         """
         self._take_all(self._loading.turn())
         if chunk := self._loading.due(self.state):
-            self._carrier.stage_chunk(chunk)
+            self._executor.stage_chunk(chunk)
             self._take(events.ChunkDue())
         if (progress := self._loading.progress()) != self._shown:
             self._shown = progress
@@ -134,7 +134,7 @@ class Run:
 
     def _read(self, now: float, *, drained: bool) -> bool:
         """Read the socket once. True: nothing more waits there, and the bridge knows."""
-        longest_s = LOAD_LOOK_S if self._loading.busy else STOP_LOOK_S
+        longest_s = LOAD_CHECK_S if self._loading.busy else STOP_CHECK_S
         wait_s = min(longest_s, self._timers.wait_s(now)) if drained and not self._worker.busy else 0
         received = self._session.read(rows_max=READ_ROWS_MAX, bytes_max=READ_BYTES_MAX, wait_s=wait_s)
         if not received:
@@ -155,11 +155,11 @@ class Run:
 
     def _take_collected(self, collected: CollectedEvent) -> None:
         if collected.batch is not None:
-            self._carrier.produce(collected.batch)
+            self._executor.produce(collected.batch)
         if collected.waited is not None:
-            self._carrier.produce_waited(collected.waited)
+            self._executor.produce_waited(collected.waited)
         if collected.prepared is not None:
-            self._carrier.stage(collected.prepared)
+            self._executor.stage(collected.prepared)
             failpoints.hit("after_staging")
         self._take(collected.event, collected.at_us)
 
@@ -169,14 +169,12 @@ class Run:
             self._group_since = None
             return
         self._group_since = self._group_since or now
-        limits, rows = self._limits, self._carrier.group_records
-        if (
-            self.state.in_flight
-        ):  # Kafka is the slower one: larger groups cost it less, and none could be given to it yet
+        limits, rows = self._limits, self._executor.group_records
+        if self.state.in_flight:  # Kafka is the slower one: larger groups cost it less, and it could not take one yet
             full = rows >= limits.rows * ROWS_FACTOR
         else:
             full = rows >= limits.rows or now - self._group_since >= limits.time
-        if full or self._carrier.group_bytes >= limits.bytes:
+        if full or self._executor.group_bytes >= limits.bytes:
             self._take(events.TurnFull())
 
     def _take_all(self, happened: Iterable[Event]) -> None:
@@ -190,22 +188,22 @@ class Run:
             case events.PrepareRead(identity):
                 self._timers.staged(identity, time.monotonic())
             case events.PreparedOpened(identity):
-                self._timers.opened(identity, self._carrier.begun(identity))
+                self._timers.opened(identity, self._executor.begun(identity))
             case events.CommitPreparedRead(identity) | events.RollbackPreparedRead(identity):
                 self._timers.ended(identity)
             case events.PlainRead() | events.MessageRead():
-                self._carrier.joins(at_us)
+                self._executor.joins(at_us)
             case _:
                 pass
         for action in decided:
             if isinstance(action, actions.CommitMain):
                 self._group_since = None
-            self._carrier.carry(action, at_us)
+            self._executor.execute(action, at_us)
 
     def _report(self) -> None:
-        if self._carrier.positions != self._reported:
+        if self._executor.positions != self._reported:
             failpoints.hit("before_feedback")
-            self._reported = self._carrier.positions
+            self._reported = self._executor.positions
             self._session.report(write=self._reported.write, flush=self._reported.flush)
             failpoints.hit("after_feedback")
 

@@ -108,7 +108,7 @@ class Streamed:
         """Remove a rolled back subtransaction's rows. Messages of their own name those within it."""
         if self.has_messages:
             raise StreamUnclear(
-                "a streamed transaction has logical messages and a savepoint that was rolled back: PostgreSQL does not tell which messages belong to it; it is read again without"
+                "a streamed transaction has logical messages and a savepoint that was rolled back: PostgreSQL does not say which messages belong to it; it is read again without"
                 " streaming (source.streaming), which does"
             )
         self._gone.add(subxid)

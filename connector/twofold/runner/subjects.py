@@ -84,7 +84,7 @@ class Subjects:
             self._registry.withdraw(key_subject(topic))
         except SetupError as error:
             name = f"{shape.schema}.{shape.table}"
-            _log.warning("%s has no message key any more; delete the subject %s: %s", name, key_subject(topic), error)
+            _log.warning("%s no longer has a message key; delete the subject %s: %s", name, key_subject(topic), error)
 
     def _envelope(self, shape: TableShape) -> str:
         return canonical(envelope_schema(shape, self._prefix))

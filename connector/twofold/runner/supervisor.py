@@ -63,10 +63,10 @@ def supervise(
                 take_over = False
             _run(lessons, stop, observer, recovered)
         except StopRequested:
-            _log.info("stopped in the middle of recovery")
+            _log.info("stopped during recovery")
         except SlotBusy as busy:
             if not config.source.standby:
-                raise Fenced(f"{busy}; not waited for, as source.standby says") from busy
+                raise Fenced(f"{busy}; it is not waited for, because source.standby is off") from busy
             if standing_by != str(busy):
                 _log.info("standing by: %s", busy)
                 observer.standing_by(str(busy))
@@ -74,7 +74,8 @@ def supervise(
             stop.wait(STANDBY_POLL_S)
             continue
         except (RunEnded, Unreachable, Fenced) as error:
-            # A transaction whose end is in doubt was committed: on a slow broker each run takes the next step. With the other two nothing has failed.
+            # After an uncertain end the transaction is committed: on a slow broker each run makes
+            # progress. The other two are no failures.
             harmless = isinstance(error, UncertainEnd | TopicRestart | RefusedBehind)
             if harmless or time.monotonic() - begun > LONG_ENOUGH_S:
                 backoff_s = BACKOFF_S_MIN
@@ -84,7 +85,8 @@ def supervise(
             observer.ended(error, wait_s)
             _cut_tracebacks(error)
             lessons = lessons.after(error, recovered=recovered.is_set())
-        # A client of Kafka that hangs in a cycle keeps its threads and connections until there is so much garbage that Python looks for it: through a long outage one an attempt.
+        # A Kafka client in a reference cycle keeps its threads and connections until Python collects
+        # garbage by itself: in a long outage that is one client an attempt.
         gc.collect()
         stop.wait(wait_s)
         backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
@@ -119,25 +121,25 @@ class _Lessons:
     config: Config
     patience: int = 1
     refused: RefusedBehind | None = None
-    look: LookbackWindow | None = SINCE_LAST_COMMIT
-    anew: TopicsToRestart = field(default_factory=TopicsToRestart)
+    lookback: LookbackWindow | None = SINCE_LAST_COMMIT
+    restart: TopicsToRestart = field(default_factory=TopicsToRestart)
 
     def after(self, error: RunEnded | Unreachable | Fenced, *, recovered: bool) -> _Lessons:
         """Learn from an error. `recovered`: the run's recovery had finished, so its check was done."""
-        known = replace(self, look=None) if recovered else self
+        known = replace(self, lookback=None) if recovered else self
         match error:
             case TransactionTimedOut():
                 return replace(known, patience=min(self.patience * 4, PATIENCE_MAX))
             case RefusedBehind():
                 return replace(known, refused=error)
             case TopicRestart():
-                self.anew.add(error)
+                self.restart.add(error)
                 return replace(known, refused=None)
             case StreamUnclear():
                 source = self.config.source.model_copy(update={"streaming": "off"})
                 return replace(known, config=self.config.model_copy(update={"source": source}))
             case EndedElsewhere():
-                return replace(known, look=since_oldest_open(self.config, self.patience))
+                return replace(known, lookback=since_oldest_open(self.config, self.patience))
         return known
 
 
@@ -152,11 +154,11 @@ def _run(lessons: _Lessons, stop: threading.Event, observer: Observer, recovered
             opened,
             patience=lessons.patience,
             upto=upto,
-            look=lessons.look,
-            anew=lessons.anew.topics,
+            lookback=lessons.lookback,
+            restart=lessons.restart.topics,
         )
         recovered.set()
-        lessons.anew.topics.clear()  # should this run end before it has told Kafka, the next one meets the same rows
+        lessons.restart.topics.clear()  # if this run ends before Kafka has it, the next meets the same rows
         observer.recovered(run.state)
         run.go(observer)
     if refused is not None and not stop.is_set():
@@ -181,4 +183,4 @@ def _end_holder(config: Config) -> None:
     """End the slot's holder once. A later holder is a live rival, and is waited for."""
     pid = end_holder(config.conninfo, config.slot)
     if pid is not None:
-        _log.warning("taking over: process %d, which held slot %s, is ended", pid, config.slot)
+        _log.warning("taking over: ended process %d, which held slot %s", pid, config.slot)

@@ -118,23 +118,23 @@ class KeyChanged(Refused):
         super().__init__(
             f"the message key of table {_name(shape)} is not what it was",
             at_stake="rows of one key would lie in two partitions, and their order would be lost",
-            repair=f"start the topic anew: twofold backfill start {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
+            repair=f"start the topic over: twofold backfill start {_name(shape)} (undoing the change is not enough: a row made under it waits to be published)",
         )
 
 
 def key_id_changed(shape: TableShape, was: int | None, now: int | None) -> Refused:
     return Refused(
-        f"the registry knows the message key of table {_name(shape)} by id {now}, and it was {was}",
+        f"the registry has the message key of table {_name(shape)} as id {now}; it was id {was}",
         at_stake="the id is part of the key's bytes: rows of one key would lie in two partitions, and their order would be lost",
-        repair=f"restore the registry with its former ids, or start the topic anew: twofold backfill start {_name(shape)}",
+        repair=f"restore the registry with its former ids, or start the topic over: twofold backfill start {_name(shape)}",
     )
 
 
 def misread_columns(shape: TableShape, columns: list[str]) -> Refused:
     return Refused(
-        f"table {_name(shape)}: the type of {', '.join(columns)} has changed so that readers of the new schema would take the values written before for others",
-        at_stake="a decimal's new scale, for one, moves the point in every row that is in the topic already; no registry notices",
-        repair=f"delete the table's topic and the registry's subject of its values, then have both made anew: twofold backfill start {_name(shape)} (to undo the change is not enough: a row made under it waits to be published)",
+        f"table {_name(shape)}: the type of {', '.join(columns)} has changed; readers of the new schema would misread the values written before",
+        at_stake="for example, a decimal's new scale moves the point in every row that is already in the topic; no registry notices",
+        repair=f"delete the table's topic and the registry's subject of its values, then have both recreated: twofold backfill start {_name(shape)} (undoing the change is not enough: a row made under it waits to be published)",
     )
 
 

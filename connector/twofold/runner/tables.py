@@ -82,14 +82,14 @@ class Tables:
         self.messages_topic = f"{prefix}.messages"
         self._unwritten_pins: dict[str, Pin] = {}
         self._load_first = load_first
-        self._anew = {
+        self._starting_over = {
             t for t, pin in pins.items() if pin.backfill != "ready" and LoadProgress.from_bytes(pin.bound).reload
         }
         """The topics that are to restart and have not been emptied."""
-        self._made_anew: set[str] = set()
+        self._recreated: set[str] = set()
         self.in_backfill = {topic: pin.key_schema is None for topic, pin in pins.items() if pin.backfill != "ready"}
 
-    def start_anew(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
+    def restart_topics(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
         """Restart these topics: their pins no longer count, and their loads begin with a truncate.
 
         A table that is no longer published is not loaded, and rows that do not fit are passed over.
@@ -102,7 +102,7 @@ class Tables:
             self.in_backfill.pop(topic, None)  # until it is pinned again
             if topic in in_use:
                 self._pins.pop(topic, None)
-                self._anew.add(topic)
+                self._starting_over.add(topic)
             elif topic in self._pins:
                 self._give_up(topic)
 
@@ -118,13 +118,13 @@ class Tables:
             self.in_backfill.pop(topic, None)
         self._topics.ensure(_pinned(topic, pin) for topic, pin in self._pins.items() if topic in in_use)
         for topic, refusal in self._topics.unlike([_pinned(t, p) for t, p in self._pins.items() if t not in in_use]):
-            _log.warning("of a table that is not published any more: %s", refusal.what)
+            _log.warning("of a table that is no longer published: %s", refusal.what)
             self._give_up(topic)
 
     def _give_up(self, topic: str) -> None:
         """Pass over rows that do not fit, as long as no table of this name is published."""
         self.in_backfill.pop(topic, None)
-        self._anew.discard(topic)
+        self._starting_over.discard(topic)
         pin = replace(self._pins[topic], backfill="ready", bound=None, relation=PASSED_OVER)
         self._pins[topic] = self._unwritten_pins[topic] = pin
 
@@ -141,7 +141,7 @@ class Tables:
             topic = topic_of(self._prefix, relation.schema, relation.table)
             if topic in self._pins and self._pins[topic].relation == PASSED_OVER:
                 raise TopicRestart(f"{relation.schema}.{relation.table}", topic, relation.oid)
-            self._look_whether_made_anew(topic, relation.oid)
+            self._note_if_recreated(topic, relation.oid)
         new = (r for r in relations if topic_of(self._prefix, r.schema, r.table) not in self._pins)
         tables = [table for relation in new if not (table := self.describe(relation).table).committed]
         made = self._topics.ensure(map(_wanted, tables)) if tables else {}
@@ -164,7 +164,7 @@ class Tables:
         topic = topic_of(self._prefix, relation.schema, relation.table)
         shape = self._subjects.like_before(self._catalog.shape(relation), topic, self._pins.get(topic))
         self._descriptions += 1
-        # Transactions in progress are told of a new shape again with each part of them that the server streams.
+        # The server describes a new shape again with each streamed part of a transaction in progress.
         for known in (self._committed.get(topic), self._uncommitted.get(topic)):
             if known and known.shape == shape:
                 return DescribedVersion(known, self._descriptions)
@@ -213,12 +213,12 @@ class Tables:
         try:
             if not table.void:
                 self._commit(table)
-            elif topic not in self._anew:  # it was emptied before this came, or is not to start anew any more
+            elif topic not in self._starting_over:  # it was emptied before, or need not restart
                 raise KeyChanged(table.shape)
         except Refused as refusal:
-            self._settle_misfit(table, topic, refusal)
+            self._settle_mismatch(table, topic, refusal)
 
-    def _settle_misfit(self, table: TableVersion, topic: str, refusal: Refused) -> None:
+    def _settle_mismatch(self, table: TableVersion, topic: str, refusal: Refused) -> None:
         """Decide about rows that do not fit their topic.
 
         Rows of a table that is gone are passed over. Otherwise the topic restarts, or a person
@@ -231,15 +231,17 @@ class Tables:
             VersionKey(relation.oid, self._subjects.key(self._catalog.shape(relation), pin)) if relation else None,
             pin,
             key_differs=isinstance(refusal, KeyChanged),
-            emptied_later=topic in self._anew,
+            emptied_later=topic in self._starting_over,
         )
         match decision:
             case Decision.REFUSE:
                 raise refusal
-            case Decision.START_ANEW:
+            case Decision.START_OVER:
                 raise TopicRestart(table.name, topic, shape.oid, refusal) from refusal
-        _log.warning("%s is gone: rows that its topic cannot have are passed over: %s", table.name, refusal.what)
-        self._uncommitted.pop(topic, None)  # should the stream tell of it again, it is looked at again
+        _log.warning(
+            "%s no longer exists: rows that do not fit its topic are passed over: %s", table.name, refusal.what
+        )
+        self._uncommitted.pop(topic, None)  # a later description is examined again
         table.pass_over(self._plan(shape, 1, PROVISIONAL_KEY_ID, table.provisional_id))
         if relation is None and pin is not None:
             self._give_up(topic)
@@ -296,11 +298,11 @@ class Tables:
         truncate.
         """
         pin = self._pins.get(topic)
-        return topic in self._anew and pin is not None and pin.key_schema != self._subjects.key(shape, pin)
+        return topic in self._starting_over and pin is not None and pin.key_schema != self._subjects.key(shape, pin)
 
     def _void(self, shape: TableShape) -> TableVersion:
         _log.warning(
-            "%s.%s: rows under another key than its topic has are passed over: it starts anew, and its load brings them",
+            "%s.%s: rows with another key than the topic's are passed over: the topic starts over, and its load brings them",
             shape.schema,
             shape.table,
         )
@@ -312,11 +314,13 @@ class Tables:
         pin = self._pins.get(topic)
         partitions = pin.partitions if pin else 1 if shape.keyless else self._partitions
         self._provisional_id += 1
-        # The key's id is part of what chooses a row's partition. Were it another for each version, a key's rows before and after an ALTER in one transaction would not lie in one list, in their order.
+        # The key's id is part of the bytes that choose a row's partition. With another id for each
+        # version, a key's rows before and after an ALTER in one transaction would lie in two lists.
         key_id = (pin.key_schema_id if pin else None) or PROVISIONAL_KEY_ID
         plan = self._plan(shape, partitions, key_id, self._provisional_id)
         table = TableVersion(shape, topic, partitions, plan, self._provisional_id, self.in_backfill)
-        # Shapes with different keys may have one envelope. Another key than is pinned is refused when it is committed, and it may be rolled back.
+        # Shapes with different keys may have one envelope. A key other than the pinned one is refused
+        # at its commit, because it may be rolled back.
         if pin and pin.key_schema == self._subjects.key(shape, pin) and pin.relation != PASSED_OVER:
             known_id = self._subjects.known_envelope(shape, topic)
             if pin.value_schema_id == known_id:
@@ -341,7 +345,7 @@ class Tables:
             partitions = pin.partitions
         elif partitions is None:
             partitions = self._topics.ensure([_wanted(table)])[topic]
-        if pin is None and key_text is None and topic in self._anew:
+        if pin is None and key_text is None and topic in self._starting_over:
             self._subjects.withdraw_key(shape, topic)
         key_id = self._subjects.register_key(key_text, topic)
         if pin is not None and pin.key_schema_id != key_id:
@@ -353,10 +357,10 @@ class Tables:
         table.plan = self._plan(shape, partitions, *ids)
         self._committed[topic] = table
         self._uncommitted.pop(topic, None)
-        self._look_whether_made_anew(topic, shape.oid)
-        starts_anew = topic in self._anew or topic in self._made_anew
-        # Until it is emptied the pin names the former table: should this run end before, the next one must know.
-        relation = pin.relation if pin and pin.relation is not None and starts_anew else shape.oid
+        self._note_if_recreated(topic, shape.oid)
+        starts_over = topic in self._starting_over or topic in self._recreated
+        # Until the topic is emptied the pin names the former table: a run after this one must know it.
+        relation = pin.relation if pin and pin.relation is not None and starts_over else shape.oid
         new = pin or self._new_pin(shape, topic, partitions, key_text)
         new = replace(new, key_schema_id=key_id, value_schema_id=value_id, relation=relation)
         if new != pin:
@@ -364,7 +368,7 @@ class Tables:
         return ids
 
     def _new_pin(self, shape: TableShape, topic: str, partitions: int, key_schema: str | None) -> Pin:
-        if topic in self._anew:
+        if topic in self._starting_over:
             self.in_backfill[topic] = shape.keyless
             bound = LoadProgress(reload=True).to_bytes()
             return Pin(shape.schema, shape.table, partitions, key_schema, backfill="waiting", bound=bound)
@@ -385,7 +389,7 @@ class Tables:
                 raise KeyChanged(table.shape)
             ids = table.ids or self._commit(table)
         except Refused as refusal:
-            self._settle_misfit(table, topic, refusal)
+            self._settle_mismatch(table, topic, refusal)
             raise RunEnded(f"{table.name} was dropped while it was about to be loaded") from refusal
         return TableEncoding(table.shape, table.partitions, self._plan(table.shape, table.partitions, *ids), table)
 
@@ -399,18 +403,18 @@ class Tables:
     def has(self, topic: str) -> bool:
         return topic in self._pins
 
-    def _look_whether_made_anew(self, topic: str, oid: int) -> None:
+    def _note_if_recreated(self, topic: str, oid: int) -> None:
         """Notice that another table has the name: the former one's rows are gone."""
         pin = self._pins.get(topic)
-        if pin and pin.relation not in {None, oid} and self._load_first and topic not in self._anew:
-            self._made_anew.add(topic)
+        if pin and pin.relation not in {None, oid} and self._load_first and topic not in self._starting_over:
+            self._recreated.add(topic)
 
-    def take_made_anew(self) -> set[str]:
+    def take_recreated(self) -> set[str]:
         """Return the topics whose tables were dropped and created again."""
-        made_anew, self._made_anew = self._made_anew, set()
-        return made_anew
+        recreated, self._recreated = self._recreated, set()
+        return recreated
 
-    def look_at_storage(
+    def check_storage(
         self, relations: Iterable[m.Relation], stored: Mapping[int, TableStorage], *, reloads: bool
     ) -> list[tuple[str, str]]:
         """Return the topics of tables with changes that PostgreSQL does not send, each with the
@@ -422,7 +426,7 @@ class Tables:
         for relation in relations:
             topic, now = topic_of(self._prefix, relation.schema, relation.table), stored.get(relation.oid)
             pin = self._pins.get(topic)
-            if pin is None or now is None or topic in self._anew or pin.stored == now.to_text():
+            if pin is None or now is None or topic in self._starting_over or pin.stored == now.to_text():
                 continue
             if pin.stored is not None and pin.relation == relation.oid:
                 what = unsent(TableStorage.from_text(pin.stored), now)
@@ -432,16 +436,16 @@ class Tables:
             self._pins[topic] = self._unwritten_pins[topic] = replace(pin, stored=now.to_text())
         return found
 
-    def load_anew(self, topic: str) -> None:
+    def reload(self, topic: str) -> None:
         """Load the table from the beginning."""
         pin = self._pins[topic]
         self.in_backfill[topic] = pin.key_schema is None
         self._pins[topic] = replace(pin, backfill="waiting", bound=LoadProgress(reload=True).to_bytes())
-        self._anew.add(topic)
+        self._starting_over.add(topic)
 
     def emptied(self, topic: str) -> None:
         """Note that later rows are behind the truncate, and belong to the table as it is now."""
-        self._anew.discard(topic)
+        self._starting_over.discard(topic)
         pin, table = self._pins[topic], self._committed.get(topic)
         relation = table.shape.oid if table else pin.relation
         self._pins[topic] = self._unwritten_pins[topic] = replace(pin, relation=relation, stored=None)
@@ -453,7 +457,7 @@ class Tables:
     def loaded(self, topic: str) -> None:
         """Note that the table's backfill is over, and recorded in Kafka."""
         self.in_backfill.pop(topic, None)
-        self._anew.discard(topic)
+        self._starting_over.discard(topic)
         self._pins[topic] = replace(self._pins[topic], backfill="ready", bound=None)
 
     def _plan(self, shape: TableShape, partitions: int, key_id: int, value_id: int) -> RowPlan:

@@ -31,7 +31,7 @@ class Decision(Enum):
     """The decision about such rows."""
 
     PASS_OVER = auto()
-    START_ANEW = auto()
+    START_OVER = auto()
     """Restart the topic: with a truncate and a load."""
     REFUSE = auto()
 
@@ -41,7 +41,7 @@ class TopicRestart(RunEnded):
 
     def __init__(self, name: str, topic: str, oid: int, refusal: Refused | None = None) -> None:
         """`refusal`: raised if this happens again and again."""
-        super().__init__(f"the topic of {name} starts anew, with a truncate and a load")
+        super().__init__(f"the topic of {name} starts over, with a truncate and a load")
         self.topic = topic
         self.oid = oid
         self.refusal = refusal
@@ -58,11 +58,11 @@ def decide(
     if now is None:
         return Decision.PASS_OVER
     if row.oid != now.oid:  # dropped or renamed, and another table has the name
-        return Decision.PASS_OVER if emptied_later else Decision.START_ANEW
+        return Decision.PASS_OVER if emptied_later else Decision.START_OVER
     if not key_differs or pin is None:
         return Decision.REFUSE
-    made_anew = pin.relation is not None and pin.relation != now.oid
+    recreated = pin.relation is not None and pin.relation != now.oid
     filled_before_keyed = pin.key_schema is None or (row.key is None and now.key == pin.key_schema)
-    if made_anew or filled_before_keyed or pin.backfill != "ready" or emptied_later:
-        return Decision.START_ANEW
+    if recreated or filled_before_keyed or pin.backfill != "ready" or emptied_later:
+        return Decision.START_OVER
     return Decision.REFUSE

@@ -115,7 +115,7 @@ class ProgressReader:
         if others:
             raise Refused(
                 f"the topics {self._names.prefix}.* belong to the connector {others[0]}, and this one is {self._names.name}",
-                at_stake="two sources in one set of topics: positions, keys and order would mean nothing",
+                at_stake="two sources would share one set of topics: positions, keys and order would mean nothing",
                 repair=f"give this one a kafka.prefix of its own, or its former name back: name = {others[0]!r}",
             )
 

@@ -139,7 +139,7 @@ def test_a_damage_is_found_and_the_command_that_is_named_repairs_it(
     for _ in range(2):  # a restart meets it again
         refusal = here.refusal()
         assert isinstance(refusal, Refused)
-        assert refusal.repair == "twofold backfill start public.account; then start again"
+        assert refusal.repair == "twofold backfill start public.account; then restart the connector"
         assert damage["damage"]["kind"] == "short" or "named by no commit record" in refusal.what
     here.sql("UPDATE account SET version = version + 1 WHERE id < 10", "INSERT INTO journal VALUES ('meanwhile')")
     subprocess.run(here.command(*trouble["repair"].split()[1:]), check=True)
@@ -196,7 +196,7 @@ def test_only_what_was_written_lately_is_looked_at_unless_somebody_ended_a_trans
     look(SINCE_LAST_COMMIT)
     with pytest.raises(Refused, match="3 visible records are named by no commit record") as refused:
         look(since_oldest_open(config, 1))
-    assert refused.value.repair == "twofold backfill start public.transfer; then start again"
+    assert refused.value.repair == "twofold backfill start public.transfer; then restart the connector"
 
 
 def test_a_clock_that_jumped_is_no_damage(stopped: Installation) -> None:

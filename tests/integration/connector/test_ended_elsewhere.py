@@ -153,6 +153,6 @@ def _carried_or(released: list[str], here: Installation, before: int) -> bool:
 
 
 def _refused(run: Future[None]) -> None:
-    with pytest.raises(Refused, match="somebody else has ended a Kafka transaction") as refused:
+    with pytest.raises(Refused, match="someone else has ended a Kafka transaction") as refused:
         run.result(90)
-    assert refused.value.repair == "twofold backfill start public.account; then start again"
+    assert refused.value.repair == "twofold backfill start public.account; then restart the connector"

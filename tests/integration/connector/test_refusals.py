@@ -102,8 +102,8 @@ def test_the_progress_is_gone_and_its_topic_is_not(stopped: Installation, admin:
     delete_topic(admin, stopped, topic)
     admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})])[topic].result(20)
     wait_until(lambda: topic in stopped.reader.topics(stopped.prefix))
-    refuses(stopped, "holds no progress of this connector", "twofold reset")
-    init_refuses(stopped, "knows nothing of it")
+    refuses(stopped, "has no progress of this connector", "twofold reset")
+    init_refuses(stopped, "does not mention it")
 
 
 @pytest.mark.core
@@ -112,7 +112,7 @@ def test_the_slot_is_gone(stopped: Installation) -> None:
     refuses(stopped, "twofold init", kind=SetupError)
     again = stopped.init()
     assert again.returncode == 5, again.stderr
-    assert "does not exist any more" in again.stderr
+    assert "no longer exists" in again.stderr
     assert "repair:   `twofold reset`, then `twofold init` with another kafka.prefix" in again.stderr
 
 
@@ -137,7 +137,7 @@ def test_another_cluster_under_the_same_name(
 ) -> None:
     other = connector(conninfo=own_postgres().dsn(), name=stopped.prefix, init=False)
     other.sql(SCHEMA, f"CREATE PUBLICATION {other.prefix} FOR TABLE account")
-    init_refuses(other, "does not exist any more")
+    init_refuses(other, "no longer exists")
     make_slot(other.conninfo, other.prefix)
     refuses(other, "belong to another source", "kafka.prefix")
 

@@ -303,7 +303,7 @@ def test_killed_on_the_way(here: Installation, failpoint: str) -> None:
     table.sql(*of(table, *KEYED_FROM_THE_START))
     until_equal(table)
     table.sql(DROP.format(table.name), *of(table, *STAGE))
-    run.wait_for("starts anew")
+    run.wait_for("starts over")
     run.signal(signal.SIGKILL)
     run.ended(START_S)
     here.sql("INSERT INTO account VALUES (8, 8, '')")

@@ -161,7 +161,7 @@ def test_a_slot_in_use_a_publication_that_went_and_a_slot_of_another_kind(
         refused(here.init(), 4, "the registry at http://127.0.0.1:9 does not answer")
         here.configure({"registry": {"url": registry.url, "timeout": 10.0}})
     wait_until(lambda: here.slot("active") is False)
-    assert f"initialised already: slot {here.prefix}" in here.init().stdout
+    assert f"already initialised: slot {here.prefix}" in here.init().stdout
 
     here.configure({"source": {"two_phase": False}})
     refused(here.init(), 3, "was made with two_phase on, the configuration says otherwise", "twofold reset")

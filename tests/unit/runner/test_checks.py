@@ -86,7 +86,7 @@ def promoted_without(ends_at: int) -> Story:
 @pytest.mark.parametrize(
     ("story", "what"),
     [
-        (having(None, None), "holds no progress of this connector"),
+        (having(None, None), "has no progress of this connector"),
         (Story(slot=replace(SLOT, confirmed_flush=Lsn(1001))), "has been confirmed up to 0/3E9"),
         (Story(server=replace(SERVER, system_identifier="75")), "belong to another source"),
         (Story(server=replace(SERVER, database="shop")), "belong to another source"),

@@ -179,7 +179,7 @@ def test_what_a_table_was_in_an_applied_transaction_does_not_stand_against_its_r
     pins = announced(registry, before)
     registry.subjects.clear()
     repaired = tables(registry, pins)
-    repaired.start_anew([TOPIC], [relation(after)])
+    repaired.restart_topics([TOPIC], [relation(after)])
     repaired.announce([relation(after)])
     known = {subject: list(versions) for subject, versions in registry.subjects.items()}
     again = transaction(1, said(before), insert(b"1", b"10"))
@@ -226,7 +226,7 @@ def starting_anew(registry: Registry) -> tuple[Tables, Columns, Columns]:
     """A table whose key has changed since, and which is to be loaded anew; what it was, and what it is."""
     before, after = OTHER_KEY
     here = tables(registry, announced(registry, before), relation(after))
-    here.start_anew([TOPIC], [relation(after)])
+    here.restart_topics([TOPIC], [relation(after)])
     here.announce([relation(after)])
     return here, before, after
 
@@ -297,7 +297,7 @@ def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_st
     next_run = tables(registry, here.take_pins(), relation(before))
     with pytest.raises(TopicRestart):
         collect(next_run, transaction(3, said(before), insert(b"3", b"30")))
-    next_run.start_anew([], [relation(before)])
+    next_run.restart_topics([], [relation(before)])
     next_run.announce([relation(before)])
     assert next_run.in_backfill
     assert topics(collect(next_run, transaction(3, said(before), insert(b"3", b"30")))) == [TOPIC]
@@ -313,7 +313,7 @@ def test_a_table_gets_its_first_key(collect: Callable[..., list[CollectedEvent]]
         collect(here, transaction(1, said(keyed), insert(b"1", b"10")))
     before = registry.versions(f"{TOPIC}-value")
     next_run = tables(registry, here.take_pins(), relation(keyed))
-    next_run.start_anew([TOPIC], [relation(keyed)])
+    next_run.restart_topics([TOPIC], [relation(keyed)])
     next_run.announce([relation(keyed)])
     assert registry.versions(f"{TOPIC}-value") == before
     [rows] = [c.batch for c in collect(next_run, transaction(1, said(keyed), insert(b"1", b"10"))) if c.batch]

@@ -47,7 +47,7 @@ def test_a_table_in_backfill_that_is_published_no_more_and_whose_topic_is_gone(s
         pins={TOPIC: Pin("public", "account", 1, '"bytes"', backfill=state)},
         load_first=True,
     )
-    tables.start_anew(wished, [])
+    tables.restart_topics(wished, [])
     tables.check([])
     tables.announce([])
     assert not tables.has(TOPIC)

@@ -18,17 +18,17 @@ ID, CODE = '"int"', '"string"'
     ("pin", "row", "now", "emptied_later", "expected"),
     [
         ({}, (1, CODE), None, False, Decision.PASS_OVER),
-        ({}, (1, CODE), (2, CODE), False, Decision.START_ANEW),
+        ({}, (1, CODE), (2, CODE), False, Decision.START_OVER),
         ({}, (1, CODE), (2, CODE), True, Decision.PASS_OVER),
         ({}, (1, CODE), (1, CODE), False, Decision.REFUSE),
         ({}, (1, None), (1, None), False, Decision.REFUSE),
-        ({}, (1, CODE), (1, CODE), True, Decision.START_ANEW),
-        ({"relation": 7}, (1, CODE), (1, CODE), False, Decision.START_ANEW),
-        ({"relation": PASSED_OVER}, (1, ID), (1, ID), False, Decision.START_ANEW),
+        ({}, (1, CODE), (1, CODE), True, Decision.START_OVER),
+        ({"relation": 7}, (1, CODE), (1, CODE), False, Decision.START_OVER),
+        ({"relation": PASSED_OVER}, (1, ID), (1, ID), False, Decision.START_OVER),
         ({"relation": None}, (1, CODE), (1, CODE), False, Decision.REFUSE),
-        ({"backfill": "running"}, (1, CODE), (1, CODE), False, Decision.START_ANEW),
-        ({"key_schema": None}, (1, ID), (1, ID), False, Decision.START_ANEW),
-        ({}, (1, None), (1, ID), False, Decision.START_ANEW),
+        ({"backfill": "running"}, (1, CODE), (1, CODE), False, Decision.START_OVER),
+        ({"key_schema": None}, (1, ID), (1, ID), False, Decision.START_OVER),
+        ({}, (1, None), (1, ID), False, Decision.START_OVER),
         ({}, (1, None), (1, CODE), False, Decision.REFUSE),
     ],
     ids=[
@@ -54,7 +54,7 @@ def test_a_key_that_is_not_what_it_was(pin: Any, row: Any, now: Any, emptied_lat
 
 
 @pytest.mark.parametrize(
-    ("now", "expected"), [(None, Decision.PASS_OVER), ((2, ID), Decision.START_ANEW), ((1, ID), Decision.REFUSE)]
+    ("now", "expected"), [(None, Decision.PASS_OVER), ((2, ID), Decision.START_OVER), ((1, ID), Decision.REFUSE)]
 )
 def test_other_refusals(now: Any, expected: Decision) -> None:
     """A registry that does not take the schema, values that would be misread: of a table that is there they are a person's."""

@@ -67,11 +67,11 @@ class Publisher:
 
 
 class Stage:
-    """A carrier that nothing is behind, and prepared transactions for it."""
+    """A executor that nothing is behind, and prepared transactions for it."""
 
     def __init__(self, spool: Spool) -> None:
         self.spool, self.worker, self.gate, self.publisher = spool, Worker(), Gate(), Publisher()
-        self.carrier = ActionExecutor(
+        self.executor = ActionExecutor(
             worker=cast("Any", self.worker),
             publisher=cast("Any", self.publisher),
             gate=cast("Any", self.gate),
@@ -89,12 +89,12 @@ class Stage:
         batch.lists(TOPIC, 2)[1].extend({"key": b"k", "value": value} for value in values)
         batch.bytes = size
         rows.append(batch)
-        self.carrier.stage(PreparedRows(identity, Lsn(xid), 0, rows, (TOPIC,), gids.parse("x")))
+        self.executor.stage(PreparedRows(identity, Lsn(xid), 0, rows, (TOPIC,), gids.parse("x")))
         return identity
 
     def commit(self, *identities: PreparedIdentity) -> None:
         for identity in identities:
-            self.carrier.carry(actions.AppendStaged(identity, Lsn(identity.xid + 5)), at_us=0)
+            self.executor.execute(actions.AppendStaged(identity, Lsn(identity.xid + 5)), at_us=0)
 
 
 ORIGIN = cast("ConnectorOrigin", type("NoOrigin", (), {"progress": staticmethod(lambda *_: None)})())
@@ -109,10 +109,10 @@ def stage(tmp_path: Path) -> Stage:
 def test_many_small_ones_are_one_job_in_the_order_of_their_outcomes(stage: Stage) -> None:
     first, second, third = stage.prepare(1, b"a", b"b"), stage.prepare(2, b"c"), stage.prepare(3, b"d")
     stage.commit(second)
-    stage.carrier.carry(actions.Forget(third), at_us=0)
+    stage.executor.execute(actions.Forget(third), at_us=0)
     stage.commit(first)
     assert (stage.worker.jobs, stage.gate.done) == (0, [])
-    stage.carrier.carry(actions.CommitMain(1, Lsn(9), 2, 3), at_us=0)
+    stage.executor.execute(actions.CommitMain(1, Lsn(9), 2, 3), at_us=0)
     assert stage.worker.jobs == 2
     assert stage.gate.done == [(1, b"c"), (1, b"a"), (1, b"b"), "commit"]
     assert stage.spool.memory_bytes == 0
@@ -122,14 +122,14 @@ def test_rows_that_are_read_later_come_later(stage: Stage) -> None:
     stage.commit(stage.prepare(1, b"a"))
     batch = RowBatch()
     batch.lists(TOPIC, 2)[1].append({"key": b"k", "value": b"plain"})
-    stage.carrier.produce(batch)
+    stage.executor.produce(batch)
     assert stage.gate.done == [(1, b"a"), (1, b"plain")]
 
 
 def test_records_that_no_row_was_read_for_are_published_too(stage: Stage) -> None:
     """A truncate: it has no bytes of a row."""
     stage.commit(stage.prepare(1, b"truncate", size=0))
-    stage.carrier.carry(actions.CommitMain(1, Lsn(9), 1, 1), at_us=0)
+    stage.executor.execute(actions.CommitMain(1, Lsn(9), 1, 1), at_us=0)
     assert stage.gate.done == [(1, b"truncate"), "commit"]
 
 
@@ -143,5 +143,5 @@ def test_what_has_become_large_does_not_wait(stage: Stage, monkeypatch: pytest.M
 
 def test_kafkas_timeout_counts_from_before_the_rows_were_opened(stage: Stage) -> None:
     before, prepared = time.monotonic(), stage.prepare(1, b"a")
-    stage.carrier.carry(actions.OpenPrepared(prepared, 0), at_us=0)
-    assert before <= stage.carrier.begun(prepared) <= stage.publisher.opened_at - 0.01
+    stage.executor.execute(actions.OpenPrepared(prepared, 0), at_us=0)
+    assert before <= stage.executor.begun(prepared) <= stage.publisher.opened_at - 0.01

@@ -26,7 +26,7 @@ def test_it_is_said_once_and_again_at_twice_the_age(prepared: PreparedRows, capl
     with caplog.at_level(logging.WARNING):
         said = []
         for age_s in (599, 600, 601, 700, 1199, 1201, 2400, 2403):
-            doubts.look([prepared], Lsn(5000), 100 + age_s)
+            doubts.warn_if_due([prepared], Lsn(5000), 100 + age_s)
             said.append(len(caplog.messages))
     assert said == [0, 1, 1, 1, 1, 2, 2, 3]
     for words in (
@@ -44,7 +44,7 @@ def test_one_that_has_ended_is_forgotten_and_may_come_again(
 ) -> None:
     doubts = InDoubtWarnings("bank", 600)
     with caplog.at_level(logging.WARNING):
-        doubts.look([prepared], Lsn(5000), 701)
-        doubts.look([], Lsn(5000), 703)
-        doubts.look([prepared], Lsn(5000), 705)
+        doubts.warn_if_due([prepared], Lsn(5000), 701)
+        doubts.warn_if_due([], Lsn(5000), 703)
+        doubts.warn_if_due([prepared], Lsn(5000), 705)
     assert len(caplog.messages) == 2

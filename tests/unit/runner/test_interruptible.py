@@ -12,9 +12,9 @@ from twofold.runner.interruptible import InterruptibleStep, StopRequested
 
 
 def test_gives_what_the_step_gives_and_tends_meanwhile() -> None:
-    aside, tended = InterruptibleStep(threading.Event(), ExitStack()), threading.Event()
-    aside.tend = tended.set
-    assert aside(lambda: tended.wait(20)) is True
+    interruptible, tended = InterruptibleStep(threading.Event(), ExitStack()), threading.Event()
+    interruptible.tend = tended.set
+    assert interruptible(lambda: tended.wait(20)) is True
 
 
 @pytest.mark.parametrize("error", [Refused("this", at_stake="that", repair="those"), TimeoutError("its own")])
