@@ -36,7 +36,7 @@ def test_none_is_made_where_none_is_named() -> None:
 
 @pytest.mark.parametrize("entry", ["account", "public.", ".account", "", ".*"])
 def test_what_is_neither_is_named(entry: str) -> None:
-    with pytest.raises(UsageError, match=r"neither schema\.table nor schema"):
+    with pytest.raises(UsageError, match=r"must be schema\.table, schema"):
         wanted_publication(config(entry))
 
 

@@ -22,7 +22,7 @@ from twofold_common.positions import Lsn, PreparedIdentity
 @pytest.mark.parametrize(("where", "call"), [("loading", "turn"), ("collector", "collect")])
 def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where: str, call: str) -> None:
     """It would come again, so the supervisor does not try again: by a backfill's reader, and in the stream."""
-    names = "state session collector executor worker loading timers doubts limits"
+    names = "state session collector executor worker loading timers doubt_warnings limits"
     parts: Any = {name: MagicMock() for name in names.split()}
     parts["state"].must_wait = False
     parts["loading"].due.return_value = None
@@ -36,7 +36,7 @@ def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where:
 @pytest.mark.parametrize("half_prepared", [True, False])
 def test_no_table_is_registered_by_a_load_while_a_prepared_transaction_is_half_read(half_prepared: bool) -> None:
     """Some of its rows would have a provisional schema id and others not, and nothing would say so."""
-    names = "session executor worker timers doubts limits"
+    names = "session executor worker timers doubt_warnings limits"
     parts: Any = {name: MagicMock() for name in names.split()}
     loading, state = MagicMock(), MagicMock(must_wait=False, group=None)
     loading.due.return_value = None
@@ -49,7 +49,7 @@ def test_no_table_is_registered_by_a_load_while_a_prepared_transaction_is_half_r
 
 def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka's own timeout has counted all the while."""
-    names = "state session collector worker loading doubts limits"
+    names = "state session collector worker loading doubt_warnings limits"
     parts: Any = {name: MagicMock() for name in names.split()}
     timers = Timers(open_within_s=0, hold_s=30, idle_s=1000, pool=1, now=100)
     executor = MagicMock(begun=lambda _: 100.0)
@@ -75,7 +75,7 @@ def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest
 def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
     monkeypatch: pytest.MonkeyPatch, committing: bool, rows: int, size: int, full: bool
 ) -> None:
-    names = "session collector worker loading timers doubts"
+    names = "session collector worker loading timers doubt_warnings"
     state = MagicMock(in_flight=("one",) if committing else ())
     executor = MagicMock(group_records=rows, group_bytes=size)
     parts: Any = {name: MagicMock() for name in names.split()}

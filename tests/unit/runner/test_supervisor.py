@@ -69,8 +69,8 @@ def test_how_far_recoveries_look_back(
         def go(self, _observer: object) -> NoReturn:
             raise ENDED[len(looked) - 1]
 
-    def recover(*_: object, look: LookbackWindow | None, **__: object) -> Run:
-        looked.append(look)
+    def recover(*_: object, lookback: LookbackWindow | None, **__: object) -> Run:
+        looked.append(lookback)
         if len(looked) == len(ENDED):
             stop.set()
         if not comes_through:
