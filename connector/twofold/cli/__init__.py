@@ -1,6 +1,6 @@
-"""The command line: one module a command, errors on one line, exit statuses that mean something.
+"""The command line: one module a command, errors on one line, exit statuses with a meaning.
 
-Importing this package must stay quick: what a command needs is imported when the command runs.
+Importing this package must stay quick: a command imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COMMANDS = {
     "init": "Make publication, slot and topics.",
     "run": "Carry changes until stopped.",
     "status": "Where the connector stands.",
-    "doctor": "What is wrong, or will be, and what mends it.",
+    "doctor": "What is or will be wrong, and its remedy.",
     "audit": "Compare commit records with what consumers see.",
     "backfill": "Load tables: start, pause, resume, cancel, status.",
     "prepared": "Prepared transactions in doubt.",
@@ -41,7 +41,7 @@ Exit statuses:
 
 
 class _Lazy(click.Group):
-    """Knows the commands' names and imports a command's module when it is called."""
+    """Knows the commands' names, and imports a command's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -87,7 +87,7 @@ def twofold(ctx: click.Context, config_file: Path | None) -> None:
 
 
 def main() -> None:
-    """Entry point. What was raised on purpose is one message on stderr and its own exit status."""
+    """Run the command line. An error raised on purpose is one message on stderr and an exit status."""
     try:
         twofold.main(prog_name="twofold", standalone_mode=False)
     except click.ClickException as error:

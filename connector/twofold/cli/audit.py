@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twofold.runner.comparison import ComparisonResult
 
 SHOWN = 20
-"""Damages of a topic; --json has up to a thousand of each partition."""
+"""Damages shown of a topic; --json has up to a thousand of each partition."""
 
 
 @click.command(
@@ -56,7 +56,7 @@ def command(config_file: Path | None, *, as_json: bool, since: int) -> None:
 
 
 class Progress:
-    """A line on a terminal's stderr that says how far it is; nothing elsewhere."""
+    """A line of progress on a terminal's stderr; nothing elsewhere."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
@@ -84,7 +84,7 @@ def _words(found: Audit) -> str:
     for topic in found.topics:
         lines.append(f"{topic.table or topic.topic}  {topic.words}")
         lines += _findings(topic)
-    lines += [f"{topic}  is not there any more: {many} ranges not judged" for topic, many in found.gone.items()]
+    lines += [f"{topic}  no longer exists: {many} ranges not judged" for topic, many in found.gone.items()]
     lines += [f"\n{trouble.refusal}" for trouble in found.troubles]
     return "\n".join(lines)
 

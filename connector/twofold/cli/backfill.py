@@ -23,13 +23,11 @@ def _wish(config_file: Path | None, tables: tuple[str, ...], what: str) -> None:
     config = load(config_file)
     topics = topics_of(config, tables)
     send_command(kafka_settings(config), names_of(config), topics, what)
-    click.echo(
-        f"asked to {what}: {', '.join(topics)}; the connector does it while it runs, see twofold backfill status"
-    )
+    click.echo(f"requested {what}: {', '.join(topics)}; a running connector does it, see twofold backfill status")
 
 
 @command.command(
-    help="""Load tables anew, from the beginning: a truncate goes to their topics first, so that rows deleted long ago do not survive it.
+    help="""Reload tables from the beginning: a truncate goes to their topics first, so that rows deleted long ago do not survive it.
 
     Example: twofold backfill start public.account"""
 )
@@ -40,7 +38,7 @@ def start(config_file: Path | None, tables: tuple[str, ...]) -> None:
 
 
 @command.command(
-    help="Stop reading tables for a while; their stream goes on.\n\nExample: twofold backfill pause public.account"
+    help="Stop reading tables for a while; their stream continues.\n\nExample: twofold backfill pause public.account"
 )
 @click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
 @click.pass_obj
@@ -48,7 +46,7 @@ def pause(config_file: Path | None, tables: tuple[str, ...]) -> None:
     _wish(config_file, tables, "pause")
 
 
-@command.command(help="Go on where it was paused.\n\nExample: twofold backfill resume public.account")
+@command.command(help="Resume paused loads.\n\nExample: twofold backfill resume public.account")
 @click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
 @click.pass_obj
 def resume(config_file: Path | None, tables: tuple[str, ...]) -> None:
@@ -56,7 +54,7 @@ def resume(config_file: Path | None, tables: tuple[str, ...]) -> None:
 
 
 @command.command(
-    help="Give up loading: rows that are not read yet come only when they change.\n\nExample: twofold backfill cancel public.account"
+    help="Cancel loads: rows that are not read yet come only when they change.\n\nExample: twofold backfill cancel public.account"
 )
 @click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
 @click.pass_obj

@@ -1,4 +1,4 @@
-"""`twofold config show|check`: what the configuration says after file and environment, without secrets."""
+"""`twofold config show|check`: the configuration after file and environment, without secrets."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from twofold.config import load
 @click.command(
     help="""Make the publication (if source.tables names any), the replication slot and the topics.
 
-    May be run again at any time; what is there already is left as it is. Making a slot waits for running transactions, prepared ones included; it says for whom.
+    May be run again at any time; existing parts stay as they are. Making a slot waits for running transactions, prepared ones included; it names them.
 
     Example: twofold -c bank.toml init"""
 )

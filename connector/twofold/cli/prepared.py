@@ -40,7 +40,7 @@ def list_(config_file: Path | None, *, as_json: bool) -> None:
         return
     click.echo("\n\n".join(map(_words, found)) or "nothing is in doubt")
     for topic in unread:
-        click.echo(f"\nnot looked at for other branches: {topic}")
+        click.echo(f"\nnot searched for other branches: {topic}")
 
 
 def _words(each: InDoubt) -> str:

@@ -12,9 +12,9 @@ from twofold.config import load
 
 
 @click.command(
-    help="""Carry changes until stopped by SIGTERM or Ctrl-C.
+    help="""Publish changes until SIGTERM or Ctrl-C.
 
-    Errors that a new start can mend are mended by one: it recovers by itself. Where going on could lose or repeat data it refuses, says which command repairs it, and ends with status 5.
+    It recovers by itself from errors that a restart can remedy. If continuing could lose or repeat data, it refuses, names the command that repairs it, and ends with status 5.
     A second instance waits until the first one is gone (source.standby).
 
     While it runs, http://127.0.0.1:8787/ shows what it does (status.listen).

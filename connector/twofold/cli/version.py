@@ -17,5 +17,5 @@ def command(*, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"version": __version__, "compiled": is_compiled()}))
         return
-    slow = "not compiled, some fifty times slower; for the fast one install the wheel, or a C compiler and then twofold-avro anew"
+    slow = "not compiled, some fifty times slower; for the fast one install the wheel, or install a C compiler and reinstall twofold-avro"
     click.echo(f"twofold {__version__} (row path: {'compiled' if is_compiled() else slow})")

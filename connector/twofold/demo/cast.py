@@ -1,4 +1,6 @@
-"""Who plays: the bank's database, the connector and the mirror job, each a process of its own that ends with this one."""
+"""The cast of the demo: the bank's database, the connector and the mirror job, each a process that
+ends with this one.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ CREATE TABLE transfer (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, debto
 
 
 def check_spark() -> None:
-    """Raise `SetupError` unless the mirror can run here: before any server is started, not at the end of the story. Fetches Spark's jars."""
+    """Raise `SetupError` unless the mirror can run here. Fetches Spark's jars.
+
+    Called before any server is started, not at the end of the story.
+    """
     spark_java_home()
     done = subprocess.run(
         [sys.executable, "-m", "twofold_spark", "jars"],
@@ -82,7 +87,7 @@ class Bank:
         )
 
     def transfer(self, debtor: int, creditor: int, amount: int, *, prepare: str | None = None) -> None:
-        """Three rows in one transaction; with `prepare` it is only prepared under that gid."""
+        """Write three rows in one transaction; with `prepare` it is only prepared under that gid."""
         end = "COMMIT" if prepare is None else f"PREPARE TRANSACTION '{prepare}'"
         self.run(
             f"BEGIN; UPDATE account SET balance = balance - {amount} WHERE id = {debtor};"  # noqa: S608  (numbers of the story)
@@ -155,7 +160,7 @@ class Cast:
         self.mirror = GuardedProcess("mirror", self._spark("mirror", *arguments), log=self.folder / "mirror.log")
 
     def verify(self) -> subprocess.CompletedProcess[str]:
-        """Source against mirror; status 0 if they are equal."""
+        """Compare source and mirror; status 0 if they are equal."""
         postgres = self.stack.postgres
         source = f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres?user=postgres"
         with self._verify_log.open("w") as log:

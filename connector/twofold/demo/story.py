@@ -1,4 +1,6 @@
-"""The story: transfers, a prepared one committed, one rolled back, a connector killed, one forgotten; and at the end the comparison."""
+"""The story: transfers, a prepared one committed, one rolled back, a connector killed, one
+forgotten; and at the end the comparison.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ TOPICS = [f"{NAME}.public.account", f"{NAME}.public.transfer"]
 
 
 def tell(teller: Teller, stack: LocalStack, folder: Path, ending: ExitStack) -> Cast:
-    """All of it on a started stack. Raises if anything is not as it must be; what was started ends with `ending`."""
+    """Tell the whole story on a started stack.
+
+    Raise if anything is wrong; `ending` ends what was started.
+    """
     cast = Cast(stack, folder)
     ending.callback(cast.stop)
     bank = Bank(stack.postgres.dsn())
@@ -163,7 +168,11 @@ class _Story:
         return self._wait_for(after, f"{what} to be visible")
 
     def _wait_for(self, transfers: int, what: str) -> float:
-        """Until that many transfers are seen whole: a consumer reads one partition after the other, so one topic's rows can come before the other's."""
+        """Wait until that many transfers are seen whole.
+
+        A consumer reads one partition after the other, so one topic's rows can come before the
+        other's.
+        """
         return self.t.wait(
             what,
             lambda: all(
@@ -172,7 +181,9 @@ class _Story:
         )
 
     def _rows_of_transfers(self) -> tuple[int, int]:
-        """The rows seen of the table of transfers, and the updates of accounts: two for each."""
+        """Return the number of rows seen of the table of transfers, and of updates of accounts: two
+        for each.
+        """
         return self.everyone.rows_in("transfer"), self.everyone.rows_in("account") - ACCOUNTS
 
     def _total(self) -> int:

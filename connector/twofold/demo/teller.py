@@ -1,4 +1,4 @@
-"""How the story is told: with colour and a spinner in a terminal, in plain lines elsewhere."""
+"""The demo's output: colour and a spinner in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StoryFailed(TwofoldError):
 
 
 class Teller:
-    """Prints; and waits, saying for what."""
+    """Prints, and waits while it says for what."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -38,7 +38,7 @@ class Teller:
         self._console.print(f"   [bold green]\N{CHECK MARK}[/] {escape(text)}", highlight=False)
 
     def wait(self, what: str, happened: Callable[[], bool], *, seconds: float = 60) -> float:
-        """Until it has happened; returns how long that took."""
+        """Wait until it has happened; return how long that took."""
         begun = time.monotonic()
         with self._console.status(escape(what)):
             while not happened():
@@ -49,5 +49,5 @@ class Teller:
 
     def check(self, what: str, *, holds: bool) -> None:
         if not holds:
-            raise StoryFailed(f"this must hold and does not: {what}")
+            raise StoryFailed(f"this must be true and is not: {what}")
         self.good(what)

@@ -1,4 +1,6 @@
-"""What a consumer sees: one thread that reads the tables' topics as any program would, read_committed or read_uncommitted."""
+"""A consumer's view: one thread that reads the tables' topics as any program would, read_committed
+or read_uncommitted.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ POLL_S = 0.1
 
 
 def topics_of(bootstrap: str) -> set[str]:
-    """The topics that there are."""
+    """Return the topics that exist."""
     return set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics)
 
 
 class Watcher:
-    """Counts what it sees of each transaction, and keeps each account's latest balance."""
+    """Counts the rows of each transaction, and keeps each account's latest balance."""
 
     def __init__(self, *, bootstrap: str, registry: str, topics: list[str], isolation: str) -> None:
         self._registry = registry
@@ -49,12 +51,12 @@ class Watcher:
         self._thread.start()
 
     def rows_of(self, gid: str) -> int:
-        """How many rows it has seen of the prepared transaction."""
+        """Return how many rows of the prepared transaction it has seen."""
         self._check()
         return self._rows[gid]
 
     def rows_in(self, table: str) -> int:
-        """How many rows it has seen of the table."""
+        """Return how many rows of the table it has seen."""
         self._check()
         return self._tables[table]
 

@@ -1,1 +1,3 @@
-"""Operating a connector: what is shown of it while it runs (metrics, health, the status page, logs), and what `doctor` finds. Looks at servers and changes nothing."""
+"""Operating a connector: metrics, health, the status page and logs while it runs, and `doctor`.
+Reads servers and changes nothing.
+"""

@@ -1,4 +1,8 @@
-"""Log lines for people, or JSON for machines. Whatever is logged says what happened and where, never what a row holds: messages are made of names, positions and counts."""
+"""Log lines for people, or JSON for machines.
+
+A line says what happened and where, never what a row holds: it is made of names, positions and
+counts.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up(form: Literal["text", "json"], level: str) -> None:
-    """Lines go to stderr."""
+    """Send log lines to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -1,4 +1,8 @@
-"""docs/reference/configuration.md, made from the models that read the configuration: `python -m twofold.ops.reference > docs/reference/configuration.md`. A test says when it is out of date."""
+"""Writes docs/reference/configuration.md from the models that read the configuration.
+
+`python -m twofold.ops.reference > docs/reference/configuration.md`. A test says when the page is
+out of date.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ This page is generated: edit the descriptions in `connector/twofold/config.py`.
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([_HEAD, *_sections(Config, ""), ""])
 
 
@@ -61,7 +65,7 @@ def _sections(model: type[BaseModel], path: str) -> Iterator[str]:
 
 
 def settings(model: type[BaseModel] = Config, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """Every setting by its path, with its type and its default."""
+    """Return every setting by its path, with its type and its default."""
     for name, field in _plain(model).items():
         yield f"{path}{name}", _type(field.annotation), _default(field)
     for name, field in model.model_fields.items():
@@ -70,7 +74,7 @@ def settings(model: type[BaseModel] = Config, path: str = "") -> Iterator[tuple[
 
 
 def _plain(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Those that are no part with settings of its own."""
+    """Return the settings that have no settings of their own."""
     return {name: field for name, field in model.model_fields.items() if _part(field) is None}
 
 

@@ -157,7 +157,7 @@ def deleted(w: RequiredTopic) -> Refused:
     return Refused(
         what,
         at_stake="what Twofold knew of its progress or its commits is lost with it",
-        repair=f"restore it, and the other topics of its prefix from the same moment; or start anew: {RESET_REPAIR}",
+        repair=f"restore it, and the other topics of its prefix from the same moment; or start over: {RESET_REPAIR}",
     )
 
 

@@ -99,7 +99,7 @@ def not_utf8(what: str, words: str) -> Refused:
     return Refused(
         f"{what} has text that PostgreSQL cannot give as UTF-8: {words}",
         at_stake="the rows that have it, and with the stream all that comes behind them: the server meets the same bytes at each try",
-        repair=f"move to a database that knows its encoding: {AS_UTF8}; name it in source.dsn and start anew: {RESET_REPAIR}",
+        repair=f"move to a database that knows its encoding: {AS_UTF8}; name it in source.dsn and start over: {RESET_REPAIR}",
     )
 
 
@@ -115,7 +115,7 @@ def missing_publication(words: str) -> Refused:
 def other_two_phase(slot: str, *, wanted: bool) -> UsageError:
     """A slot's two_phase must never be toggled."""
     return UsageError(
-        f"source.two_phase is {str(wanted).lower()}, but slot {slot} was made with {str(not wanted).lower()}, and that cannot be changed: correct the setting, or start anew ({RESET_REPAIR})"
+        f"source.two_phase is {str(wanted).lower()}, but slot {slot} was made with {str(not wanted).lower()}, and that cannot be changed: correct the setting, or start over ({RESET_REPAIR})"
     )
 
 

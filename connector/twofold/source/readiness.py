@@ -155,7 +155,7 @@ def _slot(conninfo: str, state: SlotState, database: str, *, two_phase: bool) ->
         findings.append(
             ReadinessFinding(
                 f"slot {state.name!r} was made with two_phase {'on' if state.two_phase else 'off'}, the configuration says otherwise",
-                f"change the configuration back, or start anew ({RESET_REPAIR}): a slot's two_phase must never be toggled",
+                f"change the configuration back, or start over ({RESET_REPAIR}): a slot's two_phase must never be toggled",
             )
         )
     if state.active_pid is not None:

@@ -1,11 +1,13 @@
-"""PostgreSQL, Kafka and a schema registry on this machine, without Docker: for trying, for the demo and for the tests.
+"""PostgreSQL, Kafka and a schema registry on this machine, without Docker: for trying, for the demo
+and for the tests.
 
     with LocalStack() as stack:
         stack.postgres.dsn(), stack.kafka.bootstrap, stack.registry.url
 
-Everything listens on loopback and on free ports, keeps its data and logs in one folder, is ready when `start` returns (SQL was answered, a Kafka
-transaction committed, a schema registered) and ends with this process, by whatever death. Each server is a class of its own with `start`, `stop`, `kill`
-and `restart` on the same data and ports, for tests that break things.
+Everything listens on loopback and on free ports, and keeps its data and logs in one folder. When
+`start` returns, everything is ready: SQL was answered, a Kafka transaction committed, a schema
+registered. Everything ends with this process, however that dies. Each server is a class with
+`start`, `stop`, `kill` and `restart` on the same data and ports, for tests that break things.
 """
 
 from twofold.stack.java import spark_java_home

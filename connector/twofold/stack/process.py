@@ -1,7 +1,9 @@
-"""A server process under guard: started, watched until it is ready, stopped, killed, and never left behind.
+"""A server process under guard: started, watched until it is ready, stopped, killed, and never left
+behind.
 
-It may touch the folder that it is given, loopback ports and the processes it starts. What it promises: when this process ends, by an exception, a
-signal or kill -9, so does the server with all its children (guard.py). The server's output is appended to a log file that is kept.
+It may touch its folder, loopback ports, and the processes that it starts. When this process ends,
+by an exception, a signal or kill -9, the server and all its children end too (guard.py). The
+server's output is appended to a log file that is kept.
 """
 
 from __future__ import annotations
@@ -65,21 +67,21 @@ class GuardedProcess:
         return self._guard.poll() is None
 
     def stop(self) -> None:
-        """The orderly end; what does not end in time is killed."""
+        """End it orderly; kill it if it does not end in time."""
         assert self._guard.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._guard.stdin.close()
         self._guard.wait()
 
     def kill(self) -> None:
-        """kill -9 of the server; its guard ends what it leaves."""
+        """Send kill -9 to the server; its guard ends what it leaves."""
         if self.running():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
         self.stop()
 
     def wait_until(self, ready: Callable[[], bool], *, seconds: float) -> None:
-        """Polls until the server is ready; one that ends before or takes too long is an error that quotes its log."""
+        """Poll until the server is ready; quote its log if it ends before or takes too long."""
         deadline = time.monotonic() + seconds
         while not ready():
             if not self.running():
@@ -91,7 +93,7 @@ class GuardedProcess:
             time.sleep(0.05)
 
     def last_words(self) -> str:
-        """The line of this run's log that most likely says what went wrong."""
+        """Return the line of this run's log that most likely says what went wrong."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
@@ -103,10 +105,11 @@ class GuardedProcess:
 
 
 def choose_port(wanted: int | None, server: str) -> int:
-    """The wanted port if it is free; else a free one that the kernel gives to no outgoing connection.
+    """Return the wanted port if it is free, else a free one outside the range of outgoing
+    connections.
 
-    The second matters: a client that keeps knocking at a server that is down may otherwise be given that very port and connect to itself,
-    and then the server cannot come back.
+    A client that keeps connecting to a stopped server may otherwise get that very port and connect
+    to itself. The server could then not return.
     """
     if wanted is not None:
         if not _is_free(wanted):

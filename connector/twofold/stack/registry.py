@@ -1,4 +1,7 @@
-"""Apicurio Registry on loopback, with Confluent's API and Confluent's default compatibility. Its data is an H2 file that survives kill -9."""
+"""Apicurio Registry on loopback, with Confluent's API and Confluent's default compatibility.
+
+Its data is an H2 file that survives kill -9.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class RegistryServer:
 
     @property
     def url(self) -> str:
-        """The address for a client of Confluent's registry."""
+        """The address for clients of Confluent's API."""
         return self.address(self.port)
 
     @staticmethod
@@ -39,7 +42,7 @@ class RegistryServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns when a schema has been registered."""
+        """Start it, and return when a schema has been registered."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (artifact,) = server_files.locked("registry")
         program = server_files.unpacked(artifact) / "quarkus-run.jar"
@@ -68,7 +71,7 @@ class RegistryServer:
             self._process.stop()
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send kill -9."""
         if self._process is not None:
             self._process.kill()
 
@@ -86,7 +89,9 @@ class RegistryServer:
 
     @staticmethod
     def prove_ready(url: str) -> None:
-        """Sets Confluent's default compatibility, registers a schema and deletes it again; OSError if it is not ready."""
+        """Set Confluent's default compatibility, register a schema and delete it; OSError if it is
+        not ready.
+        """
         subject = f"{url}/subjects/{_READY_SUBJECT}"
         _call("PUT", f"{url}/config", {"compatibility": "BACKWARD"})
         _call("POST", f"{subject}/versions", {"schema": '"string"'})

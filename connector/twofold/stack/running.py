@@ -1,6 +1,8 @@
-"""A stack that outlives a command: which folder it is in, whether it runs, how another process finds its endpoints and ends it.
+"""A stack that outlives a command: its folder, whether it runs, and how another process finds and
+ends it.
 
-Whoever runs a stack holds a lock on a file in its folder; the kernel gives it up with the process, so a stack that died is never taken for a running one.
+The process that runs a stack holds a lock on a file in its folder. The kernel frees the lock with
+the process, so a dead stack never looks alive.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from twofold.stack.local import LocalStack
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a running stack is."""
+    """The addresses of a running stack."""
 
     postgres: str
     postgres_version: int
@@ -48,17 +50,19 @@ class Endpoints:
 
 
 def default_folder() -> Path:
-    """Not below the home folder: PostgreSQL, where it cannot run as root, could not reach it there."""
+    """Return the default folder, which is not below the home folder: an unprivileged PostgreSQL
+    could not reach it there.
+    """
     return server_files.open_folder() / "stack"
 
 
 @contextmanager
 def holding(folder: Path) -> Iterator[None]:
-    """Makes this process the one that runs the folder's stack."""
+    """Make this process the one that runs the folder's stack."""
     folder.mkdir(parents=True, exist_ok=True)
     with _lock_file(folder) as lock:
         if not _take(lock):
-            raise UsageError(f"a stack runs in {folder} already: twofold stack down, or choose another --folder")
+            raise UsageError(f"a stack already runs in {folder}: twofold stack down, or choose another --folder")
         _state(folder).unlink(missing_ok=True)
         try:
             yield
@@ -67,7 +71,7 @@ def holding(folder: Path) -> Iterator[None]:
 
 
 def publish(endpoints: Endpoints) -> None:
-    """Tells other processes that the stack is ready, and where."""
+    """Tell other processes that the stack is ready, and its addresses."""
     place = _state(Path(endpoints.folder))
     part = place.with_suffix(".part")
     part.write_text(json.dumps(asdict(endpoints)))
@@ -75,7 +79,7 @@ def publish(endpoints: Endpoints) -> None:
 
 
 def endpoints(folder: Path) -> Endpoints | None:
-    """The running stack's, or none if there is none that is ready."""
+    """Return the addresses of the running stack, or None if none is ready."""
     try:
         with _lock_file(folder) as lock:
             if _take(lock):
@@ -86,7 +90,7 @@ def endpoints(folder: Path) -> Endpoints | None:
 
 
 def detach(folder: Path, arguments: Sequence[str]) -> Endpoints:
-    """Runs `twofold stack up` in a session of its own and returns when it is ready."""
+    """Run `twofold stack up` in a session of its own, and return when it is ready."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "stack.log"
     with log.open("wb") as output:
@@ -109,7 +113,7 @@ def detach(folder: Path, arguments: Sequence[str]) -> Endpoints:
 
 
 def end(folder: Path, *, seconds: float = 60) -> bool:
-    """Ends the running stack and waits until it has ended; False if there was none."""
+    """End the running stack and wait for its end; False if there was none."""
     running = endpoints(folder)
     if running is None:
         return False

@@ -1,4 +1,6 @@
-"""What the servers stand on: locked artifacts, unpacked once into the cache, and folders that an unprivileged user can reach."""
+"""The files that servers need: locked artifacts, unpacked once into the cache, and folders that an
+unprivileged user can reach.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ def require_linux() -> None:
 
 
 def locked(name: str) -> tuple[Artifact, ...]:
-    """The artifacts of one of the stack's lock files."""
+    """Return the artifacts of one of the stack's lock files."""
     return artifacts.read_lock((resources.files(__package__) / f"{name}.lock").read_text())
 
 
 def fetched(wanted: tuple[Artifact, ...]) -> tuple[Path, ...]:
-    """The files of the artifacts; errors are the connector's."""
+    """Return the files of the artifacts; raise the connector's errors."""
     try:
         return artifacts.fetch(wanted)
     except ArtifactUnreachableError as error:
@@ -44,7 +46,10 @@ def fetched(wanted: tuple[Artifact, ...]) -> tuple[Path, ...]:
 
 
 def unpacked(artifact: Artifact) -> Path:
-    """The folder with the contents of a .tar.gz, or of the .txz inside a .jar. It is moved to its place when it is complete."""
+    """Return the folder with the contents of a .tar.gz, or of the .txz inside a .jar.
+
+    It is moved to its place when it is complete.
+    """
     place = artifacts.cache_folder() / "unpacked" / artifact.sha256[:16]
     if place.exists():
         return place
@@ -83,7 +88,9 @@ def _untar(tar: tarfile.TarFile, folder: Path) -> None:
 
 
 def server_user() -> str | None:
-    """The user that PostgreSQL runs as where this process is root, which it refuses; otherwise none."""
+    """Return the user that PostgreSQL runs as if this process is root, which PostgreSQL refuses;
+    else None.
+    """
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -95,7 +102,7 @@ def server_user() -> str | None:
 
 
 def run(what_failed: str, command: Sequence[str], *, log: Path, user: str | None = None) -> None:
-    """Runs a preparing command to its end, its output appended to the log."""
+    """Run a preparing command to its end, with its output appended to the log."""
     dropped: dict[str, Any] = {}
     if user is not None:
         dropped = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
@@ -112,7 +119,7 @@ def run(what_failed: str, command: Sequence[str], *, log: Path, user: str | None
 
 
 def own(folder: Path, user: str | None) -> None:
-    """Makes a folder that is the user's alone, on a path that the user can walk."""
+    """Make a folder that only the user may use, on a path that the user can walk."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     if user is None:
@@ -126,7 +133,7 @@ def own(folder: Path, user: str | None) -> None:
 
 
 def open_folder() -> Path:
-    """A folder of this user's below the machine's temporary one, which every user can walk."""
+    """Return a folder of this user below the machine's temporary one, which every user can walk."""
     folder = Path(tempfile.gettempdir()) / f"twofold-{os.geteuid()}"
     folder.mkdir(mode=0o755, exist_ok=True)
     if folder.stat().st_uid != os.geteuid() or folder.is_symlink():
@@ -136,12 +143,16 @@ def open_folder() -> Path:
 
 
 def can_reach(program: Path, user: str | None) -> bool:
-    """Whether the user can run a program that this process sees: what is installed below /root is for root alone."""
+    """Whether the user can run a program that this process sees: files below /root are for root
+    alone.
+    """
     return user is None or (_closed_folder(program.parent) is None and bool(program.stat().st_mode & stat.S_IROTH))
 
 
 def open_copy(parts: tuple[Path, ...]) -> Path:
-    """A copy of neighbouring folders that every user can read; made once, moved to its place when it is complete."""
+    """Return a copy of neighbouring folders that every user can read, moved to its place when
+    complete.
+    """
     source = parts[0].resolve()
     mark = hashlib.sha256(f"{source} {source.stat().st_mtime_ns}".encode()).hexdigest()[:16]
     place = open_folder() / f"server-{mark}"
@@ -159,7 +170,7 @@ def open_copy(parts: tuple[Path, ...]) -> Path:
 
 
 def move_whole(folder: Path, place: Path) -> None:
-    """Renames a complete folder to its place; where another process was quicker, its equal copy stays."""
+    """Rename a complete folder to its place; if another process was quicker, its equal copy stays."""
     try:
         folder.rename(place)
     except OSError:
@@ -168,7 +179,7 @@ def move_whole(folder: Path, place: Path) -> None:
 
 
 def _closed_folder(folder: Path) -> Path | None:
-    """The first folder on the way down that lets no other user pass."""
+    """Return the first folder on the path that lets no other user pass."""
     resolved = folder.resolve()
     for step in (*reversed(resolved.parents), resolved):
         if not step.stat().st_mode & stat.S_IXOTH:

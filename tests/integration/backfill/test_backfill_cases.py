@@ -146,7 +146,7 @@ def test_a_reload_begins_with_a_truncate(small: Installation, kafka: Kafka) -> N
         here.caught_up()
         wait_until(lambda: read_status(load(here.file)).in_doubt[0].in_kafka == "open")
         expire(kafka, here.table("account"))
-        assert "asked to start" in told(here, "backfill", "start", "public.account")
+        assert "requested start" in told(here, "backfill", "start", "public.account")
         wait_until(lambda: "prepared transaction 'open'" in told(here, "backfill", "status"), 60, "it is waited for")
         wait_until(lambda: read_status(load(here.file)).in_doubt[0].in_kafka == "parked")
         here.sql("COMMIT PREPARED 'open'")

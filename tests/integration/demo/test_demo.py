@@ -42,7 +42,7 @@ def marked(mark: str) -> list[int]:
 def wait_until(what: str, happened: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
+        assert time.monotonic() < deadline, f"waited {seconds} s without success: {what}"
         time.sleep(0.1)
 
 

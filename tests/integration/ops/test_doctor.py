@@ -56,7 +56,7 @@ class Ground:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.incremental_alter_configs([target])[target].result(10)
 
-    def mend(self, statement: str) -> None:
+    def apply(self, statement: str) -> None:
         """Do what it says, as a person would."""
         bank = self.bank
         if statement.startswith("--"):
@@ -99,7 +99,7 @@ def put(statement: str) -> None:
 @dataclass(frozen=True)
 class Case:
     check: str
-    weight: Severity
+    severity: Severity
     spoil: Callable[[Ground], Any]
     mends: bool = True
     afterwards: Callable[[Ground], Any] = lambda ground: None
@@ -294,13 +294,13 @@ def tried(ground: Ground, case: Case) -> None:
         if case.check == "in_doubt":
             wait_until(lambda: any(f.check == "in_doubt" for f in ground.look()))
         found = new(ground, before)
-        assert [(f.check, f.weight) for f in found][:1] == [(case.check, case.weight)], found
-        assert all(f.why and f.mend for f in found)
+        assert [(f.check, f.severity) for f in found][:1] == [(case.check, case.severity)], found
+        assert all(f.why and f.remedy for f in found)
         if case.mends:
-            statements = dict.fromkeys(statement for f in found if f.check == case.check for statement in f.mend)
+            statements = dict.fromkeys(statement for f in found if f.check == case.check for statement in f.remedy)
             for statement in statements:
                 if not statement.startswith("ROLLBACK"):  # of two outcomes one is chosen
-                    ground.mend(statement)
+                    ground.apply(statement)
             wait_until(lambda: case.check not in {f.check for f in new(ground, before)}, 10, str(statements))
     finally:
         ground.held.close()
@@ -438,11 +438,11 @@ def test_failover_where_there_are_no_failover_slots_or_no_standby_is_named(groun
     try:
         (found,) = new(ground, before)
         if int(ground.bank.ask("SHOW server_version_num")) < 170_000:
-            assert (found.check, found.weight) == ("failover", MUST)
-            ground.mend(found.mend[0])
+            assert (found.check, found.severity) == ("failover", MUST)
+            ground.apply(found.remedy[0])
             assert not new(ground, before)
         else:
-            assert (found.check, found.weight) == ("synchronized_standby_slots", SHOULD)
+            assert (found.check, found.severity) == ("synchronized_standby_slots", SHOULD)
     finally:
         ground.bank.configure({"source": {"failover": False}})
 
@@ -451,12 +451,12 @@ def test_before_init_it_names_init(connector: Maker) -> None:
     bank = connector(init=False)
     bank.sql("CREATE TABLE account (id int PRIMARY KEY)")
     ground = Ground(bank, "")
-    found = {finding.check: finding.mend for finding in ground.look()}
+    found = {finding.check: finding.remedy for finding in ground.look()}
     assert {name: found.get(name) for name in ("slot", "publication", "topics")} == dict.fromkeys(
         ("slot", "publication", "topics"), ("twofold init",)
     )
     bank.configure({"source": {"tables": ["public.account"]}})
-    ground.mend("twofold init")
+    ground.apply("twofold init")
     assert not {finding.check for finding in ground.look()} & {"slot", "publication", "topics"}
 
 

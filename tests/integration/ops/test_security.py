@@ -134,7 +134,7 @@ def test_the_rights_of_the_page_suffice_and_no_secret_is_told(
     run(made, "backfill", "start", "public.accounts")
     wait_until(lambda: rows(granted, "accounts") >= before + 2, 60)
     found = examine(load(made.file))
-    assert [f for f in found if f.weight is Severity.MUST] == []
+    assert [f for f in found if f.severity is Severity.MUST] == []
     said.append(Path(f"/proc/{first.process.pid}/cmdline").read_text())
     first.stop()
     said += [first.said(), str(found), repr(load(made.file))]
@@ -152,7 +152,7 @@ def test_another_way_in(
     with_it = made.start()
     granted.sql(f"INSERT INTO accounts VALUES ({before + 1000}, 'carl')")
     wait_until(lambda: rows(granted, "accounts") > before)
-    assert [f for f in examine(load(made.file)) if f.weight is Severity.MUST] == []
+    assert [f for f in examine(load(made.file)) if f.severity is Severity.MUST] == []
     with_it.stop()
     assert "hunter2" not in with_it.said()
 
@@ -197,8 +197,8 @@ def test_doctor_has_the_statement_that_grants_what_is_missing(
         acls = granted.acls(f"{grant} {right}")
         granted.revoke(acls)
         found = wait_until(lambda: [f for f in examine(load(made.file)) if f.check == "acl"])
-        assert found[0].weight is Severity.MUST
-        granted.grant(granted.acls(found[0].mend[0]))
+        assert found[0].severity is Severity.MUST
+        granted.grant(granted.acls(found[0].remedy[0]))
         wait_until(lambda: not [f for f in examine(load(made.file)) if f.check == "acl"])
 
 
@@ -218,5 +218,5 @@ def test_a_wrong_password_is_told_and_not_shown(
     assert "hunter2" not in done.stdout + done.stderr
     found = examine(load(made.file))
     assert [(f.where, f.check) for f in found][:1] == [("postgresql" if wrong == "postgres" else wrong, "unusable")]
-    assert re.search("authentication failed|[Aa]uthentication|does not let us in", found[0].what), found[0]
+    assert re.search("authentication failed|[Aa]uthentication|denies access", found[0].what), found[0]
     assert "hunter2" not in str(found)

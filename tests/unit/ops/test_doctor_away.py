@@ -27,8 +27,8 @@ def config(folder: Path, bootstrap: str = NOWHERE, options: str = "{}") -> Confi
 
 def test_when_all_is_away_each_part_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = examine(config(tmp_path))
-    assert {f.where for f in found if f.weight is Severity.MUST} == {"postgresql", "kafka", "registry"}
-    assert all(f.mend for f in found)
+    assert {f.where for f in found if f.severity is Severity.MUST} == {"postgresql", "kafka", "registry"}
+    assert all(f.remedy for f in found)
     assert capfd.readouterr().err == ""
 
 

@@ -82,7 +82,7 @@ def test_java_that_is_too_old(machine: list[Path], tmp_path: Path) -> None:
         java.for_registry()
     assert one_line(error) == (
         f"the registry wants Java 21 or newer, this machine has 8 in {machine[0]}, 17 in {machine[1]}: "
-        "pip install 'twofold[stack]', or install a fitting one and set JAVA_HOME"
+        "pip install 'twofold[stack]', or install such a Java and set JAVA_HOME"
     )
 
 

@@ -1,4 +1,6 @@
-"""`twofold doctor`: what is wrong, or will be, with PostgreSQL, Kafka, the registry and this machine; why it matters; and the statement that mends it. Changes nothing."""
+"""`twofold doctor`: what is or will be wrong with PostgreSQL, Kafka, the registry and this machine;
+why it matters; and its remedy. Changes nothing.
+"""
 
 from twofold.ops.doctor.examine import examine
 from twofold.ops.doctor.finding import Finding, Severity

@@ -1,4 +1,4 @@
-"""One describe_cluster at Kafka: its brokers, the prefix's topics, and what we may do with them."""
+"""Kafka as the checks see it: its brokers, the prefix's topics, and the connector's rights on them."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the checks describe_cluster at."""
+    """Kafka at one moment."""
 
     config: Config
     names: Names
     brokers: int
     broker_config: Mapping[str, str]
-    """Empty: we may not see it."""
+    """Empty if we may not see it."""
     topics: Mapping[str, Topic]
     """Those of the prefix that we may see."""
     may: Mapping[str, frozenset[str]]
-    """What we may do with each of them."""
+    """Our rights on each of them."""
     principal: str
     hidden: frozenset[str] = frozenset()
     """Topics of the bookkeeping that exist and are not shown."""
@@ -61,7 +61,7 @@ class Cluster:
 
 
 def describe_cluster(config: Config) -> Cluster:
-    """Raises what says why it cannot be looked at."""
+    """Ask Kafka; raise an error that says why it cannot be asked."""
     call_s = min(config.kafka.call_timeout, CALL_S_MAX)
     settings = kafka_settings(config)
     told: list[KafkaError] = []
@@ -94,7 +94,10 @@ def describe_cluster(config: Config) -> Cluster:
 
 
 def _let_in(admin: AdminClient, call_s: float, told: list[KafkaError]) -> ClusterMetadata:
-    """A call alone says of wrong credentials, too, that no broker answers; why is told aside."""
+    """Raise the reason why no broker answers.
+
+    A call with wrong credentials says so only by a callback.
+    """
     try:
         return cluster_metadata(admin, call_s)
     except KafkaException:
@@ -106,7 +109,7 @@ def _let_in(admin: AdminClient, call_s: float, told: list[KafkaError]) -> Cluste
 
 
 def _hidden(admin: AdminClient, call_s: float, names: Names, found: Mapping[str, Any]) -> frozenset[str]:
-    """A topic that is not shown need not be gone: the broker may be behind, or we may not see it."""
+    """Return topics that exist and are not shown: the broker may be behind, or we may not see them."""
     try:
         return frozenset(existing_topics(admin, (names.bookkeeping | {names.messages}) - found.keys(), call_s))
     except SetupError:

@@ -1,4 +1,4 @@
-"""All checks, side by side: each part is looked at even when the others are away, and each within a bounded time."""
+"""Runs all checks side by side: each part within a bounded time, even if the others are away."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PARTS: tuple[tuple[Where, Callable[[Config], Iterable[Finding]], str], ...] = (
 
 
 def examine(config: Config) -> tuple[Finding, ...]:
-    """The heaviest first."""
+    """Return all findings, the most severe first."""
     with ThreadPoolExecutor(len(_PARTS)) as pool:
         looked = list(pool.map(lambda part: _look(config, *part), _PARTS))
-    return tuple(sorted((finding for findings in looked for finding in findings), key=lambda each: each.weight))
+    return tuple(sorted((finding for findings in looked for finding in findings), key=lambda each: each.severity))
 
 
 def _look(

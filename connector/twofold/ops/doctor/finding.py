@@ -1,4 +1,4 @@
-"""What a check says. A check is a function that looks at one thing and yields what it finds wrong there."""
+"""A finding of doctor's. A check is a function that examines one thing and yields findings."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Where = Literal["postgresql", "kafka", "registry", "machine"]
 
 
 class Severity(IntEnum):
-    """The heaviest come first."""
+    """How severe a finding is; the most severe come first."""
 
     MUST = 0
-    """It does not run, or loses its promise, before this is mended."""
+    """It does not run, or breaks a promise, until this is remedied."""
     SHOULD = 1
     """It runs, and will stop, stall or mislead one day."""
     NOTE = 2
@@ -22,26 +22,32 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`check` is a fixed word, for scripts; `mend` is what to run or set, complete, one statement an entry."""
+    """One finding.
+
+    `check` is a fixed word for scripts; `remedy` has complete statements, one an entry.
+    """
 
     where: Where
     check: str
-    weight: Severity
+    severity: Severity
     what: str
     why: str
-    mend: tuple[str, ...]
+    remedy: tuple[str, ...]
 
 
-def start_anew(prefix: str) -> tuple[str, ...]:
-    """Where what was known is lost. The topics of the old prefix stay, for consumers that still read them."""
+def start_over(prefix: str) -> tuple[str, ...]:
+    """Return the commands that start over where progress is lost.
+
+    The topics of the old prefix stay for consumers that still read them.
+    """
     return "twofold reset", f'kafka.prefix = "{prefix}_2"', "twofold init"
 
 
 class Finder(Protocol):
     """Makes the findings of one place."""
 
-    def __call__(self, check: str, weight: Severity, what: str, why: str, *mend: str) -> Finding: ...
+    def __call__(self, check: str, severity: Severity, what: str, why: str, *remedy: str) -> Finding: ...
 
 
 def finder(where: Where) -> Finder:
-    return lambda check, weight, what, why, *mend: Finding(where, check, weight, what, why, mend)
+    return lambda check, severity, what, why, *remedy: Finding(where, check, severity, what, why, remedy)

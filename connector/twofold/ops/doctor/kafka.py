@@ -1,4 +1,6 @@
-"""Kafka: the brokers against what transactions need, and the topics against what the connector expects of them."""
+"""Checks Kafka: the brokers against the needs of transactions, and the topics against the
+connector's.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,19 @@ from collections.abc import Callable, Iterator
 
 from twofold.config import Config
 from twofold.ops.doctor.cluster import Cluster, describe_cluster
-from twofold.ops.doctor.finding import Finding, Severity, finder, start_anew
+from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
 
 SHOWN_MAX = 20
 RIGHTS = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
-"""On the prefix's topics. Create is asked of each topic: a right on a prefix covers both those that are there and those to come."""
+"""Rights on the prefix's topics.
+
+Create is asked for each topic: a right on a prefix covers present and future ones.
+"""
 _finding = finder("kafka")
 
 
 def examine(config: Config) -> Iterator[Finding]:
-    """All checks, on one describe_cluster."""
+    """Run all checks on one description of the cluster."""
     cluster = describe_cluster(config)
     for check in _CHECKS:
         yield from check(cluster)
@@ -57,20 +62,24 @@ def _transaction_timeout(cluster: Cluster) -> Iterator[Finding]:
     bound_s = int(cluster.broker_config["transaction.max.timeout.ms"]) / 1000
     wanted_s, hold_s = cluster.config.kafka.transaction_timeout, cluster.config.prepared.hold
     if wanted_s > bound_s:
-        mend = [f"kafka.transaction_timeout = {bound_s:g}"]
+        remedy = [f"kafka.transaction_timeout = {bound_s:g}"]
         if hold_s >= bound_s:
-            mend.append(f"prepared.hold = {bound_s / 2:g}")
+            remedy.append(f"prepared.hold = {bound_s / 2:g}")
         yield _finding(
             "transaction_timeout",
             Severity.MUST,
             f"kafka.transaction_timeout is {wanted_s:g} s, and the brokers allow {bound_s:g} s (transaction.max.timeout.ms)",
             "the brokers refuse the producers",
-            *mend,
+            *remedy,
         )
 
 
 def _idle_connections(cluster: Cluster) -> Iterator[Finding]:
-    """The end of an open transaction needs the connection to its coordinator, and librdkafka takes up to two seconds to find it again."""
+    """Check that brokers keep idle connections long enough.
+
+    The end of an open transaction needs the connection to its coordinator, and librdkafka takes up
+    to two seconds to find it again.
+    """
     idle_s = int(cluster.broker_config.get("connections.max.idle.ms", -1)) / 1000
     hold_s = cluster.config.prepared.hold
     if 0 <= idle_s <= hold_s:
@@ -138,8 +147,8 @@ def _missing(cluster: Cluster) -> Iterator[Finding]:
                 Severity.MUST,
                 f"the topic {name} is gone",
                 "what Twofold knew of its progress, its commits or what is in doubt was in it; twofold run refuses",
-                "-- restore the topic with what it held (docs/reference/refusals.md), else start anew:",
-                *start_anew(cluster.config.prefix),
+                "-- restore the topic with what it held (docs/reference/refusals.md), else start over:",
+                *start_over(cluster.config.prefix),
             )
 
 
@@ -168,8 +177,8 @@ def _partitions(cluster: Cluster) -> Iterator[Finding]:
                 f"the topic {name} has {found} partitions, and must have 1",
                 "its records would have no order; twofold run refuses",
                 f"kafka-topics --bootstrap-server {cluster.config.kafka.bootstrap} --delete --topic {name}",
-                "-- only where nothing was written to it; else start anew:",
-                *start_anew(cluster.config.prefix),
+                "-- only where nothing was written to it; else start over:",
+                *start_over(cluster.config.prefix),
             )
 
 

@@ -1,4 +1,4 @@
-"""This machine: the compiled row path, the folder of the spool, the clock, files that may be open."""
+"""Checks this machine: the compiled row path, the spool's folder, the clock, open files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _memory_disk(config: Config) -> Iterator[Finding]:
             "spool_tmpfs",
             Severity.SHOULD,
             f"the spool's folder {config.spool.folder} is in memory (tmpfs)",
-            "what is put there to spare memory takes memory",
+            "the spool is there to save memory, and a folder in memory saves none",
             'spool.folder = "/var/tmp/twofold"',
         )
 

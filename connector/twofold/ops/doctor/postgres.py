@@ -1,4 +1,6 @@
-"""PostgreSQL: the server, the role, the slot, what is in doubt. Its settings are looked at in `settings`, what is published in `tables`."""
+"""Checks PostgreSQL: the server, the role, the slot, transactions in doubt. `settings` checks its
+settings, `tables` the published tables.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from psycopg import sql
 from twofold.config import Config
 from twofold.gids import describe
 from twofold.ops.doctor import settings
-from twofold.ops.doctor.finding import Finding, Severity, finder, start_anew
+from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
 from twofold.ops.doctor.tables import published
 from twofold.runner.initialisation import wanted_publication
 from twofold.source import identity, publishable
@@ -26,7 +28,7 @@ _finding = finder("postgresql")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the checks look at."""
+    """PostgreSQL as the checks see it."""
 
     config: Config
     connection: PlainConnection
@@ -41,7 +43,7 @@ class Source:
         return self.connection.execute(query, values or None).fetchall()
 
     def count(self, view: str) -> int:
-        """How many rows a view of the server's has."""
+        """Return the number of rows of one of the server's views."""
         query = sql.SQL("SELECT count(*) FROM pg_catalog.{}").format(sql.Identifier(view))
         row = self.connection.execute(query).fetchone()
         assert row is not None
@@ -49,7 +51,7 @@ class Source:
 
 
 def examine(config: Config) -> Iterator[Finding]:
-    """All checks, in one session."""
+    """Run all checks in one session."""
     with connect(config.conninfo) as connection:
         source = Source(
             config,
@@ -63,8 +65,10 @@ def examine(config: Config) -> Iterator[Finding]:
     wanted = wanted_publication(config)
     if source.slot is None and wanted is not None:
         for found in publishable.examine(config.conninfo, config.publication, wanted):
-            weight = Severity.MUST if found.must else Severity.SHOULD
-            yield _finding("publishable", weight, found.what, "twofold init cannot make the publication", found.remedy)
+            severity = Severity.MUST if found.must else Severity.SHOULD
+            yield _finding(
+                "publishable", severity, found.what, "twofold init cannot make the publication", found.remedy
+            )
 
 
 def _is_primary(source: Source) -> Iterator[Finding]:
@@ -131,7 +135,7 @@ def _slot(source: Source) -> Iterator[Finding]:
             "slot",
             Severity.NOTE,
             f"slot {config.slot} does not exist",
-            "nothing is carried before it does",
+            "nothing is published before it exists",
             "twofold init",
         )
         return
@@ -141,7 +145,7 @@ def _slot(source: Source) -> Iterator[Finding]:
             Severity.MUST,
             f"slot {slot.name} was invalidated ({slot.invalidation_reason or 'its WAL was removed'})",
             "the changes since its last confirmed position can no longer be streamed",
-            *start_anew(config.prefix),
+            *start_over(config.prefix),
         )
     if slot.plugin != "pgoutput" or slot.database != source.connection.info.dbname:
         yield _finding(
@@ -179,7 +183,7 @@ def _slot_idle(source: Source) -> Iterator[Finding]:
     yield _finding(
         "slot_idle",
         Severity.SHOULD if heavy else Severity.NOTE,
-        f"nobody reads slot {slot.name}; it holds {int(str(held)) / 1048576:.0f} MiB of WAL",
+        f"no connector reads slot {slot.name}; it holds {int(str(held)) / 1048576:.0f} MiB of WAL",
         "the WAL stays on the server's disk until a connector reads it",
         "twofold run",
     )

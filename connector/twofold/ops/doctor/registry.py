@@ -1,4 +1,6 @@
-"""The schema registry, by the plain HTTP interface that all of Confluent's kind share: whether it answers, takes schemas, and what it holds for compatible."""
+"""Checks the schema registry by its HTTP API: whether it answers, accepts schemas, and which
+compatibility it demands.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _finding = finder("registry")
 
 
 def examine(config: Config) -> Iterator[Finding]:
-    """Two questions."""
+    """Ask for the mode and for the compatibility."""
     registry = config.registry
     _ask(registry, "/subjects")
     mode = _ask(registry, "/mode").get("mode", "READWRITE")
@@ -45,7 +47,7 @@ def examine(config: Config) -> Iterator[Finding]:
             "compatibility",
             Severity.NOTE,
             "the registry checks no compatibility (NONE)",
-            "a changed type of a column goes through where readers of older rows can no longer read both",
+            "a column's type may change so that readers cannot read older and newer rows together",
             _put(registry, "config", {"compatibility": "BACKWARD"}),
         )
 
@@ -55,7 +57,7 @@ def _put(registry: RegistryConfig, what: str, value: dict[str, str]) -> str:
 
 
 def _ask(registry: RegistryConfig, path: str) -> dict[str, Any]:
-    """The answer; empty where this kind of registry does not know the question."""
+    """Return the answer; empty if this kind of registry does not know the question."""
     headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
     if (token := registry.bearer) is not None:
         headers["Authorization"] = f"Bearer {token}"
@@ -71,15 +73,15 @@ def _ask(registry: RegistryConfig, path: str) -> dict[str, Any]:
     except HTTPError as error:
         if error.code in {401, 403}:
             raise SetupError(
-                f"the registry at {registry.url} does not let us in (HTTP {error.code}); remedy: correct registry.username and registry.password, or registry.token"
+                f"the registry at {registry.url} denies access (HTTP {error.code}); remedy: correct registry.username and registry.password, or registry.token"
             ) from error
         if path == "/subjects":
             raise SetupError(
-                f"what answers at {registry.url} is no registry with Confluent's API (HTTP {error.code} to /subjects); remedy: correct registry.url (Apicurio's ends with /apis/ccompat/v7)"
+                f"the server at {registry.url} is no registry with Confluent's API (HTTP {error.code} to /subjects); remedy: correct registry.url (Apicurio's ends with /apis/ccompat/v7)"
             ) from error
         return {}
     except json.JSONDecodeError as error:
-        raise SetupError(f"what answers at {registry.url} is no registry; remedy: correct registry.url") from error
+        raise SetupError(f"the server at {registry.url} is no schema registry; remedy: correct registry.url") from error
     except (URLError, OSError) as error:
         reason = error.reason if isinstance(error, URLError) else error
         raise Unreachable(f"the registry at {registry.url} does not answer: {reason}") from error

@@ -1,4 +1,6 @@
-"""PostgreSQL's settings: a table of what each must be, what goes wrong otherwise, and the value that mends it."""
+"""Checks PostgreSQL's settings by a table: what each must be, what goes wrong otherwise, and the
+remedy.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _finding = finder("postgresql")
 
 
 class Server(Protocol):
-    """What the rules look at."""
+    """The server as the rules see it."""
 
     @property
     def config(self) -> Config: ...
@@ -30,11 +32,15 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`what` and `wanted` may name `{value}`, the setting's present one, `{name}`, the connector's, and `{more}`, the value with room added."""
+    """A rule of the table.
+
+    `what` and `wanted` may name `{value}`, the setting's present value, `{name}`, the connector's,
+    and `{more}`, the value with room added.
+    """
 
     check: str
     setting: str
-    weight: Severity
+    severity: Severity
     broken: Callable[[Server], bool]
     what: str
     why: str
@@ -49,11 +55,11 @@ def examine(server: Server) -> Iterator[Finding]:
         value = server.settings.get(rule.setting, "")
         words = {"value": value, "name": server.config.name, "more": int(value) + ROOM if value.isdecimal() else ""}
         words["prepared"] = server.count("pg_prepared_xacts")
-        mend = (
+        remedy = (
             f"ALTER SYSTEM SET {rule.setting} = {rule.wanted.format(**words)};",
             "-- and restart PostgreSQL" if rule.restart else "SELECT pg_reload_conf();",
         )
-        yield _finding(rule.check, rule.weight, rule.what.format(**words), rule.why, *mend)
+        yield _finding(rule.check, rule.severity, rule.what.format(**words), rule.why, *remedy)
 
 
 def names(server: Server) -> bool:
@@ -117,7 +123,7 @@ RULES = (
         Severity.SHOULD,
         lambda s: s.number("max_slot_wal_keep_size") >= 0,
         "max_slot_wal_keep_size is {value} MB, and {prepared} transactions are prepared now",
-        "a prepared transaction holds WAL until its outcome, however well the connector keeps up: past this size the slot is invalidated and the tables must be loaded anew",
+        "a prepared transaction holds WAL until its outcome, however well the connector keeps up: past this size the slot is invalidated and all tables must be reloaded",
         "-1",
     ),
     Rule(
@@ -126,7 +132,7 @@ RULES = (
         Severity.SHOULD,
         lambda s: s.settings.get("idle_replication_slot_timeout", "0") not in {"0", ""},
         "idle_replication_slot_timeout is {value} s",
-        "a connector that is stopped for longer loses its slot, and the tables must be loaded anew",
+        "a connector that is stopped for longer loses its slot, and all tables must be reloaded",
         "0",
     ),
     Rule(
@@ -162,7 +168,7 @@ RULES = (
         Severity.NOTE,
         lambda s: s.config.source.two_phase and s.number("max_prepared_transactions") == 0,
         "max_prepared_transactions is 0",
-        "PREPARE TRANSACTION is refused: there will be nothing two-phase to carry",
+        "PREPARE TRANSACTION is refused: there are no prepared transactions to publish",
         "100",
         restart=True,
     ),

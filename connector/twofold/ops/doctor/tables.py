@@ -1,4 +1,4 @@
-"""What is published, and whether its changes can be told apart later: keys, replica identities, rights."""
+"""Checks the publication and its tables: keys, replica identities, rights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from psycopg import sql
 
 from twofold.config import Config
-from twofold.ops.doctor.finding import Finding, Severity, finder, start_anew
+from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
 from twofold.source.connection import PlainConnection
 
 SHOWN_MAX = 20
@@ -29,7 +29,7 @@ SELECT n.nspname::text, c.relname::text, c.relreplident::text,
 
 
 def published(config: Config, connection: PlainConnection) -> Iterator[Finding]:
-    """The publication, then its tables."""
+    """Check the publication, then its tables."""
     yield from _publication(config, connection)
     yield from _tables(config, connection)
 
@@ -45,10 +45,10 @@ def _publication(config: Config, connection: PlainConnection) -> Iterator[Findin
             "publication",
             Severity.NOTE if used is None else Severity.MUST,
             f"publication {config.publication} does not exist",
-            "nothing is carried before it does"
+            "nothing is published before it exists"
             if used is None
             else "changes made while there is none are not sent, even if it is made again: it was dropped under a slot in use",
-            *(("twofold init",) if used is None else start_anew(config.prefix)),
+            *(("twofold init",) if used is None else start_over(config.prefix)),
         )
         return
     kinds = [kind for kind, there in zip(("insert", "update", "delete", "truncate"), row, strict=True) if not there]
@@ -65,7 +65,7 @@ def _publication(config: Config, connection: PlainConnection) -> Iterator[Findin
             "publication_empty",
             Severity.SHOULD,
             f"publication {config.publication} has no tables",
-            "there is nothing to carry",
+            "there is nothing to publish",
             f"ALTER PUBLICATION {name} ADD TABLE <schema.table>;",
         )
 
