@@ -1,4 +1,6 @@
-"""The data contract: what Twofold's records in Kafka mean. Importing this package needs nothing but the standard library."""
+"""The data contract: the meaning of Twofold's records in Kafka. Importing it needs only the
+standard library.
+"""
 
 __version__ = "0.1.0"
 __all__ = ["__version__"]

@@ -1,7 +1,10 @@
-"""The names by which Kafka Connect, and Debezium's sinks in it, know a type. They stand in schemas beside Avro's types and change no byte.
+"""The type names of Kafka Connect and of Debezium's sinks.
 
-A type gets a name where Debezium has one for the very bytes: PostgreSQL's text of an interval is not Debezium's `Interval`, so it has none.
-`date` and `decimal` need none: converters know Avro's logical types for them. Pure, standard library only.
+They stand in schemas beside Avro's types and change no byte.
+
+A type gets a name if Debezium has one for the same bytes: PostgreSQL's text of an interval is not
+Debezium's `Interval`, so it has none. `date` and `decimal` need none, because converters know
+Avro's logical types. Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ _OF_EXTENSIONS = {"ltree": _named("io.debezium.data.Ltree"), "citext": _of_sourc
 
 
 def with_names(shape: TypeShape, schema: Avro) -> Avro:
-    """The schema of a row's column, with the names."""
+    """Return the schema of a row's column, with the names."""
     match shape.kind, schema:
         case ("domain", _) if shape.element is not None:
             return with_names(shape.element, schema)
@@ -56,7 +59,10 @@ def with_names(shape: TypeShape, schema: Avro) -> Avro:
 
 
 def with_names_in_key(shape: TypeShape, schema: Avro) -> Avro:
-    """The same of a column of the key: its `connect.name` alone, because the rest may change while the bytes of a key do not."""
+    """Return the schema of a key's column, with its `connect.name` alone.
+
+    The other names may change while a key's bytes do not.
+    """
     named = with_names(shape, schema)
     if not isinstance(named, dict):
         return named
@@ -65,7 +71,9 @@ def with_names_in_key(shape: TypeShape, schema: Avro) -> Avro:
 
 
 def without_names(record: Avro) -> Avro:
-    """A record as it is without the names of its columns' types: what topics have that were made before there were any."""
+    """Return a record without the names of its columns' types, as topics have it that were made
+    before the names.
+    """
     return {**record, "fields": [{**field, "type": _bare(field["type"])} for field in record["fields"]]}
 
 

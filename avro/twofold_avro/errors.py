@@ -1,10 +1,16 @@
-"""What this package raises on purpose. All of them are ValueErrors: bytes or names that cannot be what they claim."""
+"""Errors that this package raises on purpose.
+
+All are ValueErrors: bytes or names that cannot be right.
+"""
 
 from __future__ import annotations
 
 
 class MalformedRow(ValueError):
-    """A row's bytes are not what the relation says. `offset` is the place in the payload, `column` the column's name if known."""
+    """A row's bytes contradict its relation.
+
+    `offset` is the place in the payload, `column` the column's name if it is known.
+    """
 
     def __init__(self, what: str, *, table: str, column: str | None, offset: int) -> None:
         where = f"column {column} of {table}" if column is not None else table

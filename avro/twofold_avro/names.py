@@ -1,9 +1,9 @@
-"""PostgreSQL's names as Avro names and Kafka topics, there and back.
+"""PostgreSQL's names as Avro names and Kafka topics, and back.
 
-Avro allows `[A-Za-z_][A-Za-z0-9_]*` for a field and for each part of a namespace; Kafka allows `[A-Za-z0-9._-]` and 249
-characters for a topic. Ordinary names stay what they are. Every other character becomes `_x<hex>_`, and so does an
-underscore that stands before an `x`, so that a name which looks like an escape is no escape: two names never meet, and
-`postgres_name` is the exact inverse. Pure.
+Avro allows `[A-Za-z_][A-Za-z0-9_]*` for a field and for each part of a namespace. Kafka allows
+`[A-Za-z0-9._-]` and 249 characters for a topic. Ordinary names stay as they are. Every other
+character becomes `_x<hex>_`. So does an underscore before an `x`, so that a name that looks like an
+escape is none. Two names never become the same, and `postgres_name` is the exact inverse. Pure.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ _ESCAPE = re.compile(r"_x([0-9a-f]+)_")
 
 
 def avro_name(name: str) -> str:
-    """A column, schema or table as an Avro name."""
+    """Return a column, schema or table as an Avro name."""
     return _escape(_FIELD_SAFE, name)
 
 
 def postgres_name(escaped: str) -> str:
-    """The inverse of `avro_name`, and of one part of a topic."""
+    """Invert `avro_name`, for one part of a topic too."""
     return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), escaped)
 
 
 def topic_of(prefix: str, schema: str, table: str) -> str:
-    """`<prefix>.<schema>.<table>`. A name that would be too long for Kafka ends in a digest of itself instead."""
+    """Return `<prefix>.<schema>.<table>`.
+
+    A name that is too long for Kafka ends in a digest of itself.
+    """
     topic = f"{prefix}.{_escape(_TOPIC_SAFE, schema)}.{_escape(_TOPIC_SAFE, table)}"
     if len(topic) <= TOPIC_MAX:
         return topic
@@ -38,7 +41,7 @@ def topic_of(prefix: str, schema: str, table: str) -> str:
 
 
 def namespace_of(prefix: str, schema: str, table: str) -> str:
-    """The Avro namespace of a table's records: its topic's name, each part as an Avro name."""
+    """Return the Avro namespace of a table's records: its topic's name, each part as an Avro name."""
     return ".".join([*(avro_name(part) for part in prefix.split(".")), avro_name(schema), avro_name(table)])
 
 

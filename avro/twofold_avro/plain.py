@@ -1,7 +1,8 @@
-"""What the compiled modules say to Cython, as things that do nothing: for a run uncompiled, where Cython need not be there.
+"""Stands in for Cython in an uncompiled run, where Cython need not be installed: its declarations
+do nothing.
 
-The compiled modules do `import cython` where it exists and import this under the same name where it does not; compiled,
-neither is imported. For mypy this is always the one that counts.
+The compiled modules do `import cython` where it exists, and import this under the same name where
+it does not. Compiled, neither is imported. mypy always reads this one.
 """
 
 from __future__ import annotations

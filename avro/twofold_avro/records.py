@@ -1,9 +1,11 @@
-"""The fixed records (`schemas/*.avsc`) as values, and their bytes in Kafka. Needs fastavro: the extra `records`.
+"""The fixed records (`schemas/*.avsc`) as values, and their bytes in Kafka.
+
+Needs fastavro: the extra `records`.
 
     from_bytes(Commit, message)     a framed message as a value
     Commit(...).to_bytes(id)        a value as a framed message
 
-Times are microseconds since 1970 as plain ints, as in the bytes: nothing is rounded on the way. Pure.
+Times are microseconds since 1970 as plain ints, as in the bytes, so nothing is rounded. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ class Record:
 
     @classmethod
     def from_bytes(cls, message: bytes, writer: Avro | None = None) -> Self:
-        """`writer` is the schema that the message's id names, where it is not this version's own."""
+        """Return the value.
+
+        `writer` is the schema of the message's id, if it is not this version's own.
+        """
         _, body = wire.unframe(message)
         mine = _codec(cls.schema_name)
         theirs = mine if writer is None else fastavro.parse_schema(without_logical_types(writer))
@@ -87,7 +92,7 @@ class Commit(Record):
 
 @dataclass(frozen=True, slots=True)
 class Progress(Record):
-    """How far the connector is."""
+    """The connector's progress."""
 
     schema_name: ClassVar[FixedName] = "progress"
     applied_lsn: int
@@ -102,7 +107,7 @@ class Progress(Record):
 
 @dataclass(frozen=True, slots=True)
 class Pin(Record):
-    """What is pinned of a table while its topic lives."""
+    """The facts of a table that must not change while its topic lives."""
 
     schema_name: ClassVar[FixedName] = "pin"
     schema: str
@@ -119,7 +124,7 @@ class Pin(Record):
 
 @dataclass(frozen=True, slots=True)
 class Prepared(Record):
-    """The in-doubt ledger's entry."""
+    """An entry of the in-doubt ledger."""
 
     schema_name: ClassVar[FixedName] = "prepared"
     xid: int
@@ -136,7 +141,7 @@ class Prepared(Record):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a change comes from."""
+    """The origin of a change."""
 
     version: str
     name: str
@@ -165,7 +170,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class MessageBody:
-    """What was emitted."""
+    """The content of a logical message."""
 
     prefix: str
     content: bytes
@@ -194,7 +199,11 @@ _INNER: Mapping[str, type[Any]] = {
 
 
 def _as_json(value: Any) -> Any:
-    """A commit record names thousands of prepared transactions after a backlog of them: what a kind of record is made of is asked once."""
+    """Return a record as JSON values.
+
+    Cached by kind, because after a backlog a commit record names thousands of prepared
+    transactions.
+    """
     if isinstance(value, tuple):
         return [_as_json(item) for item in value]
     names = _field_names(type(value))
@@ -202,7 +211,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _field_names(kind: type[Any]) -> tuple[str, ...]:
-    """Of a record; of any other type none."""
+    """Return a record's field names; none for any other type."""
     names = _FIELD_NAMES.get(kind)
     if names is None:
         names = _FIELD_NAMES[kind] = tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
@@ -228,7 +237,7 @@ def _codec(name: FixedName) -> Avro:
 
 
 def without_logical_types(schema: Avro) -> Avro:
-    """The same bytes, read as the plain numbers that they are."""
+    """Return the schema of the same bytes, read as plain numbers."""
     match schema:
         case dict():
             return {key: without_logical_types(value) for key, value in schema.items() if key != "logicalType"}

@@ -1,6 +1,8 @@
-"""What a table looks like: the one description that the source makes and that schemas and the transcoder read.
+"""A table's shape: the one description that the source makes, and that schemas and the transcoder
+read.
 
-Pure, frozen, hashable values without dependencies, so that two versions of a table are compared with `==`.
+Pure, frozen, hashable values without dependencies, so that two versions of a table are compared
+with `==`.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ class TypeShape:
     kind: TypeKind = "base"
     typmod: int = -1
     element: TypeShape | None = None
-    """Of an array its element, of a domain its base type, of a range its subtype, of a multirange its range."""
+    """An array's element, a domain's base type, a range's subtype, or a multirange's range."""
     labels: tuple[str, ...] = ()
-    """Of an enum, in the enum's order."""
+    """An enum's labels, in the enum's order."""
     fields: tuple[tuple[str, TypeShape], ...] = ()
-    """Of a composite."""
+    """A composite's fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class ColumnShape:
     in_identity: bool = False
     """Part of the replica identity as pgoutput flags it: sent in 'K' tuples."""
     optional: bool = False
-    """Optional in the row although it is in the key: earlier rows of the topic did not have it in theirs."""
+    """Optional in the row although it is in the key, because earlier rows' keys did not have it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""PostgreSQL's text of values that came in binary form, and the elements of an array from its text. Pure.
+"""PostgreSQL's text of values in binary form, and the elements of an array from its text. Pure.
 
-These are the ways that few values take: keys, numerics without bounds, and values that their Avro type cannot say. The text is
-what PostgreSQL itself would send with DateStyle ISO and TimeZone UTC, so that a key is the same however it was read.
+Few values come this way: keys, numerics without bounds, and values that their Avro type cannot
+hold. PostgreSQL itself would send the same text with DateStyle ISO and TimeZone UTC, so a key is
+the same however it was read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _NUMERIC_NEGATIVE = 0x4000
 
 
 def binary_text(how: int, data: bytes) -> str:
-    """The text of a value in PostgreSQL's binary form."""
+    """Return the text of a value in PostgreSQL's binary form."""
     match how:
         case How.NUMERIC | How.DECIMAL:
             return numeric_text(data)
@@ -35,7 +36,7 @@ def binary_text(how: int, data: bytes) -> str:
 
 
 def numeric_text(data: bytes) -> str:
-    """A numeric: digits to the base of 10,000, and how many decimals are shown."""
+    """Return a numeric's text, from digits to the base of 10,000 and the number of shown decimals."""
     if len(data) < 8:
         raise ValueError("a numeric of less than 8 bytes")
     count, weight, sign, scale = (int.from_bytes(data[at : at + 2], "big") for at in (0, 2, 4, 6))
@@ -53,7 +54,7 @@ def numeric_text(data: bytes) -> str:
 
 
 def date_text(days: int) -> str:
-    """A date, from days since 2000-01-01."""
+    """Return a date's text, from days since 2000-01-01."""
     if days in {_INFINITE_DATE, -_INFINITE_DATE - 1}:
         return "infinity" if days > 0 else "-infinity"
     date, bc = _date(days)
@@ -61,14 +62,14 @@ def date_text(days: int) -> str:
 
 
 def time_text(us: int) -> str:
-    """A time of day, or of the day's end, from microseconds."""
+    """Return the text of a time of day, or of the day's end, from microseconds."""
     seconds, fraction = divmod(us, SECOND_US)
     clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     return f"{clock}.{fraction:06d}".rstrip("0") if fraction else clock
 
 
 def timestamp_text(us: int, zone: str = "") -> str:
-    """A timestamp, from microseconds since 2000-01-01."""
+    """Return a timestamp's text, from microseconds since 2000-01-01."""
     if us in {_INFINITE_TIMESTAMP, -_INFINITE_TIMESTAMP - 1}:
         return "infinity" if us > 0 else "-infinity"
     days, rest = divmod(us, DAY_US)
@@ -77,7 +78,9 @@ def timestamp_text(us: int, zone: str = "") -> str:
 
 
 def array_elements(text: bytes, delimiter: bytes) -> list[bytes | None] | None:
-    """The elements of an array with one dimension that starts at 1, in text form; None if it is another kind of array."""
+    """Return the elements of an array's text, for one dimension that starts at 1; None for other
+    arrays.
+    """
     if not text.startswith(b"{"):
         if text.startswith(b"["):
             return None  # bounds are written only when they do not start at 1
@@ -95,7 +98,7 @@ def array_elements(text: bytes, delimiter: bytes) -> list[bytes | None] | None:
 
 
 def _quoted_elements(text: bytes, delimiter: int) -> list[bytes | None] | None:
-    """The long way: elements in quotes, with backslashes inside of them."""
+    """Return elements some of which are in quotes, with backslashes inside."""
     elements: list[bytes | None] = []
     item = bytearray()
     in_quotes = was_quoted = False
@@ -125,7 +128,9 @@ def _quoted_elements(text: bytes, delimiter: int) -> list[bytes | None] | None:
 
 
 def _date(days: int) -> tuple[str, str]:
-    """Year, month and day of the proleptic Gregorian calendar, and what follows a year before 1."""
+    """Return year, month and day of the proleptic Gregorian calendar, and the suffix of a year
+    before 1.
+    """
     eras, day = divmod(days + _DAYS_TO_2000, 146_097)
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * year + year // 4 - year // 100

@@ -1,14 +1,18 @@
-"""A row's bytes as PostgreSQL sends them -> the bytes of its Kafka messages, in one pass by a plan made once per table version.
+"""Turns a row's bytes from PostgreSQL into the bytes of its Kafka messages, in one pass, by a plan
+for each table version.
 
-    plan = RowPlan(shape, key_schema_id=1, value_schema_id=2, partitions=6, server=ServerConstants(...), tombstones=True)
-    behind, taken = plan.append_run([(wal_start, payload), ...], at, offset, header, ts_ms, lists, bytes_max)
+    plan = RowPlan(shape, key_schema_id=1, value_schema_id=2, partitions=6,
+                   server=ServerConstants(...), tombstones=True)
+    behind, taken = plan.append_run([(wal_start, payload), ...], at, offset, header, ts_ms,
+                                    lists, bytes_max)
 
-Written in Cython's pure Python mode: one source that runs as it is and that setup.py compiles when a C compiler is there; the
-bytes are the same (tests/unit/avro). Pure: no IO, no clock, no registry. It allocates what it gives back and little else. One
-plan serves one thread: it writes into a buffer of its own.
+Written in Cython's pure Python mode: one source that runs as it is, and that setup.py compiles if a
+C compiler is there. The bytes are the same (tests/unit/avro). Pure: no IO, no clock, no registry.
+It allocates its results and little else. One plan serves one thread, because it writes into a
+buffer of its own.
 
-A value that its Avro type cannot say is null in its column and stands in `special`; see `types.py`. Bytes that cannot be what the
-relation says are a MalformedRow, and nothing was appended.
+A value that its Avro type cannot hold is null in its column and stands in `special`; see
+`types.py`. Bytes that contradict the relation raise MalformedRow, and nothing is appended then.
 """
 
 from __future__ import annotations
@@ -83,7 +87,7 @@ DAY_US = cython.declare(cython.longlong, 86_400_000_000)
 DAYS_1970_TO_2000 = cython.declare(cython.longlong, 10_957)
 FIRST_DAY = cython.declare(cython.longlong, -719_162)
 LAST_DAY = cython.declare(cython.longlong, 2_932_896)
-"""0001-01-01 and 9999-12-31, from 1970: the years that every reader of Avro can say."""
+"""0001-01-01 and 9999-12-31, from 1970: the years that every reader of Avro supports."""
 
 PLACEHOLDER = "__debezium_unavailable_value"
 NAN = float("nan")
@@ -93,7 +97,7 @@ NOT_ISO = "not a date of DateStyle ISO: the session that read it must set DateSt
 
 @dataclass(frozen=True, slots=True)
 class ServerConstants:
-    """What all rows of one connector have in common."""
+    """The values that all rows of one connector share."""
 
     version: str
     prefix: str
@@ -101,14 +105,14 @@ class ServerConstants:
 
 
 def is_compiled() -> bool:
-    """Whether the fast path is there."""
+    """Whether the compiled row path is in use."""
     return bool(cython.compiled)
 
 
 @cython.final
 @cython.cclass
 class Writer:
-    """Avro's primitives, into a buffer that grows."""
+    """Writes Avro's primitives into a buffer that grows."""
 
     store: bytearray
     out: cython.p_uchar
@@ -136,7 +140,9 @@ class Writer:
     @cython.cfunc
     @cython.inline
     def byte(self, value: cython.uchar) -> None:
-        """Without a look at the room, like `long`: `copy` and every value's start reserve some more than they need."""
+        """Write a byte without checking the room, like `long`: `copy` and every value's start
+        reserve more.
+        """
         self.out[self.n] = value
         self.n += 1
 
@@ -165,7 +171,7 @@ class Writer:
     @cython.cfunc
     @cython.inline
     def sized(self, src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> None:
-        """A string or bytes."""
+        """Write a string or bytes."""
         self.long(size)
         self.copy(src, at, size)
 
@@ -175,7 +181,7 @@ class Writer:
 
     @cython.cfunc
     def taken(self) -> bytes:
-        """What was written, and an empty buffer."""
+        """Return what was written, and empty the buffer."""
         size: cython.Py_ssize_t = self.n
         self.n = 0
         if cython.compiled:
@@ -185,13 +191,13 @@ class Writer:
 
 FRAME_BYTES = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
 SLACK = cython.declare(cython.Py_ssize_t, 128)
-"""Room that is always there: more than all fixed-size things that are written between two copies."""
+"""Room that is always there: more than all fixed-size parts that are written between two copies."""
 
 
 @cython.final
 @cython.cclass
 class Codec:
-    """How one column is encoded, as C numbers."""
+    """The encoding of one column, as C numbers."""
 
     how: cython.uint
     as_text: cython.bint
@@ -239,7 +245,7 @@ class Column:
 @cython.final
 @cython.cclass
 class Field:
-    """Where a column's value lies in the payload."""
+    """The place of a column's value in the payload."""
 
     tag: cython.uchar
     at: cython.Py_ssize_t
@@ -254,7 +260,8 @@ class Field:
 NOT_OF_SNAPSHOT = b"\x0afalse"
 ENDING = b"\0" + NOT_OF_SNAPSHOT + b"\0\0"
 ENDING_OF_SNAPSHOT = b"\0\x08true\0\0"
-"""No gid, whether the row is of a snapshot, and nothing that a gid says."""
+"""The end of a header without a gid: the mark of a snapshot's row, and nulls for the gid's parts.
+"""
 
 
 NOTHING = b"\0\0\0\0"
@@ -263,13 +270,14 @@ NOTHING = b"\0\0\0\0"
 @cython.final
 @cython.cclass
 class TransactionHeader:
-    """What all rows of one transaction share, encoded once; it counts their order.
+    """The part that all rows of one transaction share, encoded once; it counts their order.
 
-    `xid` and `transaction_id` are None for backfilled rows, which belong to no transaction; `ts_us` is since 1970; `global_id` and `branch` are what the gid
-    says, if it is in a known form.
+    `xid` and `transaction_id` are None for backfilled rows, which belong to no transaction. `ts_us`
+    is since 1970. `global_id` and `branch` come from the gid, if its form is known.
 
-    What a row of a transaction in progress can't know yet is left out of its value by the header that `later()` makes: such values are no messages until
-    the header of the transaction's end has made them whole with `finish`.
+    The header that `later()` makes leaves out what a row of a transaction in progress cannot know
+    yet. Such values are no messages until the header of the transaction's end completes them with
+    `finish`.
     """
 
     origin: bytes
@@ -299,7 +307,9 @@ class TransactionHeader:
         self.of_table = {}
 
     def next_order(self, relation: int) -> tuple[int, int]:
-        """Count one more change: its ordinal in the transaction, and among those of the relation (0 for logical messages, which are of none)."""
+        """Count one more change: its ordinal in the transaction and in its relation (0 for logical
+        messages).
+        """
         self.total += 1
         ordinal: int = self.of_table.get(relation, 0) + 1
         self.of_table[relation] = ordinal
@@ -307,7 +317,7 @@ class TransactionHeader:
 
     @staticmethod
     def later() -> TransactionHeader:
-        """For rows of a transaction in progress."""
+        """Return a header for rows of a transaction in progress."""
         header = TransactionHeader(None, 0, None)
         header.open_end = True
         return header
@@ -319,9 +329,11 @@ class TransactionHeader:
         ids: tuple[int, int],
         lists: list[list[dict[str, bytes | None]]],
     ) -> None:
-        """Make what a `Packer` gave of records of one relation whole, count the changes in their order, and append them to their partitions' lists: one without a key to all.
+        """Complete a `Packer`'s records of one relation, count the changes in order, append them to
+        their lists.
 
-        `ids` are the schemas' of key and value, whatever was known of them when the rows were encoded.
+        A record without a key goes to all lists. `ids` are the schemas' ids of key and value,
+        whichever were known when the rows were encoded.
         """
         src: cython.p_uchar = packed
         at: cython.Py_ssize_t = 0
@@ -372,7 +384,11 @@ class TransactionHeader:
         frame: bytes,
         ordinal: cython.longlong,
     ) -> bytes:
-        """The four bytes at its end say where the origin belongs; behind that place are the lsn, the op with ts_ms, and the rest."""
+        """Return a completed value.
+
+        Its last four bytes say where the origin belongs; the lsn, the op with ts_ms, and the rest
+        follow there.
+        """
         origin_at: cython.Py_ssize_t = start + be32(src, end)
         ending_at: cython.Py_ssize_t = after_long(src, origin_at)
         block_at: cython.Py_ssize_t = after_long(src, ending_at + 3)
@@ -390,7 +406,7 @@ class TransactionHeader:
 
     @cython.cfunc
     def count(self, w: Writer, relation: int) -> None:
-        """The block of the transaction, with the next place in it."""
+        """Return the block of the transaction, with the next ordinals in it."""
         if not self.block:
             w.byte(0)
             return
@@ -405,7 +421,10 @@ class TransactionHeader:
 @cython.final
 @cython.cclass
 class Packer:
-    """Rows of transactions in progress as bytes, for `TransactionHeader.finish`. Its buffer is kept: one for each megabyte would cost more than what is written into it."""
+    """Packs rows of transactions in progress as bytes, for `TransactionHeader.finish`.
+
+    Its buffer is kept: a new one for each megabyte would cost more than filling it.
+    """
 
     writer: Writer
 
@@ -413,7 +432,9 @@ class Packer:
         self.writer = Writer()
 
     def pack(self, records: list[dict[str, bytes | None]], start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> bytes:
-        """A part of `records`: of each its key and its value, behind their sizes, which are one more than they are: 0 is None."""
+        """Pack a part of `records`: key and value of each, behind their sizes plus one; 0 means
+        None.
+        """
         record: dict[str, bytes | None]
         i: cython.Py_ssize_t
         for i in range(start, end):
@@ -439,7 +460,7 @@ class Packer:
 @cython.final
 @cython.cclass
 class RowPlan:
-    """How one version of one table's rows become messages."""
+    """Turns the rows of one version of one table into messages."""
 
     shape: TableShape
     columns: list[Column]
@@ -470,7 +491,9 @@ class RowPlan:
         tombstones: bool,
         placeholders: bool = False,
     ) -> None:
-        """`placeholders`: what PostgreSQL did not send, because an UPDATE left it as it was, is Debezium's placeholder in place of null."""
+        """`placeholders`: write Debezium's placeholder for a value that PostgreSQL did not send, in
+        place of null.
+        """
         self.shape = shape
         self.columns = [Column(column, placeholders=placeholders) for column in shape.columns]
         self.new = [Field() for _ in shape.columns]
@@ -500,8 +523,11 @@ class RowPlan:
         lists: list[list[dict[str, bytes | None]]],
         bytes_max: cython.Py_ssize_t,
     ) -> tuple[int, int]:
-        """Append the messages of the pgoutput I, U or D at `at` of `(wal_start, payload)`s, and of all behind it, until there is something that is not a row of the same relation (of the same
-        subtransaction too where it is said before the oid), or they have more than `bytes_max`. The relation's oid is at `offset`. Gives the place behind them, and how many bytes they have.
+        """Append the messages of the row at `at` and of the run of rows behind it.
+
+        The run ends at something that is not a row of the same relation (and subtransaction, if one
+        stands before the oid), or past `bytes_max`. The relation's oid is at `offset`. Return the
+        index behind the run, and its bytes.
         """
         first: bytes = received[at][1]
         src: cython.p_uchar = first
@@ -529,7 +555,9 @@ class RowPlan:
         ts_ms: int,
         lists: list[list[dict[str, bytes | None]]],
     ) -> int:
-        """Append the message of one tuple of COPY's binary form, whose columns were selected by `types.copy_item`."""
+        """Append the message of one tuple of COPY's binary form; `types.copy_item` selected its
+        columns.
+        """
         self.column = -1
         try:
             self._scan_copy(data, offset, len(data))
@@ -622,7 +650,7 @@ class RowPlan:
     def _scan(
         self, src: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, fields: list[Field]
     ) -> cython.Py_ssize_t:
-        """Note where each column's value lies; gives the end of the tuple."""
+        """Note the place of each column's value; return the end of the tuple."""
         i: cython.Py_ssize_t
         field: Field
         if at + 2 > end:
@@ -680,7 +708,7 @@ class RowPlan:
 
     @cython.cfunc
     def _take_unchanged(self) -> None:
-        """What the new tuple leaves out and the old one has."""
+        """Take the values that the new tuple leaves out from the old one, if it has them."""
         i: cython.Py_ssize_t
         new: Field
         old: Field
@@ -751,7 +779,7 @@ class RowPlan:
 
     @cython.cfunc
     def _row(self, payload: bytes, fields: list[Field] | None, label: bytes) -> None:
-        """One of the envelope's two rows, and what it has to say in `unchanged` and `special`."""
+        """Write one of the envelope's two rows; note its entries of `unchanged` and `special`."""
         w: Writer = self.writer
         if fields is None:
             w.byte(0)
@@ -795,7 +823,7 @@ class RowPlan:
 
     @cython.cfunc
     def _names(self, items: list[bytes]) -> None:
-        """An array, in one block, of items that are encoded already; it is empty afterwards."""
+        """Write encoded items as an array in one block, and empty them."""
         if items:
             self.writer.long(len(items))
             for item in items:
@@ -811,7 +839,7 @@ class RowPlan:
 
     @cython.cfunc
     def _malformed(self, what: str) -> MalformedRow:
-        """An error with its place: the column that was being read, if there was one."""
+        """Return an error with its place: the column that was being read, if there was one."""
         self.unchanged.clear()
         self.special.clear()
         column = None if self.column < 0 else self.columns[self.column].shape.name
@@ -820,7 +848,7 @@ class RowPlan:
 
 @cython.cfunc
 def is_row_like(src: cython.p_uchar, end: cython.Py_ssize_t, item: object) -> cython.bint:
-    """Whether what was received is a row whose message begins, behind its tag, as that one does."""
+    """Whether the received bytes are a row whose message begins, behind its tag, like that one."""
     if type(item) is not tuple:
         return False
     payload: bytes = item[1]
@@ -833,7 +861,7 @@ def is_row_like(src: cython.p_uchar, end: cython.Py_ssize_t, item: object) -> cy
 
 
 def avro_long(value: cython.longlong) -> bytes:
-    """A long by itself."""
+    """Return one encoded long."""
     rest: cython.ulonglong = (value << 1) ^ (value >> 63)
     out: bytearray = bytearray()
     while rest > 0x7F:
@@ -849,7 +877,9 @@ def avro_string(text: str) -> bytes:
 
 
 def placeholder_of(encoding: Encoding) -> bytes | None:
-    """What Debezium writes for a value of this type that PostgreSQL did not send; None where it has nothing for it."""
+    """Return Debezium's placeholder for a value of this type that PostgreSQL did not send; None
+    without one.
+    """
     match encoding.how:
         case How.TEXT | How.TEXT_ONLY | How.JSONB | How.NUMERIC | How.BYTES:
             return avro_string(PLACEHOLDER)
@@ -860,7 +890,7 @@ def placeholder_of(encoding: Encoding) -> bytes | None:
 
 
 def _placeholder_array(element: Encoding | None) -> bytes | None:
-    """Of text the one element, of integers its characters' numbers."""
+    """Return the placeholder of an array: its text as the one element, or its characters' numbers."""
     assert element is not None, "an array has elements"
     if element.how is How.INT:
         items = [avro_long(byte) for byte in PLACEHOLDER.encode()]
@@ -886,7 +916,7 @@ def be32(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
 @cython.cfunc
 @cython.inline
 def after_long(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Where a long that starts there ends."""
+    """Return the index behind a long that starts there."""
     while src[at] > 0x7F:
         at += 1
     return at + 1
@@ -896,7 +926,7 @@ def after_long(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
 def be_signed(
     src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, width: cython.Py_ssize_t
 ) -> cython.longlong:
-    """A signed number that must have this width."""
+    """Read a signed number that must have this width."""
     if size != width:
         raise ValueError(f"a number of {size} bytes where its type has {width}")
     value: cython.longlong = src[at]
@@ -912,7 +942,10 @@ def be_signed(
 def put(  # noqa: C901, PLR0912 - a switch, the most frequent first
     w: Writer, c: Codec, data: bytes, at: cython.Py_ssize_t, size: cython.Py_ssize_t, binary: cython.bint
 ) -> cython.bint:
-    """Write one value. False if its Avro type cannot say it: what was written then is to be taken back."""
+    """Write one value.
+
+    False: its Avro type cannot hold it, and the caller removes what was written.
+    """
     src: cython.p_uchar = data
     how: cython.uint = c.how
     if binary and not c.reads_binary:
@@ -1095,7 +1128,7 @@ def put_array(w: Writer, c: Codec, text: bytes) -> cython.bint:
 
 @cython.cfunc
 def two(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
-    """Two digits."""
+    """Read two digits."""
     if not (0x30 <= src[at] <= 0x39 and 0x30 <= src[at + 1] <= 0x39):
         raise ValueError(NOT_ISO)
     value: cython.longlong = (src[at] - 0x30) * 10 + (src[at + 1] - 0x30)
@@ -1104,7 +1137,10 @@ def two(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
 
 @cython.cfunc
 def is_special_date(src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.bint:
-    """Infinite, before year 1 or after 9999: in text all of them lack the dash in fifth place or end in BC."""
+    """Whether a date is infinite, before year 1 or after 9999.
+
+    As text all of these lack the dash in fifth place, or end in BC.
+    """
     if size >= 8 and src[at + size - 1] == 0x79:  # the y of infinity
         return True
     if size >= 13 and src[at + size - 1] == 0x43 and src[at + size - 2] == 0x42:
@@ -1116,7 +1152,7 @@ def is_special_date(src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_
 
 @cython.cfunc
 def parse_date(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
-    """Days since 1970 of yyyy-mm-dd."""
+    """Return the days since 1970 of yyyy-mm-dd."""
     if src[at + 4] != MINUS or src[at + 7] != MINUS:
         raise ValueError(NOT_ISO)
     year: cython.longlong = two(src, at) * 100 + two(src, at + 2)
@@ -1132,7 +1168,7 @@ def parse_date(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
 
 @cython.cfunc
 def parse_time(src: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """Microseconds of hh:mm:ss[.ffffff], which ends at `end`."""
+    """Return the microseconds of hh:mm:ss[.ffffff], which ends at `end`."""
     if end - at < 8 or src[at + 2] != COLON or src[at + 5] != COLON:
         raise ValueError(NOT_ISO)
     value: cython.longlong = (two(src, at) * 60 + two(src, at + 3)) * 60 + two(src, at + 6)
@@ -1218,7 +1254,7 @@ def put_timestamp(
 def put_decimal(
     w: Writer, scale: cython.uint, data: bytes, at: cython.Py_ssize_t, size: cython.Py_ssize_t, binary: cython.bint
 ) -> cython.bint:
-    """The unscaled number, big-endian in two's complement."""
+    """Write the unscaled number, big-endian in two's complement."""
     src: cython.p_uchar = data
     unscaled: cython.longlong = 0
     if binary:

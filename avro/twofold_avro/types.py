@@ -1,14 +1,18 @@
-"""PostgreSQL's types in Avro: which Avro type a column gets, and how the transcoder makes it from PostgreSQL's bytes.
+"""PostgreSQL's types in Avro: each column's Avro type, and how the transcoder makes it from
+PostgreSQL's bytes.
 
-Pure, standard library only. docs/reference/types.md is this table in prose, with the reasons. Three properties matter to others:
+Pure; standard library only. docs/reference/types.md has this table for readers. Three properties
+matter to others:
 
-- `total`: every value of the PostgreSQL type can be said in its Avro type. Where not, such a value is null in its column
-  and stands, in PostgreSQL's own text, in the envelope's `special`; and in the message key the column is text.
-- `reads_binary`: the transcoder reads the type's binary form. Types without a natural Avro type are carried as PostgreSQL's
-  text, which cannot be had from their binary form: a COPY in binary casts them (`copy_item`), a stream is read as text
-  unless all its columns are `reads_binary`.
-- The text depends on settings of the session that reads: DateStyle ISO, TimeZone UTC, IntervalStyle postgres, bytea_output
-  hex, extra_float_digits 1 or more, client_encoding UTF8. The transcoder refuses what it can see to be otherwise.
+- `total`: the Avro type can hold every value of the PostgreSQL type. If it cannot, such a value is
+  null in its column and stands as PostgreSQL's text in the envelope's `special`. In the message key
+  the column is then text.
+- `reads_binary`: the transcoder reads the type's binary form. Types without a natural Avro type are
+  carried as PostgreSQL's text, which their binary form does not give. A binary COPY casts them
+  (`copy_item`); a stream is read as text unless all its columns are `reads_binary`.
+- The text depends on settings of the reading session: DateStyle ISO, TimeZone UTC, IntervalStyle
+  postgres, bytea_output hex, extra_float_digits 1 or more, client_encoding UTF8. The transcoder
+  refuses text that it can see to be otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ Avro = Any
 
 
 class How(IntEnum):
-    """How a value is made; the transcoder's switch."""
+    """How the transcoder makes a value."""
 
     TEXT = 0  # a string: PostgreSQL's text; the binary form is the same bytes
     TEXT_ONLY = 1  # a string: PostgreSQL's text; the binary form is something else
@@ -48,23 +52,23 @@ class How(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a column is encoded."""
+    """The encoding of one column."""
 
     how: How
     schema: Avro
     total: bool = True
     reads_binary: bool = True
     as_text: bool = False
-    """In a key: PostgreSQL's text in place of the natural type, which cannot say every value."""
+    """In a key: PostgreSQL's text in place of the natural type, which cannot hold every value."""
     scale: int = 0
     width: int = 0
-    """Of an integer: its bytes in binary form."""
+    """An integer's bytes in binary form."""
     element: Encoding | None = None
     delimiter: str = ","
 
 
 DECIMAL_PRECISION_MAX = 38
-"""Spark's, Iceberg's and Arrow's limit. Wider numerics are text."""
+"""The limit of Spark, Iceberg and Arrow. Wider numerics are text."""
 
 _VARHDRSZ = 4
 _CATALOG = "pg_catalog"
@@ -99,7 +103,7 @@ _BUILT_IN = {
 
 
 def encoding_of(shape: TypeShape) -> Encoding:
-    """How a value of this type is encoded in a row."""
+    """Return the encoding of a value of this type in a row."""
     match shape.kind:
         case "domain" if shape.element is not None:
             return encoding_of(_with_modifier(shape.element, shape.typmod))
@@ -112,15 +116,16 @@ def encoding_of(shape: TypeShape) -> Encoding:
 
 
 def key_encoding_of(shape: TypeShape) -> Encoding:
-    """How a value of this type is encoded in a message key: every value must be told from every other."""
+    """Return the encoding of a value of this type in a message key, where all values must differ."""
     encoding = encoding_of(shape)
     return encoding if encoding.total else replace(encoding, schema="string", total=True, as_text=True)
 
 
 def copy_item(column: ColumnShape) -> str:
-    """The column as COPY in binary must select it for the transcoder to read it.
+    """Return the column as a binary COPY must select it for the transcoder.
 
-    Text by the type's output function, as in the stream, and not by a cast: of inet, for one, the cast writes something else.
+    Text comes from the type's output function, as in the stream, and not from a cast: a cast of
+    inet, for example, writes something else.
     """
     quoted = '"' + column.name.replace('"', '""') + '"'
     if encoding_of(column.type).reads_binary:
@@ -129,7 +134,7 @@ def copy_item(column: ColumnShape) -> str:
 
 
 def _with_modifier(shape: TypeShape, typmod: int) -> TypeShape:
-    """A domain's or an array's modifier is its element's, where that has none of its own."""
+    """Give a domain's or an array's modifier to its element, if that has none of its own."""
     return replace(shape, typmod=typmod) if shape.typmod < 0 <= typmod else shape
 
 

@@ -1,6 +1,8 @@
-"""Around the Avro bytes: Confluent's frame, and the partition that Java's default partitioner would choose. Pure.
+"""Confluent's frame around the Avro bytes, and the partition that Java's default partitioner would
+choose. Pure.
 
-Compiled when a C compiler is there, because every row's key passes through here; `wire.pxd` says it so that the transcoder calls it as C.
+Compiled if a C compiler is there, because every row's key passes through here. `wire.pxd` declares
+it, so that the transcoder calls it as C.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def frame(schema_id: int, body: bytes) -> bytes:
 
 
 def unframe(message: bytes) -> tuple[int, bytes]:
-    """The schema's id and the Avro bytes."""
+    """Return the schema's id and the Avro bytes."""
     if len(message) < HEADER_BYTES or message[0] != 0:
         start = message[:HEADER_BYTES].hex() or "nothing"
         raise NotFramed(
@@ -41,7 +43,7 @@ def unframe(message: bytes) -> tuple[int, bytes]:
 
 
 def murmur2(data: bytes) -> cython.uint:
-    """Kafka's murmur2 (32 bits, seed 0x9747b28c), as an unsigned number."""
+    """Return Kafka's murmur2 (32 bits, seed 0x9747b28c) as an unsigned number."""
     src: cython.p_uchar = data
     size: cython.Py_ssize_t = len(data)
     whole: cython.Py_ssize_t = size & ~3
@@ -71,6 +73,8 @@ def murmur2(data: bytes) -> cython.uint:
 
 
 def partition_of(key: bytes, partitions: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The partition of a key, by its whole bytes, frame included: what a Java producer would choose."""
+    """Return the partition of a key by its whole bytes, frame included, as a Java producer chooses
+    it.
+    """
     hashed: cython.uint = murmur2(key)
     return (hashed & 0x7FFFFFFF) % partitions

@@ -1,15 +1,17 @@
-"""Fetches a locked list of Maven artifacts into a cache folder. Standard library only: connector and Spark need it.
+"""Fetches a locked list of Maven artifacts into a cache folder. Standard library only.
 
 A lock file is text, one artifact a line, `#` begins a comment:
 
     group:artifact:version[:classifier[:extension]] sha256
 
-What it promises: a file in the cache has the sum that its lock file names, because it is moved there, whole and synced
-to disk, only after its sum was verified, and its folder is named by that sum. So a second start looks at names alone
-and downloads nothing, an interrupted one goes on with the files that are missing, and two processes may fetch at once.
+A file in the cache has the sum that its lock file names. It is moved there, whole and synced to
+disk, only after its sum was verified, and its folder is named by that sum. So a second start checks
+names alone and downloads nothing, an interrupted one continues with the missing files, and two
+processes may fetch at once.
 
     TWOFOLD_CACHE      the cache folder; else $XDG_CACHE_HOME/twofold, else ~/.cache/twofold
-    TWOFOLD_MAVEN_URL  where artifacts come from; `file:///folder`, a folder in Maven's layout, does without a network
+    TWOFOLD_MAVEN_URL  where artifacts come from; `file:///folder`, a folder in Maven's layout,
+                       needs no network
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ _SOCKET_TIMEOUT_S: Final = 60
 
 
 class ArtifactError(Exception):
-    """A locked artifact cannot be had; the message names the cause and the remedy in one line."""
+    """A locked artifact cannot be fetched; the message names the cause and the remedy in one line."""
 
 
 class ArtifactUnreachableError(ArtifactError):
-    """The server of the artifacts does not answer; trying again may help."""
+    """The server of the artifacts does not answer; a retry may help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Artifact:
 
 
 def read_lock(text: str) -> tuple[Artifact, ...]:
-    """The artifacts of a lock file, in its order."""
+    """Return the artifacts of a lock file, in its order."""
     artifacts = []
     for number, line in enumerate(text.splitlines(), 1):
         content = line.partition("#")[0].strip()
@@ -85,7 +87,7 @@ def read_lock(text: str) -> tuple[Artifact, ...]:
 
 
 def cache_folder() -> Path:
-    """Where everything that was fetched is kept."""
+    """Return the folder of everything that was fetched."""
     if chosen := os.environ.get("TWOFOLD_CACHE"):
         return Path(chosen).absolute()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
@@ -96,7 +98,9 @@ def cache_folder() -> Path:
 def fetch(
     artifacts: Sequence[Artifact], *, cache: Path | None = None, maven_url: str | None = None, out: TextIO | None = None
 ) -> tuple[Path, ...]:
-    """The artifacts' files, in the list's order. What the cache lacks is downloaded, with progress on `out` (stderr)."""
+    """Return the artifacts' files, in the list's order; download missing ones, with progress on
+    `out` (stderr).
+    """
     folder = (cache or cache_folder()) / "artifacts"
     places = tuple(folder / artifact.sha256[:16] / artifact.filename for artifact in artifacts)
     missing = [(artifact, place) for artifact, place in zip(artifacts, places, strict=True) if not place.exists()]
@@ -107,7 +111,9 @@ def fetch(
 
 
 class _Download:
-    """One run over the missing files: a few threads that download, and the caller's thread that shows progress."""
+    """One download of the missing files: a few threads download, and the caller's thread shows
+    progress.
+    """
 
     def __init__(self, address: str, folder: Path, out: TextIO) -> None:
         if not address.startswith(("https://", "http://", "file:///")):
@@ -210,7 +216,7 @@ class _Download:
 
 
 def _write(part: IO[bytes], chunk: bytes | None) -> None:
-    """Appends a chunk, or begins anew; what fails here is the disk and not the network."""
+    """Append a chunk, or begin again; an error here is the disk's and not the network's."""
     try:
         if chunk is None:
             part.seek(0)
@@ -228,7 +234,7 @@ _REACH: Final = (
 
 
 def disk_error(error: OSError, folder: Path) -> ArtifactError:
-    """What to do about an error of the file system below the cache folder."""
+    """Return the message for an error of the file system below the cache folder."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return ArtifactError(
             f"no free disk in {folder}: free some or set TWOFOLD_CACHE to a folder with room (1 GB will do)"

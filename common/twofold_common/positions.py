@@ -1,6 +1,7 @@
-"""Positions in PostgreSQL's write-ahead log, and the name of a prepared transaction.
+"""Positions in PostgreSQL's write-ahead log, and the identity of a prepared transaction.
 
-Pure values that every room shares. A position is an `int` so that it compares and counts at no cost; only people see PostgreSQL's `16/B374D848` form.
+Pure values that every room shares. A position is an `int`, so that it compares and counts at no
+cost. Only people see PostgreSQL's form `16/B374D848`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ def format_lsn(lsn: int) -> str:
 
 
 class PreparedIdentity(NamedTuple):
-    """What a prepared transaction is called while it lives: a gid alone may be used again at once, and by another source."""
+    """The identity of a prepared transaction while it lives.
+
+    A gid alone may be used again at once, and by another source.
+    """
 
     xid: int
     gid: str
 
     def downstream_id(self, prepare_lsn: Lsn) -> str:
-        """The name that consumers see; unique for one source for all time."""
+        """Return the name that consumers see; unique for one source for all time."""
         return f"{self.xid}:{format_lsn(prepare_lsn)}"

@@ -59,7 +59,7 @@ def parse(gid: str) -> ParsedGid:
 
 
 def _base64(text: str) -> str | None:
-    """Return the decoded bytes as text, else in PostgreSQL's form of bytes, \x00ff; None if not
+    """Return the decoded bytes as text, else in PostgreSQL's form of bytes, \\x00ff; None if not
     base64.
 
     Two gids never have the same text.

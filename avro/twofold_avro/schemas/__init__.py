@@ -1,8 +1,10 @@
-"""The schemas: of a table's key and envelope, made from its shape, and the fixed ones of the `.avsc` files beside this module.
+"""The schemas: of a table's key and envelope, made from its shape, and the fixed ones of the
+`.avsc` files beside this module.
 
-All are JSON values (dicts, lists, names), complete in themselves and deterministic: the same shape gives the same schema, so
-that registering one twice finds the first. The envelope is Debezium's (docs/reference/envelope.md says where it adds and differs).
-Standard library only; reads its own package data and touches nothing else.
+All are JSON values (dicts, lists, names), complete and deterministic: the same shape gives the same
+schema, so that a second registration finds the first. The envelope is Debezium's
+(docs/reference/envelope.md says where it differs). Standard library only; reads its own package
+data and touches nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "b
 
 
 def key_schema(shape: TableShape, prefix: str) -> Avro | None:
-    """The message key's record, of the key's columns in the table's order; None for a keyless table."""
+    """Return the message key's record, with the key's columns in the table's order; None without a
+    key.
+    """
     if shape.keyless:
         return None
     fields = [_field(column, _key_type(column)) for column in shape.key]
@@ -32,7 +36,7 @@ def key_schema(shape: TableShape, prefix: str) -> Avro | None:
 
 
 def envelope_schema(shape: TableShape, prefix: str) -> Avro:
-    """The message value's record: Debezium's envelope around the table's row."""
+    """Return the message value's record: Debezium's envelope around the table's row."""
     row = _record("Value", shape, prefix, f"A row of {shape.schema}.{shape.table}.", map(_column, shape.columns))
     names = {"type": "array", "items": "string"}
     return _record(
@@ -73,22 +77,25 @@ def _text(name: str) -> str:
 
 
 def fixed(name: FixedName) -> dict[str, Any]:
-    """One of the fixed schemas, with the others that it names put in at their first mention."""
+    """Return one of the fixed schemas; those that it names stand in it at their first mention."""
     schema: dict[str, Any] = json.loads(_text(name))
     _resolve(schema, schema["namespace"], set())
     return schema
 
 
 def canonical(schema: Avro) -> str:
-    """A schema as text: the same for the same schema. This is what is registered and what a pin compares."""
+    """Return a schema as text: equal schemas have equal texts. It is registered, and compared with
+    pins.
+    """
     return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
 
 
 def misread(old: Avro, new: Avro) -> list[str]:
-    """Columns of two envelopes (or keys) whose old bytes a reader of the new schema takes for other values, unnoticed.
+    """Return the columns whose old bytes a reader of the new schema misreads unnoticed.
 
-    Avro resolves bytes to bytes, bytes to string and long to long whatever their logical types say, and registries ask no more: a
-    decimal's new scale would move the point in every row that was written before. Such a change needs a reload into a fresh topic.
+    Avro resolves bytes to bytes, bytes to string and long to long whatever their logical types say,
+    and registries ask no more. A decimal's new scale would move the point in every earlier row.
+    Such a change needs a reload into a fresh topic.
     """
     before = {field["name"]: _meaning(field["type"]) for field in _columns(old)}
     return [
@@ -99,14 +106,18 @@ def misread(old: Avro, new: Avro) -> list[str]:
 
 
 def optional_columns(envelope: Avro) -> frozenset[str]:
-    """The table's columns that may be null in the rows of this envelope, by their names in PostgreSQL."""
+    """Return the table's columns that may be null in this envelope's rows, by their PostgreSQL
+    names.
+    """
     return frozenset(
         column.get("postgres.name", column["name"]) for column in _columns(envelope) if isinstance(column["type"], list)
     )
 
 
 def _columns(record: Avro) -> list[dict[str, Any]]:
-    """The row's columns: of an envelope those of `before`, where the row is defined; a key is itself the row."""
+    """Return the row's columns: of an envelope those of `before`, which defines the row; a key is
+    itself the row.
+    """
     fields: list[dict[str, Any]] = record["fields"]
     if record["name"] == "Envelope":
         fields = fields[0]["type"][1]["fields"]
@@ -114,7 +125,7 @@ def _columns(record: Avro) -> list[dict[str, Any]]:
 
 
 def _meaning(schema: Avro) -> Avro:
-    """What the numbers or the bytes of a type stand for, beyond being that."""
+    """Return what a type's numbers or bytes stand for."""
     match schema:
         case ["null", branch]:
             return _meaning(branch)
@@ -131,7 +142,7 @@ def _meaning(schema: Avro) -> Avro:
 
 
 def _resolve(node: Avro, namespace: str, known: set[str]) -> Avro:
-    """Put the fixed schemas that are mentioned by name (`twofold.Source`) in at their first mention."""
+    """Put fixed schemas that are mentioned by name (`twofold.Source`) in at their first mention."""
     match node:
         case str() if node in _PRIMITIVES or node in known:
             return node
@@ -171,7 +182,9 @@ def _namespace(shape: TableShape, prefix: str) -> str:
 
 
 def _column(column: ColumnShape) -> Avro:
-    """A column of the row: the key's are always there, all others may be missing in an old or a partial row."""
+    """Return a column of the row: the key's are always there, others may be missing in an old or
+    partial row.
+    """
     encoding = encoding_of(column.type)
     schema = with_names(column.type, encoding.schema)
     if column.in_key and encoding.total and not column.optional:
@@ -180,7 +193,9 @@ def _column(column: ColumnShape) -> Avro:
 
 
 def _key_type(column: ColumnShape) -> Avro:
-    """A name is of the natural type: of the text in its place it would be wrong."""
+    """Return a key column's type; it has a name only if it is the natural type, not text in its
+    place.
+    """
     encoding = key_encoding_of(column.type)
     return encoding.schema if encoding.as_text else with_names_in_key(column.type, encoding.schema)
 
