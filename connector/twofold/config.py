@@ -415,7 +415,7 @@ def load(path: Path | None = None) -> Config:
         raise UsageError(f"environment TWOFOLD_*: {error}: lists and tables are JSON") from None
     except ValidationError as error:
         lines += [
-            f"  {'.'.join(str(p) for p in e['loc']) or given}: {_words(e)}"
+            f"  {'.'.join(str(p) for p in e['loc']) or given}: {_message(e)}"
             for e in error.errors(include_input=False, include_url=False)
         ]
     if lines:
@@ -430,7 +430,7 @@ def load(path: Path | None = None) -> Config:
     return config
 
 
-def _words(error: Mapping[str, Any]) -> str:
+def _message(error: Mapping[str, Any]) -> str:
     """What is wrong with a setting; of one that does not exist, what may have been meant."""
     if error["type"] == "string_pattern_mismatch":
         return f"must be {_PATTERNS[error['ctx']['pattern']]}"

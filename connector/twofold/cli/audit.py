@@ -50,7 +50,7 @@ def command(config_file: Path | None, *, as_json: bool, since: int) -> None:
         found = audit(config, since=since, told=progress)
     finally:
         progress.clear()
-    click.echo(json.dumps({"whole": not found.troubles, **asdict(found)}, indent=2) if as_json else _words(found))
+    click.echo(json.dumps({"whole": not found.troubles, **asdict(found)}, indent=2) if as_json else _report(found))
     if found.troubles:
         sys.exit(Refused.exit_status)
 
@@ -78,7 +78,7 @@ class Progress:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-def _words(found: Audit) -> str:
+def _report(found: Audit) -> str:
     numbers = f", {found.first_sequence} to {found.last_sequence}" if found.commits else ""
     lines = [f"{found.commits} commit record{'s' * (found.commits != 1)}{numbers}"]
     for topic in found.topics:

@@ -15,7 +15,7 @@ def command() -> None:
     pass
 
 
-def _wish(config_file: Path | None, tables: tuple[str, ...], what: str) -> None:
+def _send(config_file: Path | None, tables: tuple[str, ...], what: str) -> None:
     from twofold.runner.sink_settings import kafka_settings, names_of  # noqa: PLC0415  (loads the clients)
     from twofold.runner.status_report import topics_of  # noqa: PLC0415
     from twofold.sink.backfill_commands import send_command  # noqa: PLC0415
@@ -34,7 +34,7 @@ def _wish(config_file: Path | None, tables: tuple[str, ...], what: str) -> None:
 @click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
 @click.pass_obj
 def start(config_file: Path | None, tables: tuple[str, ...]) -> None:
-    _wish(config_file, tables, "start")
+    _send(config_file, tables, "start")
 
 
 @command.command(
@@ -43,14 +43,14 @@ def start(config_file: Path | None, tables: tuple[str, ...]) -> None:
 @click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
 @click.pass_obj
 def pause(config_file: Path | None, tables: tuple[str, ...]) -> None:
-    _wish(config_file, tables, "pause")
+    _send(config_file, tables, "pause")
 
 
 @command.command(help="Resume paused loads.\n\nExample: twofold backfill resume public.account")
 @click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
 @click.pass_obj
 def resume(config_file: Path | None, tables: tuple[str, ...]) -> None:
-    _wish(config_file, tables, "resume")
+    _send(config_file, tables, "resume")
 
 
 @command.command(
@@ -59,7 +59,7 @@ def resume(config_file: Path | None, tables: tuple[str, ...]) -> None:
 @click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
 @click.pass_obj
 def cancel(config_file: Path | None, tables: tuple[str, ...]) -> None:
-    _wish(config_file, tables, "cancel")
+    _send(config_file, tables, "cancel")
 
 
 @command.command(

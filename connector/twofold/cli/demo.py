@@ -30,7 +30,7 @@ import click
 def command(*, keep: bool, version: str | None) -> None:
     from rich.console import Console  # noqa: PLC0415  (the demo alone needs these)
 
-    from twofold.demo import check_spark, tell  # noqa: PLC0415
+    from twofold.demo import check_spark  # noqa: PLC0415
     from twofold.demo.teller import Teller  # noqa: PLC0415
     from twofold.stack import LocalStack, temporary_folder  # noqa: PLC0415
 
@@ -43,7 +43,7 @@ def command(*, keep: bool, version: str | None) -> None:
         with console.status("starting PostgreSQL, Kafka and a schema registry"):
             stack = ending.enter_context(LocalStack(folder / "servers", postgres=version))
         console.print("PostgreSQL, Kafka and a schema registry are running on this machine", highlight=False)
-        cast = tell(Teller(console), stack, folder, ending)
+        cast = tell_story(Teller(console), stack, folder, ending)
         console.print("\n[bold green]The mirror equals the source.[/]")
         if keep:
             _wait(cast.config, stack.postgres.dsn(), stack.kafka.bootstrap, cast.registry, cast.warehouse)

@@ -33,12 +33,12 @@ def command(config_file: Path | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([{**asdict(each), "severity": each.severity.name.lower()} for each in found], indent=2))
     else:
-        click.echo("\n\n".join(map(_words, found)) or "no findings")
+        click.echo("\n\n".join(map(_report, found)) or "no findings")
     if any(each.severity is Severity.MUST for each in found):
         sys.exit(SetupError.exit_status)
 
 
-def _words(finding: Finding) -> str:
+def _report(finding: Finding) -> str:
     sign = {"MUST": "must", "SHOULD": "should", "NOTE": "note"}[finding.severity.name]
     remedy = "\n".join(f"          {line}" for line in finding.remedy)
     return f"{sign:<7} {finding.where}: {finding.what}\n  why     {finding.why}\n  remedy\n{remedy}"

@@ -38,12 +38,12 @@ def list_(config_file: Path | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(each) for each in found], indent=2))
         return
-    click.echo("\n\n".join(map(_words, found)) or "nothing is in doubt")
+    click.echo("\n\n".join(map(_report, found)) or "nothing is in doubt")
     for topic in unread:
         click.echo(f"\nnot searched for other branches: {topic}")
 
 
-def _words(each: InDoubt) -> str:
+def _report(each: InDoubt) -> str:
     late = "  IN DOUBT TOO LONG (prepared.doubt_warning)" if each.too_long else ""
     rows = "" if each.rows is None else f", {each.rows} rows in {', '.join(each.topics)}"
     lines = [

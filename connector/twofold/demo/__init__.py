@@ -3,6 +3,6 @@ status 0 only if the mirror table equals the source.
 """
 
 from twofold.demo.cast import check_spark
-from twofold.demo.story import tell
+from twofold.demo.story import tell_story
 
-__all__ = ["check_spark", "tell"]
+__all__ = ["check_spark", "tell_story"]

@@ -18,7 +18,7 @@ TRANSFERS = 20
 TOPICS = [f"{NAME}.public.account", f"{NAME}.public.transfer"]
 
 
-def tell(teller: Teller, stack: LocalStack, folder: Path, ending: ExitStack) -> Cast:
+def tell_story(teller: Teller, stack: LocalStack, folder: Path, ending: ExitStack) -> Cast:
     """Tell the whole story on a started stack.
 
     Raise if anything is wrong; `ending` ends what was started.

@@ -40,11 +40,11 @@ class InDoubtWarnings:
             age_s = now_s - each.prepared_at_us / 1e6
             said_at_s = said.get(each.identity, 0.0)
             if age_s >= max(self._threshold_s, 2 * said_at_s):
-                _log.warning("%s", self._words(each, age_s, read_lsn))
+                _log.warning("%s", self._message(each, age_s, read_lsn))
                 said_at_s = age_s
             self._said_at_age_s[each.identity] = said_at_s
 
-    def _words(self, prepared: PreparedRows, age_s: float, read_lsn: Lsn) -> str:
+    def _message(self, prepared: PreparedRows, age_s: float, read_lsn: Lsn) -> str:
         gid = prepared.identity.gid
         ended_by = "twofold prepared list says how" if prepared.parsed.global_id else " or ".join(statements(gid))
         return (

@@ -39,7 +39,7 @@ class JoinedTables:
         self._every_s = every_s
         self._found: queue.SimpleQueue[JoinedTablesFound] = queue.SimpleQueue()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="newcomers", daemon=True)
+        self._thread = threading.Thread(target=self._find, name="newcomers", daemon=True)
         if every_s:
             self._thread.start()
 
@@ -55,7 +55,7 @@ class JoinedTables:
         if self._every_s:
             self._thread.join(_CLOSE_WAIT_S)
 
-    def _look(self) -> None:
+    def _find(self) -> None:
         while not self._closing.wait(self._every_s):
             try:
                 self._found.put(JoinedTablesFound(*storage_of_tables(self._conninfo, self._publication)))

@@ -21,11 +21,11 @@ _PARTS: tuple[tuple[Where, Callable[[Config], Iterable[Finding]], str], ...] = (
 def examine(config: Config) -> tuple[Finding, ...]:
     """Return all findings, the most severe first."""
     with ThreadPoolExecutor(len(_PARTS)) as pool:
-        looked = list(pool.map(lambda part: _look(config, *part), _PARTS))
+        looked = list(pool.map(lambda part: _examine_part(config, *part), _PARTS))
     return tuple(sorted((finding for findings in looked for finding in findings), key=lambda each: each.severity))
 
 
-def _look(
+def _examine_part(
     config: Config, where: Where, look: Callable[[Config], Iterable[Finding]], otherwise: str
 ) -> tuple[Finding, ...]:
     found: list[Finding] = []
