@@ -30,7 +30,7 @@ import click
 def command(*, keep: bool, version: str | None) -> None:
     from rich.console import Console  # noqa: PLC0415  (the demo alone needs these)
 
-    from twofold.demo import check_spark  # noqa: PLC0415
+    from twofold.demo import check_spark, tell_story  # noqa: PLC0415
     from twofold.demo.teller import Teller  # noqa: PLC0415
     from twofold.stack import LocalStack, temporary_folder  # noqa: PLC0415
 
