@@ -19,7 +19,7 @@ CREATE TABLE root (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
 CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (10);
 INSERT INTO root VALUES (1, 1);
 """
-REWRITTEN = "ALTER TABLE rewrote it"
+REWRITTEN = "ALTER TABLE rewrote the table"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_rewrite_is_noticed(
 
     def is_done() -> bool:
         """Told, or loaded anew: a stop in between has it told again."""
-        told = "e.t: ALTER TABLE rewrote it" in caplog.text
+        told = "e.t: ALTER TABLE rewrote the table" in caplog.text
         return told and (not reloads or table.rows() == {1: {"id": 1, "v": 110}})
 
     with here.carrying():
@@ -97,5 +97,5 @@ def test_a_rewrite_is_noticed(
         wait_until(is_done, 60, "it is noticed")
         assert reloads or "run: twofold backfill start e.t" in caplog.text
         here.caught_up()
-    assert caplog.text.count("ALTER TABLE rewrote it") == 1
+    assert caplog.text.count("ALTER TABLE rewrote the table") == 1
     assert reloads or table.rows() == {1: {"id": 1, "v": 10}}

@@ -57,7 +57,7 @@ def test_no_session_can_begin_and_another_database_tells_why(database: str, pref
     impatient = psycopg.conninfo.make_conninfo(database, connect_timeout=2)
     with locked(writer, "pg_class"):
         with (
-            pytest.raises(Unreachable, match="`twofold status` says who keeps new sessions out"),
+            pytest.raises(Unreachable, match="`twofold status` shows the transaction that blocks new sessions"),
             streaming(impatient, prefix),
         ):
             pass
