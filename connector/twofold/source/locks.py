@@ -192,7 +192,7 @@ SELECT pid FROM pg_catalog.pg_locks WHERE NOT granted AND pid IS NOT NULL AND lo
 _CONNECT_TIMEOUT_S = 3
 
 
-def waits(conninfo: str, *, slot: str, application_name: str) -> tuple[Blocker, ...]:
+def connector_blockers(conninfo: str, *, slot: str, application_name: str) -> tuple[Blocker, ...]:
     """Return the transactions that block the connector now:
 
     its slot's session and its reading sessions.

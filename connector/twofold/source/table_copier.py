@@ -97,7 +97,8 @@ class TableCopier:
         finally:
             if not connection.closed:
                 # Reading writes WAL (hint bits, pruning), and the next chunk waits until the stream
-                # has passed it. COMMIT flushes it at once; a rollback leaves that to others.
+                # has passed it. COMMIT flushes it at once; after a rollback the background writer
+                # does it later.
                 connection.commit()
 
     def rows(

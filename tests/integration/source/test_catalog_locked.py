@@ -35,13 +35,13 @@ def test_the_streams_start_waits_and_says_for_whom(database: str, prefix: str, w
         with locked(writer, "pg_publication_rel"):
             stream = ending.enter_context(streaming(database, prefix))
             assert stream.read(1.0) == [], "the walsender reads what is published at the first row"
-            (holder,) = locks.waits(database, slot=prefix, application_name="another name")
+            (holder,) = locks.connector_blockers(database, slot=prefix, application_name="another name")
             assert holder.gid == "shuts"
             assert "AccessExclusiveLock on table pg_publication_rel" in str(holder)
         got = stream.until_mark(writer)
     assert kinds(got)[:3] == [Begin, Insert, Commit]
     assert [k for k in kinds(got)[3:] if k is not Insert] == [BeginPrepare, Prepare, RollbackPrepared]
-    assert locks.waits(database, slot=prefix, application_name=prefix) == ()
+    assert locks.connector_blockers(database, slot=prefix, application_name=prefix) == ()
 
 
 def test_a_stream_that_has_begun_goes_on(database: str, prefix: str, writer: Writer) -> None:
