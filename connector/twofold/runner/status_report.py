@@ -101,7 +101,7 @@ def read_source_status(config: Config) -> Status:
     try:
         slot = identity.slot_state(config.conninfo, config.slot)
     except Unreachable as error:
-        if keepers := locks.who_keeps_out(config.conninfo):
+        if keepers := locks.new_session_blockers(config.conninfo):
             raise Unreachable(f"{error}; no session can begin: {'; '.join(map(str, keepers))}") from error
         raise
     return Status(

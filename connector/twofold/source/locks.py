@@ -202,7 +202,7 @@ def connector_blockers(conninfo: str, *, slot: str, application_name: str) -> tu
         return blockers(connection, [pid for (pid,) in rows])
 
 
-def who_keeps_out(conninfo: str) -> tuple[Blocker, ...]:
+def new_session_blockers(conninfo: str) -> tuple[Blocker, ...]:
     """Return the holders of a catalog that every new session of this database must read.
 
     It queries another database; the result is empty if that one cannot be reached either.

@@ -61,7 +61,7 @@ def test_no_session_can_begin_and_another_database_tells_why(database: str, pref
             streaming(impatient, prefix),
         ):
             pass
-        (holder,) = locks.who_keeps_out(impatient)
+        (holder,) = locks.new_session_blockers(impatient)
         assert holder.gid == "shuts"
         assert "AccessExclusiveLock on table pg_class" in str(holder)
     with streaming(database, prefix) as stream:
@@ -70,4 +70,4 @@ def test_no_session_can_begin_and_another_database_tells_why(database: str, pref
             Prepare,
             RollbackPrepared,
         ]
-    assert locks.who_keeps_out(database) == ()
+    assert locks.new_session_blockers(database) == ()
