@@ -118,7 +118,9 @@ def read_source_status(config: Config) -> Status:
         wal_status=slot.wal_status if slot else None,
         in_doubt=in_doubt(config, None),
         backfilling=(),
-        waits_for=tuple(map(str, locks.connector_blockers(config.conninfo, slot=config.slot, application_name=config.name))),
+        waits_for=tuple(
+            map(str, locks.connector_blockers(config.conninfo, slot=config.slot, application_name=config.name))
+        ),
     )
 
 

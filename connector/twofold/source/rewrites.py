@@ -104,7 +104,7 @@ def storage_of_tables(conninfo: str, publication: str) -> tuple[tuple[Relation, 
         raise Unreachable(f"PostgreSQL at {address(conninfo)}: {error_text(error)}") from error
 
 
-def unsent(before: TableStorage, now: TableStorage) -> str | None:
+def unsent_change(before: TableStorage, now: TableStorage) -> str | None:
     """Describe a change of rows that PostgreSQL does not send; None if none is known."""
     if before.generated & now.plain:
         return "a generated column became a plain one, but earlier rows were sent without it"

@@ -9,7 +9,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.evolving import Evolving
 from twofold.config import load
 from twofold.runner.initialisation import initialise
-from twofold.source.rewrites import storage_of, unsent
+from twofold.source.rewrites import storage_of, unsent_change
 
 TABLES = """
 CREATE TYPE pair AS (a int, b int);
@@ -50,7 +50,7 @@ def test_what_the_catalog_tells(database: str, change: str, what: str | None) ->
         before = storage_of(database, rows)
         connection.execute(change)
         now = storage_of(database, rows)
-    told = [words for oid in rows if (words := unsent(before[oid], now[oid]))]
+    told = [words for oid in rows if (words := unsent_change(before[oid], now[oid]))]
     assert len(told) == (what is not None)
     assert what is None or what in told[0]
     assert {oid: type(s).from_text(s.to_text()) for oid, s in now.items()} == now
