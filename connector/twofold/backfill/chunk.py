@@ -73,7 +73,7 @@ class Chunk:
     size: int
     begun: float = 0.0
     """When reading it began, by the monotonic clock."""
-    wish: CommandName | None = None
+    command: CommandName | None = None
     """Carried out with it: a person's, about the table's load. Then there are no rows but, to start, a truncate."""
     whole: SpooledRows | None = None
     """Of a table without a message key all rows, as batches in the spool."""

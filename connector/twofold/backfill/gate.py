@@ -111,12 +111,12 @@ class Gate:
     def publish(self, chunk: Chunk, commit: Commit, progress: Progress, pins: Mapping[str, Pin]) -> None:
         """What is to be said of a chunk, with its place, in a Kafka transaction of its own."""
         load = self._load(chunk.topic)
-        if chunk.wish is not None:
+        if chunk.command is not None:
             self._carry_out(chunk, load)
         else:
             self._publish_rows(chunk, load)
         self._unwritten.add(chunk.topic)
-        self.commit(commit, progress, pins=pins, answered=() if chunk.wish is None else (chunk.topic,))
+        self.commit(commit, progress, pins=pins, answered=() if chunk.command is None else (chunk.topic,))
         chunk.drop()
         chunk.answer.set_result(ChunkResult(load.place, load.state))
 
@@ -125,9 +125,9 @@ class Gate:
         load.memory, load.published_at = ChangeMemory(), None
         if chunk.reload:
             load.place = LoadProgress(reload=True)
-        elif load.state == "ready" and chunk.wish in {"pause", "resume"}:
+        elif load.state == "ready" and chunk.command in {"pause", "resume"}:
             return  # it was through before the wish came
-        match chunk.wish:
+        match chunk.command:
             case "start":
                 load.state, load.place = "running", LoadProgress()
                 if chunk.copying is not None:

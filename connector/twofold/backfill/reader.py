@@ -72,12 +72,12 @@ class Reader:
         """The truncate with which a reload begins; the wish for it is answered with it."""
         with self._copier.view() as view:
             if view.described is None:
-                return replace(self._gone(LoadProgress(), view), wish="start")
+                return replace(self._gone(LoadProgress(), view), command="start")
             copying = ask(EncodingRequest(view.described.relation))
             lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
             header = TransactionHeader(None, view.at_us, None)
             copying.plan.truncate(view.lsn, header, time.time_ns() // 1_000_000, lists)
-        return replace(self._gone(LoadProgress(), view), copying=copying, lists=lists, wish="start")
+        return replace(self._gone(LoadProgress(), view), copying=copying, lists=lists, command="start")
 
     def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         """What comes next: keys that are to be read again first, else the next stretch."""

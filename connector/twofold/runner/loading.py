@@ -86,7 +86,7 @@ class Loading:
         """Begin loads and answer requests; yield the bridge's events."""
         if (now := time.monotonic()) >= self._look_at:
             self._look_at = now + WISHES_LOOK_S
-            for topic, what in self._wishes.take().items():
+            for topic, what in self._wishes.read_new().items():
                 self._order(topic, what)
             self._handle_joined_tables(self._joined_tables.take())
         for topic in self._tables.take_recreated():
@@ -173,7 +173,7 @@ class Loading:
             return
         if verdict.state == "ready":  # it had ended before the command came
             self._loaded(order.topic)
-        elif order.wish == "resume":
+        elif order.command == "resume":
             self._resumed[order.topic] = verdict.place
             self._begun.discard(order.topic)
 
@@ -192,7 +192,7 @@ class Loading:
             return self._orders.pop(0)
         while chunk := self._loads.due(state.read_lsn):
             if chunk.copying is None or self._tables.is_current(chunk.copying):
-                if chunk.wish == "start":
+                if chunk.command == "start":
                     self._tables.emptied(chunk.topic)
                 if chunk.copying is None:
                     self._tables.gone(chunk.topic)
@@ -222,5 +222,5 @@ def _order(topic: str, wish: CommandName) -> Chunk:
         at_us=time.time_ns() // 1000,
         rows=0,
         size=0,
-        wish=wish,
+        command=wish,
     )

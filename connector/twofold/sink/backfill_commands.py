@@ -24,7 +24,7 @@ def send_command(settings: KafkaSettings, names: Names, topics: list[str], what:
     with sorted_errors(f"writing to {names.progress}"):
         producer = Producer(settings.plain_producer())
         for topic in topics:
-            producer.produce(names.progress, what.encode(), names.wish_key(topic), 0, on_delivery=delivered)
+            producer.produce(names.progress, what.encode(), names.command_key(topic), 0, on_delivery=delivered)
         left = producer.flush(settings.call_timeout_s)
     if errors:
         raise sort_error(errors[0], f"writing to {names.progress}")
@@ -43,13 +43,13 @@ class BackfillCommands:
             self._consumer = Consumer({**settings.consumer(), "fetch.wait.max.ms": 500})
             self._consumer.assign([TopicPartition(names.progress, 0, offset)])
 
-    def take(self) -> dict[str, str]:
+    def read_new(self) -> dict[str, str]:
         """What has been wished since the last call, by topic."""
         with sorted_errors(f"following {self._names.progress}"):
             for message in self._consumer.consume(500, 0):
                 error = message.error()
                 if error is None:
-                    topic = self._names.wished_topic(message.key() or b"")
+                    topic = self._names.command_topic(message.key() or b"")
                     value = message.value()
                     if topic is not None and value is not None:
                         self._found[topic] = value.decode()

@@ -66,10 +66,10 @@ class Names:
     def pin_key(self, topic: str) -> bytes:
         return f"{self.name}/table/{topic}".encode()
 
-    def wish_key(self, topic: str) -> bytes:
+    def command_key(self, topic: str) -> bytes:
         return f"{self.name}/backfill/{topic}".encode()
 
-    def wished_topic(self, key: bytes) -> str | None:
+    def command_topic(self, key: bytes) -> str | None:
         """The topic that a key of the progress topic has a person's wish about; None for another key."""
         head = f"{self.name}/backfill/".encode()
         return key[len(head) :].decode() if key.startswith(head) else None

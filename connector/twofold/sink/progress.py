@@ -49,7 +49,7 @@ class RecoveredState:
     """The ledger's entries without an outcome, by downstream id."""
     ended: tuple[str, ...] = ()
     """The downstream ids of the others, the last one last."""
-    wishes: dict[str, str] = field(default_factory=dict)
+    commands: dict[str, str] = field(default_factory=dict)
     """What people wish of a table's backfill, by topic."""
     progress_end: int = 0
     """How far the progress topic was read."""
@@ -97,9 +97,9 @@ class ProgressReader:
         pinned = {topic: value for key, value in latest.items() if (topic := names.pinned_topic(key))}
         entries = {key.decode(): self._decode(Prepared, value) for key, value in ledger.items()}
         unresolved = {key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}}
-        wished = {topic: value for key, value in latest.items() if (topic := names.wished_topic(key))}
+        commands = {topic: value for key, value in latest.items() if (topic := names.command_topic(key))}
         return RecoveredState(
-            wishes={topic: value.decode() for topic, value in wished.items()},
+            commands={topic: value.decode() for topic, value in commands.items()},
             progress_end=bounds[names.progress][1],
             progress=None if progress is None else self._decode(Progress, progress),
             takeover=None if takeover is None else takeover.decode(),

@@ -168,7 +168,7 @@ class Publisher:
             ],
         )
         self._write(producer, self._names.progress, self._progress_records(progress, pins))
-        answers: list[Record] = [{"key": self._names.wish_key(topic), "value": None} for topic in answered]
+        answers: list[Record] = [{"key": self._names.command_key(topic), "value": None} for topic in answered]
         self._write(producer, self._names.progress, answers)
         producer.flush()
         failpoints.hit("before_commit")

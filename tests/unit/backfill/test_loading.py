@@ -100,7 +100,7 @@ class Table(Reader):
 
     def emptying(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         del ask
-        return self._chunk([TRUNCATE], wish="start")
+        return self._chunk([TRUNCATE], command="start")
 
     def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         del ask
@@ -181,7 +181,7 @@ class World:
     def forget(self, topic: str, snapshot: Snapshot) -> None:
         self.gate.forget(topic, snapshot)
 
-    def take(self) -> dict[str, str]:
+    def read_new(self) -> dict[str, str]:
         wished, self._wished = self._wished, {}
         return wished
 
