@@ -74,7 +74,7 @@ class LoadProgress:
         """How long it will go on if the table has so many rows; None: not known."""
         return max(0, estimate - self.rows) / self.per_second if estimate and self.per_second else None
 
-    def words(self, estimate: int) -> str:
+    def describe(self, estimate: int) -> str:
         """For people."""
         share = f" of about {estimate:,}" if estimate else ""
         left = "" if (seconds := self.left_s(estimate)) is None else f", about {seconds:,.0f} s left"

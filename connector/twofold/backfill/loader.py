@@ -178,7 +178,7 @@ class Loader:
         load.told_at = load.told_at or now
         if now - load.told_at >= TELL_S:
             load.told_at = now
-            _log.info("backfill of %s: %s", load.name, load.place.words(load.estimate))
+            _log.info("backfill of %s: %s", load.name, load.place.describe(load.estimate))
 
     def _slow_down(self, begun: float) -> None:
         if self._pause_s:

@@ -183,7 +183,7 @@ def backfills(config: Config, recovered: RecoveredState) -> tuple[BackfillStatus
                 estimate=estimate,
                 per_second=round(place.per_second, 1),
                 left_s=place.left_s(estimate),
-                words=place.words(estimate),
+                words=place.describe(estimate),
                 waits_for=tuple(map(str, holders)) if waiting else (),
             )
         )

@@ -32,7 +32,7 @@ class Damage:
     """Of the commit record; of an overlap the later one."""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         where = f"offset {self.first}" if self.first == self.last else f"offsets {self.first} to {self.last}"
         match self.kind:
             case "stray":
