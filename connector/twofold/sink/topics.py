@@ -78,7 +78,7 @@ class Topics:
         check_retention(asked, found)
         return {name: topic.partitions for name, topic in found.items()}
 
-    def unlike(self, wanted: Collection[RequiredTopic]) -> list[tuple[str, Refused]]:
+    def mismatched(self, wanted: Collection[RequiredTopic]) -> list[tuple[str, Refused]]:
         """Those that are there and are not as they must be, each with what would be said of it."""
         found = self._describe({w.name for w in wanted}) if wanted else {}
         refusals = []

@@ -109,7 +109,7 @@ def test_what_is_not_as_it_was_can_be_asked(topics: Topics, admin: AdminClient, 
     make(admin, table, 2)
     make(admin, f"{table}2", 2)
     wanted = [RequiredTopic(f"{table}{n}", "table", p, pinned=True) for n, p in (("", 1), ("2", 2), ("3", 1))]
-    [(name, refusal)] = topics.unlike(wanted)
+    [(name, refusal)] = topics.mismatched(wanted)
     assert name == table
     assert "has 2 partitions, and must have 1 as before" in refusal.what
 
