@@ -56,7 +56,7 @@ class Chunk:
     """Rows that one snapshot showed, to be published when the stream has passed `end_lsn`."""
 
     topic: str
-    copying: TableEncoding | None
+    encoding: TableEncoding | None
     """None: the publication does not have the table any more."""
     lists: Sequence[Sequence[Record]]
     """Encoded, one list a partition."""

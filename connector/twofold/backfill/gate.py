@@ -130,9 +130,9 @@ class Gate:
         match chunk.command:
             case "start":
                 load.state, load.place = "running", LoadProgress()
-                if chunk.copying is not None:
+                if chunk.encoding is not None:
                     batch = RowBatch()
-                    kept = batch.lists(chunk.topic, chunk.copying.partitions)
+                    kept = batch.lists(chunk.topic, chunk.encoding.partitions)
                     for mine, read in zip(kept, chunk.lists, strict=True):
                         mine.extend(read)
                     self._publisher.produce(batch)
@@ -148,13 +148,13 @@ class Gate:
         drop = load.memory.judge(chunk.snapshot)
         load.memory.forget(chunk.snapshot)
         batch = RowBatch()
-        if chunk.copying is not None and chunk.whole is None and not drop.everything:
-            kept = batch.lists(chunk.topic, chunk.copying.partitions)
+        if chunk.encoding is not None and chunk.whole is None and not drop.everything:
+            kept = batch.lists(chunk.topic, chunk.encoding.partitions)
             for mine, read in zip(kept, chunk.lists, strict=True):
                 mine.extend([r for r in read if _key(r) not in drop.keys] if drop.keys else read)
         if chunk.whole is not None:
             self._publish_whole(chunk.whole, chunk.snapshot, load)
-        elif chunk.copying is None:
+        elif chunk.encoding is None:
             self._release(load, None)  # the table is gone: no snapshot has any of them
         rows = chunk.rows if chunk.whole is not None else batch.records
         load.place = _next(load.place, chunk, drop).counted(rows, chunk.size, load.seconds(chunk))

@@ -86,7 +86,7 @@ class Loader:
         return True
 
     def _begin_reload(self) -> None:
-        chunk = self._reader.emptying(ask=self._ask)
+        chunk = self._reader.make_truncate(ask=self._ask)
         self._offer(chunk)
         if verdict := self._wait_for(chunk.answer):
             self._load.place = verdict.place
@@ -110,7 +110,7 @@ class Loader:
             _log.info("backfill of %s waits for %s", load.name, waited_for)
         load.holders = frozenset(still)
         if still:
-            self._offer(reader.seen())
+            self._offer(reader.current_snapshot())
         return not still
 
     def _read_on(self) -> None:
@@ -123,7 +123,7 @@ class Loader:
             if offered is not None:
                 verdict = self._settled(offered)
                 if verdict is None:
-                    self._reader.describe_anew()
+                    self._reader.forget_encoding()
                     if chunk is not None:
                         chunk.drop()
                     chunk = None

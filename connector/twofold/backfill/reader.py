@@ -52,7 +52,7 @@ class Reader:
     def close(self) -> None:
         self._copier.close()
 
-    def describe_anew(self) -> None:
+    def forget_encoding(self) -> None:
         """The stream has said something else of the table since it was asked how to encode it."""
         self._known = None
 
@@ -64,20 +64,20 @@ class Reader:
         """On a server where locks do not tell: wait for every transaction that runs. False: locks tell."""
         return self._copier.wait_for_all()
 
-    def seen(self) -> SnapshotSeen:
+    def current_snapshot(self) -> SnapshotSeen:
         """What a snapshot of now sees."""
         return SnapshotSeen(self._topic, Snapshot.parse(self._copier.snapshot()))
 
-    def emptying(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
+    def make_truncate(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         """The truncate with which a reload begins; the wish for it is answered with it."""
         with self._copier.view() as view:
             if view.described is None:
                 return replace(self._gone(LoadProgress(), view), command="start")
-            copying = ask(EncodingRequest(view.described.relation))
-            lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
+            encoding = ask(EncodingRequest(view.described.relation))
+            lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
             header = TransactionHeader(None, view.at_us, None)
-            copying.plan.truncate(view.lsn, header, time.time_ns() // 1_000_000, lists)
-        return replace(self._gone(LoadProgress(), view), copying=copying, lists=lists, command="start")
+            encoding.plan.truncate(view.lsn, header, time.time_ns() // 1_000_000, lists)
+        return replace(self._gone(LoadProgress(), view), encoding=encoding, lists=lists, command="start")
 
     def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         """What comes next: keys that are to be read again first, else the next stretch."""
@@ -90,31 +90,31 @@ class Reader:
                 self.estimate = self._copier.estimate(view.described)
             if self._known is None or self._known[0] != view.described.relation:
                 self._known = view.described.relation, ask(EncodingRequest(view.described.relation))
-            copying = self._known[1]
-            if copying.shape.keyless:
-                return self._whole(view, copying, begun)
-            order = view.described.key_order(frozenset(column.name for column in copying.shape.key))
+            encoding = self._known[1]
+            if encoding.shape.keyless:
+                return self._whole(view, encoding, begun)
+            order = view.described.key_order(frozenset(column.name for column in encoding.shape.key))
             if place.order not in {
                 (),
                 order,
             }:  # the key was made anew: another order has other rows behind the last one
                 place = replace(place, after=None)
-            lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
+            lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
             header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
             rows = size = 0
             full = False
             row = b""
-            for row in self._rows(view, copying, place, among):
-                copying.plan.append_copy(row, 0, view.lsn, header, ts_ms, lists)
+            for row in self._rows(view, encoding, place, among):
+                encoding.plan.append_copy(row, 0, view.lsn, header, ts_ms, lists)
                 rows += 1
                 size += len(row)
                 if size >= self._chunk_bytes:
                     full = True
                     break
-            last = _key_of(copying, row, header) if rows and not among else None
+            last = _key_of(encoding, row, header) if rows and not among else None
         return Chunk(
             topic=self._topic,
-            copying=copying,
+            encoding=encoding,
             lists=lists,
             snapshot=Snapshot.parse(view.snapshot),
             end_lsn=view.lsn,
@@ -129,24 +129,24 @@ class Reader:
         )
 
     def _rows(
-        self, view: CopyView, copying: TableEncoding, place: LoadProgress, among: frozenset[bytes]
+        self, view: CopyView, encoding: TableEncoding, place: LoadProgress, among: frozenset[bytes]
     ) -> Iterator[bytes]:
         assert view.described is not None
-        shape = copying.shape
+        shape = encoding.shape
         if among:
             return self._copier.rows(view.described, shape, among=[key_texts(shape, key) for key in sorted(among)])
         after = None if place.after is None else key_texts(shape, place.after)
         return self._copier.rows(view.described, shape, after=after, limit=self._chunk_rows)
 
-    def _whole(self, view: CopyView, copying: TableEncoding, begun: float) -> Chunk:
+    def _whole(self, view: CopyView, encoding: TableEncoding, begun: float) -> Chunk:
         """All rows at once: without a key nothing tells which of them the stream has too."""
         assert view.described is not None
         header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
         whole, batch = self._spool.new(), RowBatch()
         rows = size = 0
         try:
-            for row in self._copier.rows(view.described, copying.shape):
-                copying.plan.append_copy(row, 0, view.lsn, header, ts_ms, batch.lists(self._topic, 1))
+            for row in self._copier.rows(view.described, encoding.shape):
+                encoding.plan.append_copy(row, 0, view.lsn, header, ts_ms, batch.lists(self._topic, 1))
                 rows += 1
                 size += len(row)
                 batch.bytes += len(row)
@@ -159,7 +159,7 @@ class Reader:
             raise
         return Chunk(
             topic=self._topic,
-            copying=copying,
+            encoding=encoding,
             lists=[],
             snapshot=Snapshot.parse(view.snapshot),
             end_lsn=view.lsn,
@@ -180,9 +180,9 @@ class Reader:
         )
 
 
-def _key_of(copying: TableEncoding, row: bytes, header: TransactionHeader) -> bytes | None:
+def _key_of(encoding: TableEncoding, row: bytes, header: TransactionHeader) -> bytes | None:
     """The row's message key without its schema's id."""
-    lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
-    copying.plan.append_copy(row, 0, 0, header, 0, lists)
+    lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
+    encoding.plan.append_copy(row, 0, 0, header, 0, lists)
     key = next(records[0]["key"] for records in lists if records)
     return None if key is None else key[KEY_HEAD:]

@@ -191,10 +191,10 @@ class Loading:
         if self._orders:
             return self._orders.pop(0)
         while chunk := self._loads.due(state.read_lsn):
-            if chunk.copying is None or self._tables.is_current(chunk.copying):
+            if chunk.encoding is None or self._tables.is_current(chunk.encoding):
                 if chunk.command == "start":
                     self._tables.emptied(chunk.topic)
-                if chunk.copying is None:
+                if chunk.encoding is None:
                     self._tables.gone(chunk.topic)
                 return chunk
             chunk.drop()
@@ -212,7 +212,7 @@ def _order(topic: str, wish: CommandName) -> Chunk:
     """Return a chunk without rows that carries the command out."""
     return Chunk(
         topic=topic,
-        copying=None,
+        encoding=None,
         lists=[],
         snapshot=Snapshot(0, frozenset()),
         end_lsn=NO_LSN,

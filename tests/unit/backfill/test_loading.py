@@ -91,14 +91,14 @@ class Table(Reader):
     def wait_for_all(self) -> bool:
         return True
 
-    def seen(self) -> SnapshotSeen:
+    def current_snapshot(self) -> SnapshotSeen:
         return SnapshotSeen(TOPIC, self._world.snapshot)
 
     def cancel(self) -> None: ...
 
     def close(self) -> None: ...
 
-    def emptying(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
+    def make_truncate(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         del ask
         return self._chunk([TRUNCATE], command="start")
 
@@ -120,7 +120,7 @@ class Table(Reader):
     def _chunk(self, rows: list[tuple[bytes, bytes]], **more: Any) -> Chunk:
         values: dict[str, Any] = {
             "topic": TOPIC,
-            "copying": TableEncoding(cast("Any", None), 1, cast("Any", None), None),
+            "encoding": TableEncoding(cast("Any", None), 1, cast("Any", None), None),
             "lists": [[record(key, value) for key, value in rows]],
             "snapshot": self._world.snapshot,
             "end_lsn": Lsn(1),
