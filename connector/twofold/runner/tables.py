@@ -117,7 +117,9 @@ class Tables:
             del self._pins[topic]
             self.in_backfill.pop(topic, None)
         self._topics.ensure(_pinned(topic, pin) for topic, pin in self._pins.items() if topic in in_use)
-        for topic, refusal in self._topics.mismatched([_pinned(t, p) for t, p in self._pins.items() if t not in in_use]):
+        for topic, refusal in self._topics.mismatched(
+            [_pinned(t, p) for t, p in self._pins.items() if t not in in_use]
+        ):
             _log.warning("of a table that is no longer published: %s", refusal.what)
             self._give_up(topic)
 

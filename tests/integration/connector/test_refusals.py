@@ -166,7 +166,7 @@ def test_a_tables_topic_is_gone(stopped: Installation, admin: AdminClient) -> No
 def test_a_tables_topic_has_other_partitions(stopped: Installation, admin: AdminClient) -> None:
     topic = stopped.table("account")
     admin.create_partitions([NewPartitions(topic, 5)])[topic].result(20)
-    refuses(stopped, f"the topic {topic} has 5 partitions, and must have 3", "twofold backfill start public.account")
+    refuses(stopped, f"the topic {topic} has 5 partitions, but must have 3", "twofold backfill start public.account")
 
 
 @pytest.mark.core
