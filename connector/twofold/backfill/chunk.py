@@ -46,7 +46,7 @@ class EncodingRequest:
 class ChunkResult:
     """What became of a chunk."""
 
-    place: LoadProgress
+    progress: LoadProgress
     state: str
     """The pin's."""
 

@@ -33,7 +33,7 @@ class _Load:
     """A table in backfill, as the gate knows it."""
 
     state: PinState
-    place: LoadProgress
+    progress: LoadProgress
     keyless: bool
     memory: ChangeMemory = field(default_factory=ChangeMemory)
     held: SpooledRows | None = None
@@ -118,18 +118,18 @@ class Gate:
         self._unwritten.add(chunk.topic)
         self.commit(commit, progress, pins=pins, answered=() if chunk.command is None else (chunk.topic,))
         chunk.drop()
-        chunk.answer.set_result(ChunkResult(load.place, load.state))
+        chunk.answer.set_result(ChunkResult(load.progress, load.state))
 
     def _carry_out(self, chunk: Chunk, load: _Load) -> None:
         """What a person wishes. What was remembered before counts no more: there is a barrier before the next snapshot."""
         load.memory, load.published_at = ChangeMemory(), None
         if chunk.reload:
-            load.place = LoadProgress(reload=True)
+            load.progress = LoadProgress(reload=True)
         elif load.state == "ready" and chunk.command in {"pause", "resume"}:
             return  # it was through before the wish came
         match chunk.command:
             case "start":
-                load.state, load.place = "running", LoadProgress()
+                load.state, load.progress = "running", LoadProgress()
                 if chunk.encoding is not None:
                     batch = RowBatch()
                     kept = batch.lists(chunk.topic, chunk.encoding.partitions)
@@ -157,8 +157,8 @@ class Gate:
         elif chunk.encoding is None:
             self._release(load, None)  # the table is gone: no snapshot has any of them
         rows = chunk.rows if chunk.whole is not None else batch.records
-        load.place = _next(load.place, chunk, drop).counted(rows, chunk.size, load.seconds(chunk))
-        load.state = "ready" if load.place.complete else "running"
+        load.progress = _next(load.progress, chunk, drop).counted(rows, chunk.size, load.seconds(chunk))
+        load.state = "ready" if load.progress.complete else "running"
         self._publisher.produce(batch)
 
     def _publish_whole(self, whole: SpooledRows, snapshot: Snapshot, load: _Load) -> None:
@@ -191,8 +191,8 @@ class Gate:
         if load is None:
             pin = self._pins.get(topic)
             state = pin.backfill if pin and pin.backfill != "ready" else "waiting"
-            place = LoadProgress.from_bytes(pin.bound if pin else None)
-            load = self._loads[topic] = _Load(state, place, keyless=self._in_backfill.get(topic, False))
+            progress = LoadProgress.from_bytes(pin.bound if pin else None)
+            load = self._loads[topic] = _Load(state, progress, keyless=self._in_backfill.get(topic, False))
         return load
 
     def _pinned(self, topic: str, pin: Pin) -> Pin:
@@ -200,7 +200,7 @@ class Gate:
         if topic not in self._in_backfill and topic not in self._loads:
             return pin
         load = self._load(topic)
-        bound = None if load.state == "ready" else load.place.to_bytes()
+        bound = None if load.state == "ready" else load.progress.to_bytes()
         return replace(pin, backfill=load.state, bound=bound)
 
     def _note(self, batch: RowBatch) -> None:
@@ -227,7 +227,7 @@ class Gate:
             load.memory.changed(xid, _key(record), partial=partial)
             if partial and op == "c":
                 # A row that has changed its key: its value lies under the old one, which may be a row that was never published.
-                load.place = replace(load.place, again=load.place.again | {_key(record)})
+                load.progress = replace(load.progress, again=load.progress.again | {_key(record)})
                 self._unwritten.add(topic)
 
 
@@ -236,15 +236,15 @@ def _key(record: Record) -> bytes:
     return key[KEY_HEAD:]
 
 
-def _next(place: LoadProgress, chunk: Chunk, drop: DroppedRows) -> LoadProgress:
+def _next(progress: LoadProgress, chunk: Chunk, drop: DroppedRows) -> LoadProgress:
     read = (_key(record) for records in chunk.lists for record in records)
-    again = place.again - chunk.among | drop.unread(read, chunk.among)
+    again = progress.again - chunk.among | drop.unread(read, chunk.among)
     return replace(
-        place,
-        after=chunk.last or place.after,
-        order=chunk.order or place.order,
+        progress,
+        after=chunk.last or progress.after,
+        order=chunk.order or progress.order,
         again=again,
-        scanned=place.scanned or chunk.scanned,
+        scanned=progress.scanned or chunk.scanned,
     )
 
 

@@ -37,7 +37,7 @@ class Load:
     topic: str
     schema: str
     table: str
-    place: LoadProgress
+    progress: LoadProgress
     resumed: bool
     """It goes on behind a chunk, so a session before this one was through its barrier."""
     holders: frozenset[str] | None = None
@@ -77,7 +77,7 @@ class Loader:
     def carry_on(self) -> bool:
         """False: it waits for somebody, try again later."""
         load = self._load
-        while load.place.reload:
+        while load.progress.reload:
             self._begin_reload()
         if not self._through_barrier():
             return False
@@ -89,7 +89,7 @@ class Loader:
         chunk = self._reader.make_truncate(ask=self._ask)
         self._offer(chunk)
         if verdict := self._wait_for(chunk.answer):
-            self._load.place = verdict.place
+            self._load.progress = verdict.progress
 
     def _through_barrier(self) -> bool:
         load, reader = self._load, self._reader
@@ -128,7 +128,7 @@ class Loader:
                         chunk.drop()
                     chunk = None
                 elif verdict.state == "ready":
-                    _log.info("backfill of %s: ready, %d rows", load.name, load.place.rows)
+                    _log.info("backfill of %s: ready, %d rows", load.name, load.progress.rows)
                     self._offer(LoadDone(load.topic))
                     return
             if chunk is not None:
@@ -138,15 +138,15 @@ class Loader:
 
     def _ahead(self, offered: Chunk | None) -> LoadProgress:
         """Where the table will have been read to when what is on offer is published."""
-        place = self._load.place
+        progress = self._load.progress
         if offered is None:
-            return place
+            return progress
         return replace(
-            place,
-            after=offered.last or place.after,
-            order=offered.order or place.order,
-            again=place.again - offered.among,
-            scanned=place.scanned or offered.scanned,
+            progress,
+            after=offered.last or progress.after,
+            order=offered.order or progress.order,
+            again=progress.again - offered.among,
+            scanned=progress.scanned or offered.scanned,
         )
 
     def _settled(self, offered: Chunk) -> ChunkResult | None:
@@ -155,8 +155,8 @@ class Loader:
         verdict = self._wait_for(offered.answer)
         if verdict is None:
             return None
-        load.place, load.estimate = verdict.place, self._reader.estimate or 0
-        if offered.among and offered.among <= load.place.again:
+        load.progress, load.estimate = verdict.progress, self._reader.estimate or 0
+        if offered.among and offered.among <= load.progress.again:
             load.stopped.wait(BARRIER_LOOK_S)  # a commit that is published and not visible yet
         self._tell()
         return verdict
@@ -178,7 +178,7 @@ class Loader:
         load.told_at = load.told_at or now
         if now - load.told_at >= TELL_S:
             load.told_at = now
-            _log.info("backfill of %s: %s", load.name, load.place.describe(load.estimate))
+            _log.info("backfill of %s: %s", load.name, load.progress.describe(load.estimate))
 
     def _slow_down(self, begun: float) -> None:
         if self._pause_s:

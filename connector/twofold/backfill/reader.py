@@ -79,13 +79,13 @@ class Reader:
             encoding.plan.truncate(view.lsn, header, time.time_ns() // 1_000_000, lists)
         return replace(self._gone(LoadProgress(), view), encoding=encoding, lists=lists, command="start")
 
-    def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
+    def read(self, progress: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         """What comes next: keys that are to be read again first, else the next stretch."""
-        among = frozenset(sorted(place.again)[:AGAIN_MAX])
+        among = frozenset(sorted(progress.again)[:AGAIN_MAX])
         begun = time.monotonic()
         with self._copier.view() as view:
             if view.described is None:
-                return self._gone(place, view)
+                return self._gone(progress, view)
             if self.estimate is None:
                 self.estimate = self._copier.estimate(view.described)
             if self._known is None or self._known[0] != view.described.relation:
@@ -94,17 +94,17 @@ class Reader:
             if encoding.shape.keyless:
                 return self._whole(view, encoding, begun)
             order = view.described.key_order(frozenset(column.name for column in encoding.shape.key))
-            if place.order not in {
+            if progress.order not in {
                 (),
                 order,
             }:  # the key was made anew: another order has other rows behind the last one
-                place = replace(place, after=None)
+                progress = replace(progress, after=None)
             lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
             header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
             rows = size = 0
             full = False
             row = b""
-            for row in self._rows(view, encoding, place, among):
+            for row in self._rows(view, encoding, progress, among):
                 encoding.plan.append_copy(row, 0, view.lsn, header, ts_ms, lists)
                 rows += 1
                 size += len(row)
@@ -129,13 +129,13 @@ class Reader:
         )
 
     def _rows(
-        self, view: CopyView, encoding: TableEncoding, place: LoadProgress, among: frozenset[bytes]
+        self, view: CopyView, encoding: TableEncoding, progress: LoadProgress, among: frozenset[bytes]
     ) -> Iterator[bytes]:
         assert view.described is not None
         shape = encoding.shape
         if among:
             return self._copier.rows(view.described, shape, among=[key_texts(shape, key) for key in sorted(among)])
-        after = None if place.after is None else key_texts(shape, place.after)
+        after = None if progress.after is None else key_texts(shape, progress.after)
         return self._copier.rows(view.described, shape, after=after, limit=self._chunk_rows)
 
     def _whole(self, view: CopyView, encoding: TableEncoding, begun: float) -> Chunk:
@@ -173,10 +173,20 @@ class Reader:
             whole=whole,
         )
 
-    def _gone(self, place: LoadProgress, view: CopyView) -> Chunk:
+    def _gone(self, progress: LoadProgress, view: CopyView) -> Chunk:
         snapshot = Snapshot.parse(view.snapshot)
         return Chunk(
-            self._topic, None, [], snapshot, view.lsn, None, place.again, scanned=True, at_us=view.at_us, rows=0, size=0
+            self._topic,
+            None,
+            [],
+            snapshot,
+            view.lsn,
+            None,
+            progress.again,
+            scanned=True,
+            at_us=view.at_us,
+            rows=0,
+            size=0,
         )
 
 

@@ -72,7 +72,7 @@ class Loading:
     def progress(self) -> tuple[BackfillProgress, ...]:
         """Return the progress of each table."""
         reading = tuple(
-            _shown(load.name, "waiting for locks" if load.holders else "reading", load.place, load.estimate)
+            _shown(load.name, "waiting for locks" if load.holders else "reading", load.progress, load.estimate)
             for load in self._loads.all()
         )
         paused = (self._tables.pin(topic) for topic in self._begun - self._loads.topics())
@@ -143,7 +143,7 @@ class Loading:
             case "pause" | "resume" if loading:
                 stopped = self._loads.stop(topic)
                 self._begun.add(topic)
-                reload = stopped is not None and stopped.place.reload
+                reload = stopped is not None and stopped.progress.reload
                 order = self._latest[topic] = replace(_order(topic, what), reload=reload)
                 order.answer.add_done_callback(lambda _: self._answered.append(order))
                 self._orders.append(order)
@@ -174,7 +174,7 @@ class Loading:
         if verdict.state == "ready":  # it had ended before the command came
             self._loaded(order.topic)
         elif order.command == "resume":
-            self._resumed[order.topic] = verdict.place
+            self._resumed[order.topic] = verdict.progress
             self._begun.discard(order.topic)
 
     def _loaded(self, topic: str) -> None:
