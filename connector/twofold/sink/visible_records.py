@@ -26,7 +26,7 @@ _RECORDS = 1000
 """The number of records taken at once."""
 _OPTIONS = {
     "queued.max.messages.kbytes": 16_384,  # fetched ahead; more costs memory and is no faster
-    "auto.offset.reset": "earliest",  # retention may delete unread records: the caller checks the bounds
+    "auto.offset.reset": "earliest",  # retention may delete records: the caller checks the bounds
 }
 _WAIT_S = 0.1
 _PAUSE_S = 0.05

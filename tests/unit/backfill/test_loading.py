@@ -50,7 +50,7 @@ def record(key: bytes | None, value: bytes) -> Record:
 class Looking:
     """A value here is its transaction and its op; * behind it: an unchanged value was left out."""
 
-    def at(self, value: bytes) -> tuple[int, str, bool]:
+    def read(self, value: bytes) -> tuple[int, str, bool]:
         xid, op = value.decode().split()
         return int(xid), op.rstrip("*"), op.endswith("*")
 
@@ -168,7 +168,7 @@ class World:
         )
         publisher = cast("Publisher", self.topic)
         self.gate = Gate(publisher, pins=pins, in_backfill=self.tables.in_backfill, schema_of=lambda _: "", spool=spool)
-        self.gate._look = cast("Any", Looking())
+        self.gate._envelopes = cast("Any", Looking())
         config = BackfillConfig(readers=readers)  # type: ignore[call-arg]
         self.loads = LoadPool(config, make_reader=lambda _: Table(self), delivered=lambda: ())
         others = cast("ActionExecutor", self), cast("BackfillCommands", self), cast("JoinedTables", Nobody())
