@@ -226,7 +226,7 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     ),
     KafkaError.INVALID_TRANSACTION_TIMEOUT: (
         SetupError,
-        "lower kafka.transaction_timeout, or raise the broker's transaction.max.timeout.ms, which is less",
+        "lower kafka.transaction_timeout, or raise the broker's transaction.max.timeout.ms: the first must not exceed the second",
     ),
     KafkaError._INVALID_ARG: (UsageError, "correct kafka.options"),
 }

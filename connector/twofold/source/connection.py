@@ -112,18 +112,18 @@ def address(conninfo: str) -> str:
 # which repeats the server's message.
 _REMEDIES = (
     ("pg_hba.conf", "add a line for this host, user and database to pg_hba.conf"),
-    ("authentication failed", "correct the user in source.dsn or the password in source.password_file"),
-    ("no password supplied", "write the password into a file and set source.password_file to it"),
+    ("authentication failed", "correct the user in source.dsn, or the password (source.password_file or PGPASSFILE)"),
+    ("no password supplied", "set source.password_file or PGPASSFILE to a file with the password"),
     ("superuser or replication role", "ALTER ROLE {user} REPLICATION"),
     ("permission denied to start WAL sender", "ALTER ROLE {user} REPLICATION"),
     ("exceeds max_wal_senders", "end another replication client, or raise max_wal_senders and restart PostgreSQL"),
     (
         "certificate verify failed",
-        "set sslrootcert in source.dsn to a file with the certificate of the authority that signed the server's",
+        "set sslrootcert in source.dsn to a file with the certificate of the authority that signed the server certificate",
     ),
     (
         "root certificate file",
-        "set sslrootcert in source.dsn to a file with the certificate of the authority that signed the server's",
+        "set sslrootcert in source.dsn to a file with the certificate of the authority that signed the server certificate",
     ),
     (
         "does not match host name",

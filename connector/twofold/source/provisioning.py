@@ -113,7 +113,7 @@ def _publication(name: str, published: PublicationContent) -> sql.Composed:
         members += [sql.SQL("TABLES IN SCHEMA {}").format(sql.Identifier(schema)) for schema in published.schemas]
         scope = sql.SQL("FOR ") + sql.SQL(", ").join(members)
     else:
-        raise UsageError(f"publication {name!r} would be empty: list tables, schemas or all tables in source.tables")
+        raise UsageError(f"publication {name!r} would be empty: list tables, schemas or * in source.tables")
     return sql.SQL("CREATE PUBLICATION {} {} WITH (publish_via_partition_root = {})").format(
         sql.Identifier(name), scope, sql.Literal(published.via_partition_root)
     )

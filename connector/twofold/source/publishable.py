@@ -79,7 +79,7 @@ def _tables(connection: PlainConnection, published: PublicationContent) -> Itera
         if kind not in {"r", "p"}:
             yield ReadinessFinding(
                 f"source.tables names {named}, which is {_KINDS.get(kind, 'not a table')}: it has no changes of its own",
-                "name the tables that its rows come from instead",
+                "instead, name the tables that its rows come from",
             )
         elif persistence != "p":
             durability = "an unlogged" if persistence == "u" else "a temporary"
