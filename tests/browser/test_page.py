@@ -119,7 +119,7 @@ def test_refused(bank: Installation, browser: Browser) -> None:
     chronicle.ended(Unreachable("Kafka: committing failed: Local: Timed out (_TIMED_OUT)"), 1.4)
     gone = Refused(
         "the topic bank.progress was in use and is gone",
-        at_stake="what Twofold knew of its progress or its commits is lost with it",
+        at_stake="Twofold's record of its progress or its commits is lost with the topic",
         repair=RESET_REPAIR,
     )
     chronicle.given_up(gone)

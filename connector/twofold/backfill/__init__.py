@@ -1,1 +1,4 @@
-"""The rows that were there before: first load, tables added later, reload. docs/use/backfill.md says how and why."""
+"""The room that loads existing rows: first load, tables added later, reload.
+
+docs/use/backfill.md explains it.
+"""

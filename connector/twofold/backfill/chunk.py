@@ -1,4 +1,4 @@
-"""What passes between the readers of a backfill, the thread that runs the turn and the worker. Values."""
+"""The values that readers, the turn's thread and the worker exchange during a backfill."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from twofold_avro.transcode import RowPlan
 from twofold_common.positions import Lsn
 
 KEY_HEAD = 5
-"""A message key begins with its schema's id; without it, it is the same whatever the registry calls its schema."""
+"""A message key begins with its schema's id in so many bytes. The rest does not depend on the
+registry's ids."""
 
 
 CommandName = Literal["start", "pause", "resume", "cancel"]
@@ -25,18 +26,18 @@ CommandName = Literal["start", "pause", "resume", "cancel"]
 
 @dataclass(frozen=True, slots=True)
 class TableEncoding:
-    """One version of a table, committed, with a plan that is the reader's own."""
+    """A committed version of a table, with a plan that belongs to the reader."""
 
     shape: TableShape
     partitions: int
     plan: RowPlan
     version: object
-    """Which version it is, for the one that made it."""
+    """The version's identity, for the object that made it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodingRequest:
-    """A reader has found a table of this description, and needs to know how its rows are encoded."""
+    """A reader's question how to encode the rows of a table with this description."""
 
     relation: Relation
     answer: Future[TableEncoding] = field(default_factory=Future)
@@ -44,55 +45,60 @@ class EncodingRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    """What became of a chunk."""
+    """The state of a load after its chunk."""
 
-    place: LoadProgress
+    progress: LoadProgress
     state: str
-    """The pin's."""
+    """The pin's state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows that one snapshot showed, to be published when the stream has passed `end_lsn`."""
+    """Rows of one snapshot, to be published when the stream has passed `end_lsn`."""
 
     topic: str
-    copying: TableEncoding | None
-    """None: the publication does not have the table any more."""
+    encoding: TableEncoding | None
+    """None: the publication no longer has the table."""
     lists: Sequence[Sequence[Record]]
-    """Encoded, one list a partition."""
+    """The encoded rows, one list per partition."""
     snapshot: Snapshot
     end_lsn: Lsn
     last: bytes | None
-    """The key of the last row in the order of the key; None if there was none, or if keys were read again."""
+    """The key of the last row in key order; None without rows, or if keys were read again."""
     among: frozenset[bytes]
-    """The keys that were asked for, if keys were read again."""
+    """The requested keys, if keys were read again."""
     scanned: bool
-    """There is nothing behind the last row."""
+    """No row follows the last one."""
     at_us: int
     rows: int
     size: int
     begun: float = 0.0
-    """When reading it began, by the monotonic clock."""
-    wish: CommandName | None = None
-    """Carried out with it: a person's, about the table's load. Then there are no rows but, to start, a truncate."""
+    """When the read began, by the monotonic clock."""
+    command: CommandName | None = None
+    """A person's command about the table's load, executed with this chunk. Then there are no
+    rows, except a truncate for `start`."""
     whole: SpooledRows | None = None
-    """Of a table without a message key all rows, as batches in the spool."""
+    """All rows of a table without a message key, as batches in the spool."""
     order: tuple[str, ...] = ()
-    """The key's columns in the order in which the rows were read; empty if keys were read again."""
+    """The key's columns in the order of the read; empty if keys were read again."""
     reload: bool = False
-    """With a wish to pause or to resume: a reload had begun, and its truncate is not published."""
+    """With the command `pause` or `resume`: a reload had begun, and its truncate is unpublished."""
     answer: Future[ChunkResult | None] = field(default_factory=Future)
-    """None: it was not published, read it again."""
+    """None: the chunk was not published and must be read again."""
 
     def drop(self) -> None:
-        """Its rows are wanted no more: published, or not to be. Called by who has it then: the reader's thread, then the one that runs the turn, then the worker's."""
+        """Discard the rows, which are published or no longer wanted.
+
+        Only the present owner calls it: the reader's thread, then the turn's thread, then the
+        worker's.
+        """
         if self.whole is not None:
             self.whole.drop()
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSeen:
-    """A snapshot that all later ones of the table's load will see as much as."""
+    """A snapshot: all later ones of the table's load see at least as much."""
 
     topic: str
     snapshot: Snapshot
@@ -100,10 +106,10 @@ class SnapshotSeen:
 
 @dataclass(frozen=True, slots=True)
 class LoadDone:
-    """A table's load is over."""
+    """The end of a table's load."""
 
     topic: str
 
 
 Offer = EncodingRequest | Chunk | SnapshotSeen | LoadDone
-"""What a reader puts before the thread that runs the turn."""
+"""A reader's message to the turn's thread."""

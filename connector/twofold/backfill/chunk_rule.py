@@ -1,11 +1,14 @@
-"""The rule of the backfill: which rows of a chunk are published, and what must be remembered for that. Pure.
+"""The rule of the backfill: which rows of a chunk are published, and what must be remembered.
 
-A chunk is read under a snapshot while the stream goes on, and is published when the stream has passed every commit that the snapshot sees. What a transaction that the snapshot does *not* see has
-changed and the stream has published is newer than the chunk's row: it is dropped. Visibility is by xid, so it is exact; a position would not do, because a commit is in the write-ahead log, and may
-have been streamed and published, before a new snapshot sees it.
+Pure. A chunk is read under a snapshot while the stream continues. It is published when the stream
+has passed every commit that the snapshot sees. A change that the snapshot does *not* see, and that
+the stream has published, is newer than the chunk's row: that row is dropped. Visibility goes by
+xid, so it is exact. A position would not be: a commit may be in the write-ahead log, streamed and
+published before a new snapshot sees it.
 
-So the keys of published transactions are remembered from before the snapshot on. Visible once, a transaction is visible for good: it is forgotten then, and memory stays small. A restart forgets all;
-the barrier in front of a session's first snapshot makes up for it.
+So the keys of published transactions are remembered from before the snapshot on. A visible
+transaction stays visible: it is forgotten then, and memory stays small. A restart forgets
+everything; the barrier before a session's first snapshot compensates for that.
 """
 
 from __future__ import annotations
@@ -19,42 +22,48 @@ _WRAP = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What pg_current_snapshot() says."""
+    """The value of pg_current_snapshot()."""
 
     xmax: int
-    """The first xid that was not yet assigned, with its epoch."""
+    """The first unassigned xid, with its epoch."""
     in_progress: frozenset[int]
 
     @classmethod
     def parse(cls, text: str) -> Snapshot:
-        """From `xmin:xmax:xip,xip`."""
+        """Parse `xmin:xmax:xip,xip`."""
         _, xmax, in_progress = text.split(":")
         return cls(int(xmax), frozenset(int(xid) for xid in in_progress.split(",") if xid))
 
     def sees(self, xid: int) -> bool:
-        """Whether it sees what the transaction did, which has committed. The stream's xids have no epoch: the nearest one is meant."""
+        """Return whether the snapshot sees this committed transaction's changes.
+
+        The stream's xids have no epoch: the nearest one is meant.
+        """
         whole = self.xmax + (xid - self.xmax + _HALF) % _WRAP - _HALF
         return whole < self.xmax and whole not in self.in_progress
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedRows:
-    """What is not published of a chunk."""
+    """The rows of a chunk that are not published."""
 
     everything: bool
     """The table was truncated."""
     keys: frozenset[bytes]
     again: frozenset[bytes]
-    """Those of the keys whose change left a value out that only the table has."""
+    """The keys among them whose change omitted a value that only the table has."""
 
     def unread(self, rows: Iterable[bytes], among: frozenset[bytes]) -> frozenset[bytes]:
-        """What is to be read again of a chunk's rows, or of the keys that were asked for: where such a change is a key's first, its row is not there yet."""
+        """Return the keys to read again, among the chunk's rows or the requested keys.
+
+        If such a change is a key's first change, the key's row is not published yet.
+        """
         return self.again & among.union(rows) if self.again else self.again
 
 
 @dataclass(slots=True)
 class _Changes:
-    """What one transaction did to the table."""
+    """One transaction's changes of the table."""
 
     truncated: bool = False
     keys: set[bytes] = field(default_factory=set)
@@ -62,7 +71,7 @@ class _Changes:
 
 
 class ChangeMemory:
-    """Of one table in backfill: what published transactions have changed that a snapshot may not see."""
+    """The published changes of one table in backfill that a snapshot may not see."""
 
     def __init__(self) -> None:
         self._changes: dict[int, _Changes] = {}
@@ -71,18 +80,24 @@ class ChangeMemory:
         return sum(len(changes.keys) for changes in self._changes.values())
 
     def changed(self, xid: int, key: bytes, *, partial: bool = False) -> None:
-        """A transaction that is published changed this key. Partial: an unchanged TOASTed value was not sent."""
+        """Remember that a published transaction changed this key.
+
+        Partial: an unchanged TOASTed value was not sent.
+        """
         changes = self._changes.setdefault(xid, _Changes())
         changes.keys.add(key)
         if partial:
             changes.partial.add(key)
 
     def truncated(self, xid: int) -> None:
-        """A transaction that is published emptied the table."""
+        """Remember that a published transaction emptied the table."""
         self._changes.setdefault(xid, _Changes()).truncated = True
 
     def judge(self, snapshot: Snapshot) -> DroppedRows:
-        """What a chunk that was read under this snapshot, and whose position the stream has passed, must not say."""
+        """Return the rows to drop from a chunk of this snapshot.
+
+        The stream has passed the chunk's position.
+        """
         unseen = [changes for xid, changes in self._changes.items() if not snapshot.sees(xid)]
         return DroppedRows(
             everything=any(changes.truncated for changes in unseen),
@@ -91,5 +106,5 @@ class ChangeMemory:
         )
 
     def forget(self, snapshot: Snapshot) -> None:
-        """All later snapshots see what this one sees."""
+        """Forget the transactions that this snapshot sees, because all later ones see them too."""
         self._changes = {xid: changes for xid, changes in self._changes.items() if not snapshot.sees(xid)}

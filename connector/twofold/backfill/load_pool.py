@@ -1,6 +1,7 @@
-"""The loads: threads that read tables in backfill, and what they have to offer to the thread that runs the turn. Several tables are read side by side, a table by one thread at a time (`loader`).
+"""The threads that read tables in backfill, and their offers to the turn's thread.
 
-Nothing here outlives a run: on kill -9 chunks that were read and not committed are read again, from the place in the pin.
+Several tables are read side by side, each by one thread at a time (`loader`). Nothing here outlives
+a run: after kill -9, chunks that were not committed are read again, from the pin's progress.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 
 from twofold.backfill.chunk import Chunk, LoadDone, Offer
-from twofold.backfill.loader import BARRIER_LOOK_S_MAX, Load, Loader
+from twofold.backfill.loader import BARRIER_PAUSE_S_MAX, Load, Loader
 from twofold.backfill.reader import Reader
 from twofold.config import BackfillConfig
 from twofold_common.positions import Lsn
@@ -22,7 +23,7 @@ _CLOSE_WAIT_S = 2.0
 
 
 class LoadPool:
-    """All loads of one run. Everything but `_work` is called by the thread that runs the turn."""
+    """All loads of one run. The turn's thread calls everything except `_work`."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class LoadPool:
         self._threads: list[threading.Thread] = []
 
     def begin(self, load: Load) -> None:
-        """The gate must remember the table's keys from before this call on."""
+        """Begin a load. The gate must remember the table's keys from before this call on."""
         self._loads[load.topic] = load
         self._queue.put(load)
         if len(self._threads) < self._config.readers:
@@ -53,7 +54,7 @@ class LoadPool:
             thread.start()
 
     def stop(self, topic: str) -> Load | None:
-        """Read no further; a chunk that is on offer is not wanted any more. Gives the load as far as it was."""
+        """Stop reading the table, discard its offered chunk, and return the load as it was."""
         if load := self._loads.pop(topic, None):
             load.stopped.set()
         for chunk in [chunk for chunk in self._chunks if chunk.topic == topic]:
@@ -63,7 +64,7 @@ class LoadPool:
 
     @property
     def busy(self) -> bool:
-        """Is there a table that is being read?"""
+        """Return whether a table is being read."""
         return bool(self._loads)
 
     def topics(self) -> AbstractSet[str]:
@@ -73,7 +74,7 @@ class LoadPool:
         return self._loads.values()
 
     def offers(self) -> Iterable[Offer]:
-        """What has come from the readers, chunks left out."""
+        """Yield the readers' offers, except chunks."""
         if self._failure is not None:
             raise self._failure
         while True:
@@ -81,7 +82,7 @@ class LoadPool:
                 load, offer = self._offers.get_nowait()
             except queue.Empty:
                 return
-            if self._loads.get(load.topic) is not load:  # of one that was stopped
+            if self._loads.get(load.topic) is not load:  # from a stopped load
                 if isinstance(offer, Chunk):
                     offer.drop()
             elif isinstance(offer, Chunk):
@@ -92,7 +93,7 @@ class LoadPool:
                 yield offer
 
     def due(self, read_lsn: Lsn) -> Chunk | None:
-        """A chunk whose position the stream has passed."""
+        """Return a chunk whose position the stream has passed."""
         for chunk in self._chunks:
             if chunk.end_lsn <= read_lsn:
                 self._chunks.remove(chunk)
@@ -113,15 +114,15 @@ class LoadPool:
     def _work(self) -> None:
         while (load := self._queue.get()) is not None and not self._closing.is_set():
             try:
-                self._carry_on(load)
+                self._run_load(load)
             except BaseException as error:
-                # Stopping cancels what a reader does; that is no failure.
+                # Stopping cancels the reader's query; that is no failure.
                 if not load.stopped.is_set():
                     self._failure = error
                     return
 
-    def _carry_on(self, load: Load) -> None:
-        """To the end of the table, or until somebody else's lock stands in the way."""
+    def _run_load(self, load: Load) -> None:
+        """Read to the table's end, or until another transaction's lock blocks the barrier."""
         load.stopped.wait(max(0.0, load.not_before - time.monotonic()))
         if load.stopped.is_set():
             return
@@ -136,9 +137,9 @@ class LoadPool:
             chunk_rows=self._config.chunk_rows,
         )
         try:
-            if not loader.carry_on():
-                load.not_before = time.monotonic() + load.look_s
-                load.look_s = min(load.look_s * 1.5, BARRIER_LOOK_S_MAX)
+            if not loader.run():
+                load.not_before = time.monotonic() + load.barrier_pause_s
+                load.barrier_pause_s = min(load.barrier_pause_s * 1.5, BARRIER_PAUSE_S_MAX)
                 self._queue.put(load)
         finally:
             self._readers.discard(reader)

@@ -1,7 +1,8 @@
-"""How far a table's backfill is: what its pin holds as `bound`. Pure.
+"""The progress of a table's backfill, which its pin holds as `bound`.
 
-JSON, so that a person can read it in the progress topic: the message key (its Avro bytes in hex, without the schema's id) of the last row in the order of the key that was published, the keys that are
-to be read again, and what was counted for people.
+Pure. It is JSON, so that a person can read it in the progress topic. It has the message key of the
+last published row in key order (Avro bytes in hex, without the schema's id). It also has the keys
+to read again, and counts for people.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from twofold_avro.types import How, key_encoding_of
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Committed in the Kafka transaction of the chunk that ends here."""
+    """The progress, committed in the Kafka transaction of the chunk that ends there."""
 
     after: bytes | None = None
-    """None: from the beginning."""
+    """The last published key; None: the load reads from the beginning."""
     order: tuple[str, ...] = ()
-    """The key's columns in the order in which that was the last; none: as it is found."""
+    """The key's columns in the order for which `after` was the last key; empty: any order."""
     again: frozenset[bytes] = frozenset()
     scanned: bool = False
-    """The last key has been reached; what is left is `again`."""
+    """The last key has been reached; only `again` is left."""
     reload: bool = False
-    """It begins with a truncate, which is not published yet."""
+    """The load begins with a truncate, which is not published yet."""
     rows: int = 0
     size: int = 0
     seconds: float = 0.0
-    """How long it has been read, all sessions together."""
+    """The reading time of all sessions together."""
 
     def to_bytes(self) -> bytes:
-        said = {
+        values = {
             "after": None if self.after is None else self.after.hex(),
             "order": self.order,
             "again": sorted(key.hex() for key in self.again),
@@ -43,19 +44,19 @@ class LoadProgress:
             "size": self.size,
             "seconds": round(self.seconds, 3),
         }
-        return json.dumps(said, separators=(",", ":")).encode()
+        return json.dumps(values, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> LoadProgress:
         if not data:
             return cls()
-        said = json.loads(data)
-        after, order, again = said.pop("after"), said.pop("order", ()), said.pop("again")
+        values = json.loads(data)
+        after, order, again = values.pop("after"), values.pop("order", ()), values.pop("again")
         return cls(
             after=None if after is None else bytes.fromhex(after),
             order=tuple(order),
             again=frozenset(map(bytes.fromhex, again)),
-            **said,
+            **values,
         )
 
     @property
@@ -67,15 +68,15 @@ class LoadProgress:
 
     @property
     def per_second(self) -> float:
-        """Rows, on the average so far."""
+        """Return the rows per second, on the average so far."""
         return self.rows / self.seconds if self.seconds else 0.0
 
     def left_s(self, estimate: int) -> float | None:
-        """How long it will go on if the table has so many rows; None: not known."""
+        """Return the expected remaining time for so many rows; None: not known."""
         return max(0, estimate - self.rows) / self.per_second if estimate and self.per_second else None
 
-    def words(self, estimate: int) -> str:
-        """For people."""
+    def describe(self, estimate: int) -> str:
+        """Describe the progress for people."""
         share = f" of about {estimate:,}" if estimate else ""
         left = "" if (seconds := self.left_s(estimate)) is None else f", about {seconds:,.0f} s left"
         speed = f", {self.per_second:,.0f} rows a second" if self.per_second else ""
@@ -83,24 +84,27 @@ class LoadProgress:
 
 
 def key_texts(shape: TableShape, key: bytes) -> dict[str, str]:
-    """The key's columns with their values in PostgreSQL's text form, from the bytes of a message key without its schema's id."""
-    at, texts = 0, {}
+    """Return the key's columns with their values in PostgreSQL's text form.
+
+    `key` is a message key without its schema's id.
+    """
+    offset, texts = 0, {}
 
     def long() -> int:
-        nonlocal at
+        nonlocal offset
         number = shift = 0
         while True:
-            byte = key[at]
-            at += 1
+            byte = key[offset]
+            offset += 1
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return (number >> 1) ^ -(number & 1)
             shift += 7
 
     def sized(size: int) -> bytes:
-        nonlocal at
-        at += size
-        return key[at - size : at]
+        nonlocal offset
+        offset += size
+        return key[offset - size : offset]
 
     for column in shape.key:
         encoding = key_encoding_of(column.type)
@@ -119,5 +123,5 @@ def key_texts(shape: TableShape, key: bytes) -> dict[str, str]:
             case _:
                 text = sized(long()).decode()
         texts[column.name] = text
-    assert at == len(key), f"a key of {shape.schema}.{shape.table} with {len(key) - at} bytes too many"
+    assert offset == len(key), f"a key of {shape.schema}.{shape.table} has {len(key) - offset} bytes too many"
     return texts

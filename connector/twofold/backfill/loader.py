@@ -1,7 +1,9 @@
-"""One table's load, on the thread of a reader: behind the barrier, then chunk after chunk to the end of the table.
+"""One table's load on a reader's thread: first the barrier, then chunk after chunk to the end.
 
-A chunk is read while the one before is published, and put on offer when that one is committed: so there are two chunks a table in memory at most, one on offer, the place that is committed decides where
-to go on, and what the stream needs is never far behind. A chunk that was read ahead of one that is to be read again counts for nothing.
+A chunk is read while the previous one is published, and offered when that one is committed. So at
+most two chunks of a table are in memory, of which one is offered. The committed progress decides
+where the load continues, and changes that the stream needs are never far behind. A chunk that was
+read ahead of an unpublished one is discarded.
 """
 
 from __future__ import annotations
@@ -23,31 +25,33 @@ from twofold.errors import RunEnded
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-BARRIER_LOOK_S, BARRIER_LOOK_S_MAX = 0.2, 3.0
-"""How often a load that waits behind the barrier looks whether it may begin: in a session of its own, so less and less often. Keys that were not visible yet are read again as often as at first."""
-TELL_S = 10.0
-"""How often the log says how far a load is."""
-_LOOK_S = 0.2
+BARRIER_PAUSE_S, BARRIER_PAUSE_S_MAX = 0.2, 3.0
+"""The pause between two checks of the barrier. Each check costs a session, so the pause grows up
+to the maximum. Keys that are not visible yet are always read again after the initial pause."""
+LOG_INTERVAL_S = 10.0
+"""How often the log reports a load's progress."""
+_STOP_CHECK_S = 0.2
 
 
 @dataclass(slots=True)
 class Load:
-    """A table to be loaded, and how far it is."""
+    """A table to be loaded, and its progress."""
 
     topic: str
     schema: str
     table: str
-    place: LoadProgress
+    progress: LoadProgress
     resumed: bool
-    """It goes on behind a chunk, so a session before this one was through its barrier."""
+    """The load continues behind a chunk, so an earlier session has passed its barrier."""
     holders: frozenset[str] | None = None
-    """Who held a lock when this session's barrier began, and still does; None: it has not begun."""
+    """The lock holders at the beginning of this session's barrier that still hold one; None: the
+    barrier has not begun."""
     not_before: float = 0.0
-    look_s: float = BARRIER_LOOK_S
-    """How long it will wait for its next look at the barrier."""
+    barrier_pause_s: float = BARRIER_PAUSE_S
+    """The pause before the next check of the barrier."""
     estimate: int = 0
-    """How many rows the planner expects; 0: not known yet."""
-    told_at: float = 0.0
+    """The planner's row count; 0: not known yet."""
+    logged_at: float = 0.0
     stopped: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -56,7 +60,7 @@ class Load:
 
 
 class Loader:
-    """One attempt at a load: it ends with the table, or where somebody else's lock stands in the way."""
+    """One attempt at a load: it ends with the table, or at another transaction's lock."""
 
     def __init__(
         self,
@@ -74,61 +78,63 @@ class Loader:
         self._delivered = delivered
         self._pause_s = chunk_rows / rows_per_second if rows_per_second else 0.0
 
-    def carry_on(self) -> bool:
-        """False: it waits for somebody, try again later."""
+    def run(self) -> bool:
+        """Load the table. Return False if a lock blocks the barrier: try again later."""
         load = self._load
-        while load.place.reload:
+        while load.progress.reload:
             self._begin_reload()
-        if not self._through_barrier():
+        if not self._pass_barrier():
             return False
         _log.info("backfill of %s: reading", load.name)
-        self._read_on()
+        self._read_to_end()
         return True
 
     def _begin_reload(self) -> None:
-        chunk = self._reader.emptying(ask=self._ask)
+        chunk = self._reader.make_truncate(ask=self._request_encoding)
         self._offer(chunk)
-        if verdict := self._wait_for(chunk.answer):
-            self._load.place = verdict.place
+        if result := self._wait_for(chunk.answer):
+            self._load.progress = result.progress
 
-    def _through_barrier(self) -> bool:
+    def _pass_barrier(self) -> bool:
         load, reader = self._load, self._reader
         holders = {holder.name: holder for holder in reader.writers()}
-        first = load.holders is None
+        is_first_check = load.holders is None
         if load.holders is None:
             if reader.wait_for_all():
                 return True
             load.holders = frozenset(holders)
         delivered = set(self._delivered()) if load.resumed else set()
-        still = {
+        blocking = {
             name
             for name, holder in holders.items()
             if name in load.holders and (holder.xid or 0, holder.gid or "") not in delivered
         }
-        if still and (first or load.holders != still):
-            waited_for = "; ".join(str(holders[name]) for name in sorted(still))
+        if blocking and (is_first_check or load.holders != blocking):
+            waited_for = "; ".join(str(holders[name]) for name in sorted(blocking))
             _log.info("backfill of %s waits for %s", load.name, waited_for)
-        load.holders = frozenset(still)
-        if still:
-            self._offer(reader.seen())
-        return not still
+        load.holders = frozenset(blocking)
+        if blocking:
+            self._offer(reader.current_snapshot())
+        return not blocking
 
-    def _read_on(self) -> None:
+    def _read_to_end(self) -> None:
         load = self._load
         offered: Chunk | None = None
         while not load.stopped.is_set():
             begun = time.monotonic()
-            ahead = self._ahead(offered)
-            chunk = None if offered is not None and ahead.complete else self._reader.read(ahead, ask=self._ask)
+            ahead = self._progress_behind(offered)
+            chunk = (
+                None if offered is not None and ahead.complete else self._reader.read(ahead, ask=self._request_encoding)
+            )
             if offered is not None:
-                verdict = self._settled(offered)
-                if verdict is None:
-                    self._reader.describe_anew()
+                result = self._await_result(offered)
+                if result is None:
+                    self._reader.forget_encoding()
                     if chunk is not None:
                         chunk.drop()
                     chunk = None
-                elif verdict.state == "ready":
-                    _log.info("backfill of %s: ready, %d rows", load.name, load.place.rows)
+                elif result.state == "ready":
+                    _log.info("backfill of %s: ready, %d rows", load.name, load.progress.rows)
                     self._offer(LoadDone(load.topic))
                     return
             if chunk is not None:
@@ -136,49 +142,49 @@ class Loader:
             offered = chunk
             self._slow_down(begun)
 
-    def _ahead(self, offered: Chunk | None) -> LoadProgress:
-        """Where the table will have been read to when what is on offer is published."""
-        place = self._load.place
+    def _progress_behind(self, offered: Chunk | None) -> LoadProgress:
+        """Return the progress that the load will have when the offered chunk is published."""
+        progress = self._load.progress
         if offered is None:
-            return place
+            return progress
         return replace(
-            place,
-            after=offered.last or place.after,
-            order=offered.order or place.order,
-            again=place.again - offered.among,
-            scanned=place.scanned or offered.scanned,
+            progress,
+            after=offered.last or progress.after,
+            order=offered.order or progress.order,
+            again=progress.again - offered.among,
+            scanned=progress.scanned or offered.scanned,
         )
 
-    def _settled(self, offered: Chunk) -> ChunkResult | None:
-        """What became of a chunk."""
+    def _await_result(self, offered: Chunk) -> ChunkResult | None:
+        """Wait for the result of a chunk; None if it was not published."""
         load = self._load
-        verdict = self._wait_for(offered.answer)
-        if verdict is None:
+        result = self._wait_for(offered.answer)
+        if result is None:
             return None
-        load.place, load.estimate = verdict.place, self._reader.estimate or 0
-        if offered.among and offered.among <= load.place.again:
-            load.stopped.wait(BARRIER_LOOK_S)  # a commit that is published and not visible yet
-        self._tell()
-        return verdict
+        load.progress, load.estimate = result.progress, self._reader.estimate or 0
+        if offered.among and offered.among <= load.progress.again:
+            load.stopped.wait(BARRIER_PAUSE_S)  # a commit is published but not visible yet
+        self._log_progress()
+        return result
 
-    def _ask(self, ask: EncodingRequest) -> TableEncoding:
-        self._offer(ask)
-        return self._wait_for(ask.answer)
+    def _request_encoding(self, request: EncodingRequest) -> TableEncoding:
+        self._offer(request)
+        return self._wait_for(request.answer)
 
     def _wait_for(self, answer: Future[_T]) -> _T:
         while True:
             try:
-                return answer.result(_LOOK_S)
+                return answer.result(_STOP_CHECK_S)
             except NotYet:
                 if self._load.stopped.is_set():
                     raise RunEnded("stopped") from None
 
-    def _tell(self) -> None:
+    def _log_progress(self) -> None:
         load, now = self._load, time.monotonic()
-        load.told_at = load.told_at or now
-        if now - load.told_at >= TELL_S:
-            load.told_at = now
-            _log.info("backfill of %s: %s", load.name, load.place.words(load.estimate))
+        load.logged_at = load.logged_at or now
+        if now - load.logged_at >= LOG_INTERVAL_S:
+            load.logged_at = now
+            _log.info("backfill of %s: %s", load.name, load.progress.describe(load.estimate))
 
     def _slow_down(self, begun: float) -> None:
         if self._pause_s:

@@ -1,4 +1,7 @@
-"""Reads one table for its backfill: a snapshot, the rows of a stretch of the key, encoded as they come, and the position that the stream must pass before they may be published."""
+"""Reads one table for its backfill: a snapshot, a range of the key, rows encoded on arrival.
+
+Each chunk has the position that the stream must pass before the rows may be published.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from twofold_avro.transcode import TransactionHeader
 
 PIECE_BYTES = 1 << 20
 AGAIN_MAX = 200
-"""How many keys are read again at a time."""
+"""The number of keys that are read again at a time."""
 
 
 class Reader:
-    """Of one table; used by one thread, but for `cancel`."""
+    """The reader of one table. One thread uses it, except for `cancel`."""
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class Reader:
         self._spool = spool
         self._known: tuple[Relation, TableEncoding] | None = None
         self.estimate: int | None = None
-        """How many rows the planner expects; asked once."""
+        """The planner's row count; queried once."""
 
     def cancel(self) -> None:
         self._copier.cancel()
@@ -52,69 +55,70 @@ class Reader:
     def close(self) -> None:
         self._copier.close()
 
-    def describe_anew(self) -> None:
-        """The stream has said something else of the table since it was asked how to encode it."""
+    def forget_encoding(self) -> None:
+        """Forget the encoding: the stream has described the table differently since."""
         self._known = None
 
     def writers(self) -> tuple[locks.TableWriter, ...]:
-        """Who may be writing to the table now."""
+        """Return the transactions that may be writing to the table now."""
         return self._copier.writers()
 
     def wait_for_all(self) -> bool:
-        """On a server where locks do not tell: wait for every transaction that runs. False: locks tell."""
+        """Wait for every running transaction, on a server where locks do not suffice.
+
+        Return False, without waiting, where they do.
+        """
         return self._copier.wait_for_all()
 
-    def seen(self) -> SnapshotSeen:
-        """What a snapshot of now sees."""
+    def current_snapshot(self) -> SnapshotSeen:
+        """Take a snapshot and return it."""
         return SnapshotSeen(self._topic, Snapshot.parse(self._copier.snapshot()))
 
-    def emptying(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
-        """The truncate with which a reload begins; the wish for it is answered with it."""
+    def make_truncate(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
+        """Make the truncate that begins a reload, and that answers its command."""
         with self._copier.view() as view:
             if view.described is None:
-                return replace(self._gone(LoadProgress(), view), wish="start")
-            copying = ask(EncodingRequest(view.described.relation))
-            lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
+                return replace(self._gone(LoadProgress(), view), command="start")
+            encoding = ask(EncodingRequest(view.described.relation))
+            lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
             header = TransactionHeader(None, view.at_us, None)
-            copying.plan.truncate(view.lsn, header, time.time_ns() // 1_000_000, lists)
-        return replace(self._gone(LoadProgress(), view), copying=copying, lists=lists, wish="start")
+            encoding.plan.truncate(view.lsn, header, time.time_ns() // 1_000_000, lists)
+        return replace(self._gone(LoadProgress(), view), encoding=encoding, lists=lists, command="start")
 
-    def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
-        """What comes next: keys that are to be read again first, else the next stretch."""
-        among = frozenset(sorted(place.again)[:AGAIN_MAX])
+    def read(self, progress: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
+        """Read the next chunk: keys to be read again first, otherwise the next range."""
+        among = frozenset(sorted(progress.again)[:AGAIN_MAX])
         begun = time.monotonic()
         with self._copier.view() as view:
             if view.described is None:
-                return self._gone(place, view)
+                return self._gone(progress, view)
             if self.estimate is None:
                 self.estimate = self._copier.estimate(view.described)
             if self._known is None or self._known[0] != view.described.relation:
                 self._known = view.described.relation, ask(EncodingRequest(view.described.relation))
-            copying = self._known[1]
-            if copying.shape.keyless:
-                return self._whole(view, copying, begun)
-            order = view.described.key_order(frozenset(column.name for column in copying.shape.key))
-            if place.order not in {
-                (),
-                order,
-            }:  # the key was made anew: another order has other rows behind the last one
-                place = replace(place, after=None)
-            lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
+            encoding = self._known[1]
+            if encoding.shape.keyless:
+                return self._read_whole(view, encoding, begun)
+            order = view.described.key_order(frozenset(column.name for column in encoding.shape.key))
+            if progress.order not in {(), order}:
+                # The key was recreated: in another order, other rows follow the last one.
+                progress = replace(progress, after=None)
+            lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
             header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
             rows = size = 0
             full = False
             row = b""
-            for row in self._rows(view, copying, place, among):
-                copying.plan.append_copy(row, 0, view.lsn, header, ts_ms, lists)
+            for row in self._rows(view, encoding, progress, among):
+                encoding.plan.append_copy(row, 0, view.lsn, header, ts_ms, lists)
                 rows += 1
                 size += len(row)
                 if size >= self._chunk_bytes:
                     full = True
                     break
-            last = _key_of(copying, row, header) if rows and not among else None
+            last = _key_of(encoding, row, header) if rows and not among else None
         return Chunk(
             topic=self._topic,
-            copying=copying,
+            encoding=encoding,
             lists=lists,
             snapshot=Snapshot.parse(view.snapshot),
             end_lsn=view.lsn,
@@ -129,24 +133,24 @@ class Reader:
         )
 
     def _rows(
-        self, view: CopyView, copying: TableEncoding, place: LoadProgress, among: frozenset[bytes]
+        self, view: CopyView, encoding: TableEncoding, progress: LoadProgress, among: frozenset[bytes]
     ) -> Iterator[bytes]:
         assert view.described is not None
-        shape = copying.shape
+        shape = encoding.shape
         if among:
             return self._copier.rows(view.described, shape, among=[key_texts(shape, key) for key in sorted(among)])
-        after = None if place.after is None else key_texts(shape, place.after)
+        after = None if progress.after is None else key_texts(shape, progress.after)
         return self._copier.rows(view.described, shape, after=after, limit=self._chunk_rows)
 
-    def _whole(self, view: CopyView, copying: TableEncoding, begun: float) -> Chunk:
-        """All rows at once: without a key nothing tells which of them the stream has too."""
+    def _read_whole(self, view: CopyView, encoding: TableEncoding, begun: float) -> Chunk:
+        """Read all rows at once: without a key nothing shows which of them the stream has too."""
         assert view.described is not None
         header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
         whole, batch = self._spool.new(), RowBatch()
         rows = size = 0
         try:
-            for row in self._copier.rows(view.described, copying.shape):
-                copying.plan.append_copy(row, 0, view.lsn, header, ts_ms, batch.lists(self._topic, 1))
+            for row in self._copier.rows(view.described, encoding.shape):
+                encoding.plan.append_copy(row, 0, view.lsn, header, ts_ms, batch.lists(self._topic, 1))
                 rows += 1
                 size += len(row)
                 batch.bytes += len(row)
@@ -159,7 +163,7 @@ class Reader:
             raise
         return Chunk(
             topic=self._topic,
-            copying=copying,
+            encoding=encoding,
             lists=[],
             snapshot=Snapshot.parse(view.snapshot),
             end_lsn=view.lsn,
@@ -173,16 +177,26 @@ class Reader:
             whole=whole,
         )
 
-    def _gone(self, place: LoadProgress, view: CopyView) -> Chunk:
+    def _gone(self, progress: LoadProgress, view: CopyView) -> Chunk:
         snapshot = Snapshot.parse(view.snapshot)
         return Chunk(
-            self._topic, None, [], snapshot, view.lsn, None, place.again, scanned=True, at_us=view.at_us, rows=0, size=0
+            self._topic,
+            None,
+            [],
+            snapshot,
+            view.lsn,
+            None,
+            progress.again,
+            scanned=True,
+            at_us=view.at_us,
+            rows=0,
+            size=0,
         )
 
 
-def _key_of(copying: TableEncoding, row: bytes, header: TransactionHeader) -> bytes | None:
-    """The row's message key without its schema's id."""
-    lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(copying.partitions)]
-    copying.plan.append_copy(row, 0, 0, header, 0, lists)
+def _key_of(encoding: TableEncoding, row: bytes, header: TransactionHeader) -> bytes | None:
+    """Return the row's message key without its schema's id."""
+    lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
+    encoding.plan.append_copy(row, 0, 0, header, 0, lists)
     key = next(records[0]["key"] for records in lists if records)
     return None if key is None else key[KEY_HEAD:]

@@ -34,7 +34,7 @@ class AuditFinding:
 
     @property
     def words(self) -> str:
-        return f"partition {self.partition}, {self.damage.words}"
+        return f"partition {self.partition}, {self.damage.description}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,14 +112,14 @@ class _Comparison:
         self._commits = PartitionId(names.commits, 0)
         self._scope = scope
         self._told = told
-        places = [p for p in reader.places_under(f"{names.prefix}.") if p.topic not in names.bookkeeping]
+        places = [p for p in reader.partitions_under(f"{names.prefix}.") if p.topic not in names.bookkeeping]
         self._starts: dict[PartitionId, int] = {}
         if scope.starts is not None:
             places = [place for place in places if place in scope.starts]
             self._starts = dict(scope.starts)
         elif scope.from_ms is not None:
-            self._starts = reader.since(places, scope.from_ms)
-            self._starts |= reader.since([self._commits], scope.from_ms - CLOCK_MS)
+            self._starts = reader.offsets_since(places, scope.from_ms)
+            self._starts |= reader.offsets_since([self._commits], scope.from_ms - CLOCK_MS)
         self.found = ComparisonResult(reader.bounds(places))
         self._accepted: dict[PartitionId, int] = {}
         """The ends of the rows that commit records up to `scope.since` name."""

@@ -231,7 +231,7 @@ class ActionExecutor:
     def _commit_chunk(self, sequence: int, applied_lsn: Lsn) -> None:
         chunk, self._chunk = self._chunk, None
         assert chunk is not None
-        kind: Kind = "reload" if chunk.wish == "start" else "backfill"
+        kind: Kind = "reload" if chunk.command == "start" else "backfill"
         commit, progress, pins = self._records(kind, sequence, applied_lsn, at_us=chunk.at_us)
         self._submit(lambda: self._gate.publish(chunk, commit, progress, pins), events.MainCommitted(applied_lsn))
 

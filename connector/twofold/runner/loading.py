@@ -72,7 +72,7 @@ class Loading:
     def progress(self) -> tuple[BackfillProgress, ...]:
         """Return the progress of each table."""
         reading = tuple(
-            _shown(load.name, "waiting for locks" if load.holders else "reading", load.place, load.estimate)
+            _shown(load.name, "waiting for locks" if load.holders else "reading", load.progress, load.estimate)
             for load in self._loads.all()
         )
         paused = (self._tables.pin(topic) for topic in self._begun - self._loads.topics())
@@ -86,7 +86,7 @@ class Loading:
         """Begin loads and answer requests; yield the bridge's events."""
         if (now := time.monotonic()) >= self._look_at:
             self._look_at = now + WISHES_LOOK_S
-            for topic, what in self._wishes.take().items():
+            for topic, what in self._wishes.read_new().items():
                 self._order(topic, what)
             self._handle_joined_tables(self._joined_tables.take())
         for topic in self._tables.take_recreated():
@@ -143,7 +143,7 @@ class Loading:
             case "pause" | "resume" if loading:
                 stopped = self._loads.stop(topic)
                 self._begun.add(topic)
-                reload = stopped is not None and stopped.place.reload
+                reload = stopped is not None and stopped.progress.reload
                 order = self._latest[topic] = replace(_order(topic, what), reload=reload)
                 order.answer.add_done_callback(lambda _: self._answered.append(order))
                 self._orders.append(order)
@@ -173,8 +173,8 @@ class Loading:
             return
         if verdict.state == "ready":  # it had ended before the command came
             self._loaded(order.topic)
-        elif order.wish == "resume":
-            self._resumed[order.topic] = verdict.place
+        elif order.command == "resume":
+            self._resumed[order.topic] = verdict.progress
             self._begun.discard(order.topic)
 
     def _loaded(self, topic: str) -> None:
@@ -191,10 +191,10 @@ class Loading:
         if self._orders:
             return self._orders.pop(0)
         while chunk := self._loads.due(state.read_lsn):
-            if chunk.copying is None or self._tables.is_current(chunk.copying):
-                if chunk.wish == "start":
+            if chunk.encoding is None or self._tables.is_current(chunk.encoding):
+                if chunk.command == "start":
                     self._tables.emptied(chunk.topic)
-                if chunk.copying is None:
+                if chunk.encoding is None:
                     self._tables.gone(chunk.topic)
                 return chunk
             chunk.drop()
@@ -212,7 +212,7 @@ def _order(topic: str, wish: CommandName) -> Chunk:
     """Return a chunk without rows that carries the command out."""
     return Chunk(
         topic=topic,
-        copying=None,
+        encoding=None,
         lists=[],
         snapshot=Snapshot(0, frozenset()),
         end_lsn=NO_LSN,
@@ -222,5 +222,5 @@ def _order(topic: str, wish: CommandName) -> Chunk:
         at_us=time.time_ns() // 1000,
         rows=0,
         size=0,
-        wish=wish,
+        command=wish,
     )

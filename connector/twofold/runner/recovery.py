@@ -115,7 +115,7 @@ def recover(
     if lookback is not None:
         loadable = {topic_of(config.prefix, each.schema, each.table) for each in published}
         interruptible(functools.partial(check_recent_commits, config, registry, recovered, lookback, loadable))
-    wished = (topic for topic, what in recovered.wishes.items() if what == "start")
+    wished = (topic for topic, what in recovered.commands.items() if what == "start")
     tables.restart_topics({*wished, *restart}, published)
     interruptible(lambda: tables.check(published))
     interruptible(lambda: tables.announce(published))
@@ -134,7 +134,7 @@ def recover(
         fencing.publisher, pins=recovered.pins, in_backfill=tables.in_backfill, schema_of=registry.schema, spool=spool
     )
     wishes = BackfillCommands(
-        kafka_settings(config), names_of(config), found=recovered.wishes, offset=recovered.progress_end
+        kafka_settings(config), names_of(config), found=recovered.commands, offset=recovered.progress_end
     )
     opened.callback(wishes.close)
     newcomers = JoinedTables(config.conninfo, config.publication, config.backfill.notice)
@@ -257,7 +257,7 @@ def _state(
     config: Config, fencing: Fencing, progress: Progress, slot: identity.SlotState, server: identity.ServerIdentity
 ) -> State:
     recovered = fencing.recovered
-    wished = {topic for topic, what in recovered.wishes.items() if what == "start"}
+    wished = {topic for topic, what in recovered.commands.items() if what == "start"}
     ledger = {PreparedIdentity(entry.xid, entry.gid): entry for entry in recovered.unresolved.values()}
     reloaded = frozenset(identity for identity, entry in ledger.items() if entry.topics and wished >= {*entry.topics})
     promoted = server.timeline != progress.timeline

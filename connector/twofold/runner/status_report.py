@@ -101,7 +101,7 @@ def read_source_status(config: Config) -> Status:
     try:
         slot = identity.slot_state(config.conninfo, config.slot)
     except Unreachable as error:
-        if keepers := locks.who_keeps_out(config.conninfo):
+        if keepers := locks.new_session_blockers(config.conninfo):
             raise Unreachable(f"{error}; no session can begin: {'; '.join(map(str, keepers))}") from error
         raise
     return Status(
@@ -118,7 +118,9 @@ def read_source_status(config: Config) -> Status:
         wal_status=slot.wal_status if slot else None,
         in_doubt=in_doubt(config, None),
         backfilling=(),
-        waits_for=tuple(map(str, locks.waits(config.conninfo, slot=config.slot, application_name=config.name))),
+        waits_for=tuple(
+            map(str, locks.connector_blockers(config.conninfo, slot=config.slot, application_name=config.name))
+        ),
     )
 
 
@@ -181,7 +183,7 @@ def backfills(config: Config, recovered: RecoveredState) -> tuple[BackfillStatus
                 estimate=estimate,
                 per_second=round(place.per_second, 1),
                 left_s=place.left_s(estimate),
-                words=place.words(estimate),
+                words=place.describe(estimate),
                 waits_for=tuple(map(str, holders)) if waiting else (),
             )
         )

@@ -31,7 +31,7 @@ from twofold.sink.topic_rules import RequiredTopic
 from twofold.sink.topics import Topics
 from twofold.source import messages as m
 from twofold.source.catalog import Catalog
-from twofold.source.rewrites import TableStorage, unsent
+from twofold.source.rewrites import TableStorage, unsent_change
 from twofold_avro.names import topic_of
 from twofold_avro.records import Message, MessageBody, Pin, Source, Transaction
 from twofold_avro.schemas import canonical, fixed
@@ -117,7 +117,9 @@ class Tables:
             del self._pins[topic]
             self.in_backfill.pop(topic, None)
         self._topics.ensure(_pinned(topic, pin) for topic, pin in self._pins.items() if topic in in_use)
-        for topic, refusal in self._topics.unlike([_pinned(t, p) for t, p in self._pins.items() if t not in in_use]):
+        for topic, refusal in self._topics.mismatched(
+            [_pinned(t, p) for t, p in self._pins.items() if t not in in_use]
+        ):
             _log.warning("of a table that is no longer published: %s", refusal.what)
             self._give_up(topic)
 
@@ -429,7 +431,7 @@ class Tables:
             if pin is None or now is None or topic in self._starting_over or pin.stored == now.to_text():
                 continue
             if pin.stored is not None and pin.relation == relation.oid:
-                what = unsent(TableStorage.from_text(pin.stored), now)
+                what = unsent_change(TableStorage.from_text(pin.stored), now)
                 found += [(topic, what)] if what else []
                 if what and reloads:
                     continue  # until it is emptied

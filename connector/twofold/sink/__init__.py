@@ -1,1 +1,4 @@
-"""All that speaks to Kafka and to the registry. May import `twofold_avro`, `positions`, `errors` and `failpoints`; decides nothing."""
+"""The room that speaks to Kafka and to the schema registry.
+
+It may import `twofold_avro`, `positions`, `errors` and `failpoints`. It decides nothing.
+"""

@@ -1,7 +1,9 @@
-"""What people send_command of a backfill, on its way to the running connector: records in the progress topic, a table's latest one counts.
+"""Brings a person's backfill commands to the running connector, as records in the progress topic.
 
-They come this way and not through PostgreSQL, because a role that may only read suffices there; and not by a socket, because so a send_command reaches whichever instance is, or will be, the connector. It is
-answered by a tombstone in the Kafka transaction that carries it out: a kill in between, and it is still there.
+A table's latest record counts. Commands do not go through PostgreSQL, because a read-only role
+suffices there. They do not use a socket, because this way a command reaches the present or the next
+instance. The Kafka transaction that executes a command also writes its tombstone: after a kill in
+between, the command is still there.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted
 from twofold.sink.names import Names
 
 
-def send_command(settings: KafkaSettings, names: Names, topics: list[str], what: str) -> None:
-    """Written and acknowledged when this returns."""
+def send_command(settings: KafkaSettings, names: Names, topics: list[str], command: str) -> None:
+    """Write the command for these topics; it is acknowledged when this returns."""
     errors: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -24,39 +26,42 @@ def send_command(settings: KafkaSettings, names: Names, topics: list[str], what:
     with sorted_errors(f"writing to {names.progress}"):
         producer = Producer(settings.plain_producer())
         for topic in topics:
-            producer.produce(names.progress, what.encode(), names.wish_key(topic), 0, on_delivery=delivered)
+            producer.produce(names.progress, command.encode(), names.command_key(topic), 0, on_delivery=delivered)
         left = producer.flush(settings.call_timeout_s)
     if errors:
         raise sort_error(errors[0], f"writing to {names.progress}")
     if left:
-        raise Unreachable(f"Kafka did not take the send_command within {settings.call_timeout_s:.0f} s")
+        raise Unreachable(
+            f"Kafka did not acknowledge the command within {settings.call_timeout_s:.0f} s: run the command again"
+        )
 
 
 class BackfillCommands:
-    """Follows the progress topic from where recovery has read to. Used by one thread; never blocks."""
+    """The commands that follow those which recovery has read. Used by one thread; never blocks."""
 
     def __init__(self, settings: KafkaSettings, names: Names, *, found: dict[str, str], offset: int) -> None:
         self._names = names
-        self._found = dict(found)
+        self._unread = dict(found)
         with sorted_errors(f"following {names.progress}"):
-            # Nobody waits for a send_command as recovery does for a topic's end: an empty fetch may rest as long as it does by default.
+            # Nobody waits for a command as recovery waits for a topic's end: an empty fetch may
+            # take its default time.
             self._consumer = Consumer({**settings.consumer(), "fetch.wait.max.ms": 500})
             self._consumer.assign([TopicPartition(names.progress, 0, offset)])
 
-    def take(self) -> dict[str, str]:
-        """What has been wished since the last call, by topic."""
+    def read_new(self) -> dict[str, str]:
+        """Return the commands since the last call, by topic."""
         with sorted_errors(f"following {self._names.progress}"):
             for message in self._consumer.consume(500, 0):
                 error = message.error()
                 if error is None:
-                    topic = self._names.wished_topic(message.key() or b"")
+                    topic = self._names.command_topic(message.key() or b"")
                     value = message.value()
                     if topic is not None and value is not None:
-                        self._found[topic] = value.decode()
+                        self._unread[topic] = value.decode()
                 elif error.code() != PARTITION_EOF and not error.retriable():
                     raise sort_error(error, f"following {self._names.progress}")
-        found, self._found = self._found, {}
-        return found
+        commands, self._unread = self._unread, {}
+        return commands
 
     def close(self) -> None:
         self._consumer.close()

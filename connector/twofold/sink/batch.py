@@ -1,7 +1,8 @@
-"""`RowBatch`: encoded records in order, per topic and partition, on their way from the transcoder to a producer.
+"""`RowBatch`: encoded records in order, per topic and partition, between transcoder and producer.
 
-Plain lists and dicts, because that is what the transcoder appends to and what `produce_batch` takes: nothing is made per row beyond the record itself.
-A batch lives in memory only. On kill -9 it is gone and PostgreSQL sends its rows again: nothing in it was confirmed.
+It has plain lists and dicts, because the transcoder appends to those and `produce_batch` takes
+them: no object is made per row beyond the record itself. A batch lives in memory only. After a
+kill PostgreSQL sends its rows again, because nothing in the batch was confirmed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Any
 from twofold_avro import wire
 
 PROVISIONAL_KEY_ID = 0x7F00_0000
-"""Stands for the id of a key's schema that is not registered yet, whatever its table and the table's version; no registry's ids come near it."""
+"""The id of a key schema that is not registered yet, whatever its table and version. No
+registry's ids come near it."""
 
 VOID = ""
-"""In a topic's place: for rows that nobody is to have."""
+"""The topic of rows that nobody is to receive."""
 
 Record = dict[str, Any]
 """`{"key": bytes | None, "value": bytes | None}`."""
@@ -25,7 +27,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A table whose schemas were registered after its rows had been encoded with a provisional id."""
+    """A table whose schemas were registered after its rows had got a provisional id."""
 
     topic: str
     provisional_id: int
@@ -38,7 +40,8 @@ class Settled:
 class RowBatch:
     """Records per topic and partition.
 
-    The writer counts `bytes` itself (`batch.bytes += len(payload)`): the raw message's length is at hand there, and a rough bound is all that is wanted.
+    The writer counts `bytes` itself (`batch.bytes += len(payload)`): it knows the raw message's
+    length, and a rough bound suffices.
     """
 
     __slots__ = ("_topics", "bytes")
@@ -48,7 +51,10 @@ class RowBatch:
         self.bytes = 0
 
     def lists(self, topic: str, partitions: int) -> list[list[Record]]:
-        """The topic's lists, one a partition, to append to. Cheap, but worth keeping for the length of a turn."""
+        """Return the topic's lists, one per partition, to append to.
+
+        The call is cheap, but the result is worth keeping for a turn.
+        """
         lists = self._topics.get(topic)
         if lists is None:
             lists = self._topics[topic] = [[] for _ in range(partitions)]
@@ -56,13 +62,13 @@ class RowBatch:
         return lists
 
     def fits(self, topic: str, partitions: int) -> bool:
-        """Has it no other number of partitions in this batch?"""
+        """Return whether the topic has this number of partitions here, or does not occur."""
         lists = self._topics.get(topic)
         return lists is None or len(lists) == partitions
 
     @property
     def records(self) -> int:
-        """How many records there are, tombstones included. Counted when asked."""
+        """Count the records, tombstones included, at each call."""
         return sum(len(records) for lists in self._topics.values() for records in lists)
 
     @property
@@ -71,14 +77,14 @@ class RowBatch:
         return tuple(topic for topic, lists in self._topics.items() if any(lists))
 
     def partitions(self) -> Iterator[tuple[str, int, list[Record]]]:
-        """Every topic and partition that has records, in a fixed order."""
+        """Yield every topic and partition with records, in a fixed order."""
         for topic, lists in self._topics.items():
             for partition, records in enumerate(lists):
                 if records:
                     yield topic, partition, records
 
     def take(self, topic: str) -> RowBatch | None:
-        """The topic's records, which are no longer part of this batch; None if there are none."""
+        """Remove and return the topic's records as a batch; None if there are none."""
         lists = self._topics.pop(topic, None)
         if not lists or not any(lists):
             return None
@@ -87,19 +93,23 @@ class RowBatch:
         return taken
 
     def add(self, other: RowBatch) -> None:
-        """Its records behind those that are here, and its bytes; it is not to be used any more."""
+        """Append the other batch's records and bytes; the other batch must not be used any more."""
         for topic, theirs in other._topics.items():
             for mine, records in zip(self.lists(topic, len(theirs)), theirs, strict=True):
                 mine.extend(records)
         self.bytes += other.bytes
 
     def clear(self) -> None:
-        """Empty it; the lists that `lists` gave out before are no longer part of it."""
+        """Empty the batch; lists that `lists` returned before are no longer part of it."""
         self._topics.clear()
         self.bytes = 0
 
     def settle(self, settled: Iterable[Settled]) -> None:
-        """Put real schema ids in the place of provisional ones. The key's id is part of the bytes that choose the partition, so the rows are distributed anew, each key's in their order."""
+        """Replace provisional schema ids by real ones.
+
+        The key's id is part of the bytes that choose the partition. So the rows are distributed
+        again, and each key's rows keep their order.
+        """
         for table in settled:
             lists = self._topics.get(table.topic)
             if lists is None:
@@ -114,7 +124,7 @@ class RowBatch:
                 self._topics[table.topic] = _distributed(lists, table.partitions)
 
     def to_bytes(self) -> bytes:
-        """For the spool's files, which only this process reads."""
+        """Serialise the batch for the spool's files, which only this process reads."""
         return marshal.dumps((self.bytes, self._topics))
 
     @classmethod
@@ -131,14 +141,18 @@ def _with_id(data: bytes | None, provisional_id: int, real_id: int) -> bytes | N
 
 
 def _distributed(lists: list[list[Record]], partitions: int) -> list[list[Record]]:
-    """Each record into its key's partition; a record without a key (a truncate) stands in every list, at the same place among its like, and so it does afterwards."""
+    """Put each record into its key's partition.
+
+    A record without a key (a truncate) is in every list, at the same place among such records;
+    afterwards too.
+    """
     if partitions == 1 == len(lists):
         return lists
     new: list[list[Record]] = [[] for _ in range(partitions)]
-    rest = [iter(records) for records in lists]
+    iterators = [iter(records) for records in lists]
     while True:
         truncates = []
-        for remaining in rest:
+        for remaining in iterators:
             for record in remaining:
                 if record["key"] is None:
                     truncates.append(record)

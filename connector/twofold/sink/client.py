@@ -1,8 +1,10 @@
 # ruff: noqa: SLF001 - the names of librdkafka's own error codes begin with an underscore
-"""librdkafka's configuration from the user's settings, and one place that sorts its errors.
+"""Makes librdkafka's configuration from the user's settings, and sorts its errors in one place.
 
-The user's settings are passed through by librdkafka's own names, so that every security and tuning option is there. Those that would break a promise are refused by name.
-`KafkaError` is not an `Exception`, and a failing `flush()` can come out as `SystemError`: so calls into the library are wrapped in `sorted_errors`, which lets neither slip past.
+The user's settings pass through under librdkafka's own names, so every security and tuning option
+is available. A setting that would break a promise is refused by name. `KafkaError` is not an
+`Exception`, and a failing `flush()` can raise `SystemError`: `sorted_errors` around each call
+catches both.
 """
 
 from __future__ import annotations
@@ -32,31 +34,33 @@ _librdkafka = logging.getLogger("twofold.librdkafka")
 _librdkafka.addFilter(RateLimitedLog())
 
 RETRY_BACKOFF_MS = 1000
-"""librdkafka sends no request a second time before 0.8 of this has passed: it draws the pause from 80 to 120 per cent."""
+"""librdkafka repeats no request before 0.8 of this has passed: it draws the pause from 80 to 120
+per cent."""
 SENT_ONCE_S = 0.75 * RETRY_BACKOFF_MS / 1000
-"""The end of a transaction that was answered within this time was sent once (`producer.TransactionalProducer._end`)."""
+"""A transaction's end that was answered within this time was sent once
+(`producer.TransactionalProducer._end`)."""
 
 _REFUSED = {
     "acks": "every in-sync replica must acknowledge",
     "request.required.acks": "every in-sync replica must acknowledge",
     "enable.idempotence": "without it a retry writes rows twice",
-    "transactional.id": "the ids are made from the prefix: recovery must know all of them",
+    "transactional.id": "the ids follow from the prefix, because recovery must know all of them",
     "isolation.level": "recovery must not read what is not committed",
     "transaction.timeout.ms": "it follows from kafka.transaction_timeout",
     "message.timeout.ms": "it follows from kafka.transaction_timeout",
     "delivery.timeout.ms": "it follows from kafka.transaction_timeout",
     "delivery.report.only.error": "the commit records' offset ranges come from the delivery reports",
     "queuing.strategy": "rows of one key must stay in order",
-    "message.send.max.retries": "a message that is given up ends the run",
-    "retries": "a message that is given up ends the run",
-    "retry.backoff.ms": "how long an end of a transaction took tells whether it may have been sent twice, and that rests on this pause",
-    "retry.backoff.max.ms": "how long an end of a transaction took tells whether it may have been sent twice, and that rests on this pause",
+    "message.send.max.retries": "a message that librdkafka stops retrying ends the run",
+    "retries": "a message that librdkafka stops retrying ends the run",
+    "retry.backoff.ms": "by this pause the connector recognises an end of a transaction that may have been sent twice",
+    "retry.backoff.max.ms": "by this pause the connector recognises an end of a transaction that may have been sent twice",
     "group.id": "Twofold reads without a group",
     "auto.offset.reset": "recovery reads from the first offset",
     "enable.auto.commit": "Twofold commits no consumer offsets",
     "enable.partition.eof": "recovery must see where a topic ends",
     "enable.auto.offset.store": "Twofold commits no consumer offsets",
-    "allow.auto.create.topics": "topics are made with the configured partitions and replication",
+    "allow.auto.create.topics": "topics are created with the configured partitions and replication",
 }
 _SOCKET_TIMEOUT = "socket.timeout.ms"
 _IN_FLIGHT = ("max.in.flight.requests.per.connection", "max.in.flight")
@@ -75,23 +79,25 @@ _PRODUCER_ONLY = (
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """How to reach Kafka, and the bounds of every client."""
+    """The settings for reaching Kafka, and the bounds of every client."""
 
     client: Mapping[str, Any]
-    """librdkafka's properties, by its names; `bootstrap.servers` among them."""
+    """librdkafka's properties under its own names; `bootstrap.servers` is among them."""
     transaction_timeout_ms: int = 60_000
-    """After this the broker aborts what a dead process left open. More than `prepared.hold`, less than the broker's transaction.max.timeout.ms."""
+    """The broker aborts a dead process's transaction after this time. It is more than
+    `prepared.hold`, and less than the broker's transaction.max.timeout.ms."""
     queue_kbytes_max: int = 65_536
-    """Rows a producer may hold unsent: librdkafka's own bound is 1 GiB, each."""
+    """The rows that a producer may hold unsent; librdkafka's own bound is 1 GiB for each
+    producer."""
     call_timeout_s: float = 60.0
-    """Past this a call's outcome is unknown and the run ends."""
+    """A longer call has an unknown outcome, and the run ends."""
 
     def __post_init__(self) -> None:
         if not self.client.get("bootstrap.servers"):
-            raise UsageError("Kafka's brokers are not named: set kafka.bootstrap to host:port of one or more")
-        for name, why in _REFUSED.items():
+            raise UsageError("no Kafka broker is configured: set kafka.bootstrap to host:port of one or more brokers")
+        for name, reason in _REFUSED.items():
             if name in self.client:
-                raise UsageError(f"kafka.options must not set {name!r}: {why}; remove it")
+                raise UsageError(f"kafka.options must not set {name!r}: {reason}; remove it")
         for name in _IN_FLIGHT:
             if int(self.client.get(name, 5)) > 5:
                 raise UsageError(
@@ -99,24 +105,24 @@ class KafkaSettings:
                 )
         if float(self.client.get(_SOCKET_TIMEOUT, math.inf)) < (least_ms := self._socket_timeout_ms):
             raise UsageError(
-                f"kafka.options sets {_SOCKET_TIMEOUT!r} below {least_ms}, the lesser of kafka.call_timeout and kafka.transaction_timeout: requests would be given up and sent again"
-                f" while the broker still has them; set it to {least_ms} or more, or remove it"
+                f"kafka.options sets {_SOCKET_TIMEOUT!r} below {least_ms}, the lesser of kafka.call_timeout and kafka.transaction_timeout: requests would be sent again"
+                f" while the broker still processes them; set it to {least_ms} or more, or remove it"
             )
         if self.transaction_timeout_ms < 1000:
             raise UsageError(
-                f"a transaction timeout of {self.transaction_timeout_ms} ms is shorter than a commit may take: at least 1000"
+                f"kafka.transaction_timeout is {self.transaction_timeout_ms} ms, shorter than a commit may take: set it to 1 s or more"
             )
 
     @property
     def _socket_timeout_ms(self) -> int:
-        """A request is waited for as long as its call is; librdkafka wants no more than the transaction's timeout."""
+        """Bound a request by its call's timeout and, as librdkafka requires, the transaction's."""
         return min(int(self.call_timeout_s * 1000), self.transaction_timeout_ms)
 
     def producer(self, transactional_id: str) -> dict[str, Any]:
         return {
             "queue.buffering.max.kbytes": self.queue_kbytes_max,
             _SOCKET_TIMEOUT: self._socket_timeout_ms,
-            "compression.type": "lz4",  # a third of the bytes for a twentieth of the CPU (docs/inside/performance.md)
+            "compression.type": "lz4",  # a third of the bytes for 5 % of the CPU
             **self.client,
             "transactional.id": transactional_id,
             "enable.idempotence": True,
@@ -129,19 +135,19 @@ class KafkaSettings:
         }
 
     def plain_producer(self) -> dict[str, Any]:
-        """For a record that belongs to no transaction."""
+        """Return the settings of a producer whose records belong to no transaction."""
         return {**self._common(), "enable.idempotence": True, "acks": "all", "logger": _librdkafka}
 
     def consumer(self) -> dict[str, Any]:
         return {
             **self._common(),
-            "group.id": "twofold",  # the library insists on one; nothing is ever committed for it
+            "group.id": "twofold",  # the library requires one; it never gets an offset
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # a fetch that finds nothing tells a topic's end; by default it waits half a second
+            "fetch.wait.max.ms": 10,  # an empty fetch shows a topic's end; the default is 500
             "allow.auto.create.topics": False,
             "logger": _librdkafka,
         }
@@ -156,7 +162,7 @@ class KafkaSettings:
 QUEUE_FULL, TIMED_OUT, PARTITION_EOF = KafkaError._QUEUE_FULL, KafkaError._TIMED_OUT, KafkaError._PARTITION_EOF
 FATAL = KafkaError._FATAL
 PURGED = KafkaError._PURGE_QUEUE
-"""What librdkafka says of records that a failed transaction never sent."""
+"""librdkafka's error for records that a failed transaction never sent."""
 NOT_ALLOWED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 UNKNOWN_TOPIC = KafkaError.UNKNOWN_TOPIC_OR_PART
 MOVING = frozenset(
@@ -168,7 +174,7 @@ MOVING = frozenset(
         KafkaError.FENCED_LEADER_EPOCH,
     }
 )
-"""A partition is being made, or has another leader since a moment: its broker is asked again."""
+"""A partition is being created, or has just got another leader: its broker is asked again."""
 WRONG_STATE, MSG_SIZE_TOO_LARGE, TOPIC_ALREADY_EXISTS, TOPIC_EXCEPTION = (
     KafkaError._STATE,
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -177,9 +183,12 @@ WRONG_STATE, MSG_SIZE_TOO_LARGE, TOPIC_ALREADY_EXISTS, TOPIC_EXCEPTION = (
 )
 
 _TOOK_OVER = "another instance took over this prefix, or the broker timed the transaction out"
-_AWAY = "check that the brokers of kafka.bootstrap run, take our credentials and have enough replicas in sync"
+_AWAY = "check that the brokers in kafka.bootstrap run, accept the credentials and have enough replicas in sync"
 
-_ENDED_ELSEWHERE = "the broker has no open transaction of this producer: it was ended by a request that came late, or by somebody else; the run recovers and compares what is visible with the commit records"
+_ENDED_ELSEWHERE = (
+    "the broker has no open transaction of this producer: a late request or another client has ended it;"
+    " the run recovers and compares the visible records with the commit records"
+)
 
 _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     KafkaError._FENCED: (Fenced, _TOOK_OVER),
@@ -217,14 +226,14 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     ),
     KafkaError.INVALID_TRANSACTION_TIMEOUT: (
         SetupError,
-        "kafka.transaction_timeout is above the broker's transaction.max.timeout.ms; lower the one or raise the other",
+        "lower kafka.transaction_timeout, or raise the broker's transaction.max.timeout.ms: the first must not exceed the second",
     ),
-    KafkaError._INVALID_ARG: (UsageError, "see kafka.options in the configuration"),
+    KafkaError._INVALID_ARG: (UsageError, "correct kafka.options"),
 }
 
 
 def kafka_error_of(error: object) -> KafkaError | None:
-    """The library's own error in whatever it came out as."""
+    """Return the library's own error, in whatever form it was raised."""
     if isinstance(error, KafkaError):
         return error
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
@@ -235,30 +244,34 @@ def kafka_error_of(error: object) -> KafkaError | None:
 
 
 def sort_error(error: object, doing: str) -> TwofoldError:
-    """What the user, or the run, does next about an error of the library. `doing` completes "Kafka: ... failed"."""
+    """Return our error for an error of the library.
+
+    Its class says what the user or the run does next. `doing` completes "Kafka: ... failed".
+    """
     if isinstance(error, TwofoldError):
         return error
-    found = kafka_error_of(error)
-    if found is None:
+    kafka_error = kafka_error_of(error)
+    if kafka_error is None:
         return RunEnded(f"Kafka: {doing} failed: {error!r}")
-    text = f"Kafka: {doing} failed: {found.str()} ({found.name()})"
-    if found.code() in {MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}:
+    text = f"Kafka: {doing} failed: {kafka_error.str()} ({kafka_error.name()})"
+    if kafka_error.code() in {MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}:
         return too_large(text)
-    kind, advice = _SORTED.get(found.code(), (RunEnded, "the run recovers by itself"))
+    kind, advice = _SORTED.get(kafka_error.code(), (RunEnded, "the run recovers by itself"))
     return kind(f"{text}: {advice}")
 
 
-def too_large(what: str) -> Refused:
-    """A record is above a limit of the topic or of the client."""
+def too_large(problem: str) -> Refused:
+    """Refuse a record above a limit of the topic or of the client."""
     return Refused(
-        what,
+        problem,
         at_stake="the row cannot be delivered, and skipping it would lose it",
-        repair="raise the topic's max.message.bytes (kafka-configs --alter --topic ... --add-config max.message.bytes=N) and message.max.bytes in kafka.options to the same N",
+        repair="set message.max.bytes in kafka.options to a larger N, and give the topic the same limit: "
+        "kafka-configs --bootstrap-server ... --alter --topic ... --add-config max.message.bytes=N",
     )
 
 
 class sorted_errors:  # noqa: N801 - reads as what it does: `with sorted_errors("reading the progress"):`
-    """Whatever the library throws inside leaves as a `TwofoldError`. Anything that is not the library's passes untouched."""
+    """A context that turns every error of the library into a `TwofoldError`, and passes others."""
 
     __slots__ = ("_doing",)
 

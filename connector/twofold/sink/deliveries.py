@@ -1,6 +1,7 @@
-"""What one Kafka transaction wrote, as its delivery reports tell.
+"""Collects what one Kafka transaction wrote, from its delivery reports.
 
-Promise: ranges are exact. They are the offsets of the first and the last record of each partition, from their delivery reports, and the count of what was handed over. No offset is computed.
+Promise: ranges are exact. They have the offsets of each partition's first and last record, from
+their delivery reports, and the count of records handed over. No offset is computed.
 
 Pure: librdkafka calls `delivered`, on the thread that uses the producer.
 """
@@ -19,7 +20,10 @@ DeliveryCallback = Callable[[KafkaError | None, Message], None]
 
 @dataclass(slots=True)
 class PartitionWrites:
-    """What one transaction wrote into one partition. Offsets are -1 until their delivery reports are in."""
+    """One transaction's writes into one partition.
+
+    Offsets are -1 until their delivery reports are in.
+    """
 
     topic: str
     partition: int
@@ -29,27 +33,27 @@ class PartitionWrites:
 
 
 class Deliveries:
-    """Of one transaction."""
+    """The deliveries of one transaction."""
 
     def __init__(self) -> None:
         self.failed: KafkaError | None = None
-        """The first report of a record that was not delivered."""
+        """The first report of an undelivered record."""
         self._written: dict[tuple[str, int], PartitionWrites] = {}
         self._acknowledged = 0
 
     def begins(self, topic: str, partition: int) -> bool:
-        """Note that records go to this partition. Return whether they are its first."""
+        """Note that records go to this partition; return whether they are its first."""
         if (topic, partition) in self._written:
             return False
         self._written[topic, partition] = PartitionWrites(topic, partition)
         return True
 
     def handed_over(self, topic: str, partition: int, count: int) -> None:
-        """So many records are in librdkafka's hands."""
+        """Count records that librdkafka has taken."""
         self._written[topic, partition].count += count
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """A record's delivery report."""
+        """Note a record's delivery report."""
         if error is not None:
             self.failed = self.failed or error
             return
@@ -63,7 +67,7 @@ class Deliveries:
         written.first = offset if written.first < 0 else min(written.first, offset)
 
     def ranges(self) -> tuple[PartitionWrites, ...]:
-        """By topic and partition; after a flush."""
+        """Return the ranges by topic and partition; after a flush."""
         for w in self._written.values():
             if w.first < 0 or w.last - w.first + 1 < w.count:
                 raise RunEnded(
@@ -72,11 +76,11 @@ class Deliveries:
         return tuple(sorted(self._written.values(), key=lambda w: (w.topic, w.partition)))
 
     def began_before(self, other: PartitionWrites) -> bool:
-        """Whether there are records in that partition that begin before those; after a flush."""
+        """Return whether our records in that partition begin before those; after a flush."""
         mine = self._written.get((other.topic, other.partition))
         return mine is not None and mine.first < other.first
 
     @property
     def all_acknowledged(self) -> bool:
-        """Whether every record was reported as delivered; where each asked for a report."""
+        """Return whether every record was reported as delivered, where each asked for a report."""
         return self._acknowledged == sum(w.count for w in self._written.values())

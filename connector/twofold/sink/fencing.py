@@ -1,9 +1,15 @@
-"""Recovery's steps 2 and 3: fence, take over, read. In that order, and nothing else writes before it is through.
+"""Recovery's steps 2 and 3: fence, take over, read. Nothing else writes before they are complete.
 
-`init_transactions` of every id the connector may have used, the first main one first, makes every older holder's calls fail and aborts what it left open. Then a takeover record, committed through that one: of two
-instances that fence at once, the one that lost it learns it here. Only then is the progress read: read before the fence, it could be the progress before a predecessor's last commit.
-The takeover's own end may be in doubt as any other. It is committed then, and its id is initialised once more: the progress that is read afterwards tells whether a rival took over in between.
-If it names a larger pool than ours, the ids beyond are fenced too, and the takeover and the reading are repeated.
+`init_transactions` runs for every id that the connector may have used, the first main id first.
+Every older holder's calls then fail, and its open transactions are aborted. A takeover record
+follows, committed through the first main id: of two instances that fence at once, the loser learns
+it here. Only then is the progress read. Before the fence, that could be the progress before a
+predecessor's last commit.
+
+The takeover's own end may be in doubt, as any other. It is then committed, and its id is
+initialised once more. The progress that is read afterwards shows whether a rival took over in
+between. If the progress names a larger pool than ours, the ids beyond are fenced too, and takeover
+and reading are repeated.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """The ground is ours: what was read, and the producers to go on with."""
+    """The result of fencing: the recovered state, and the producers for this run."""
 
     recovered: RecoveredState
     publisher: Publisher
@@ -38,7 +44,10 @@ class Fencing:
 def fence(
     settings: KafkaSettings, names: Names, registry: Registry, ids: SchemaIds, *, pool: int, watch: Watch
 ) -> Fencing:
-    """Fence all predecessors and read what they left. The topics of the bookkeeping exist. On any error nothing stays behind."""
+    """Fence all predecessors and read what they left.
+
+    The bookkeeping topics must exist. After an error nothing stays open.
+    """
     producers: list[TransactionalProducer] = []
     ids_in_use = pool
     reader = ProgressReader(settings, names, registry)
@@ -53,8 +62,8 @@ def fence(
             token = uuid.uuid4().hex
             try:
                 _take_over(producers[0], names, token)
-            except UncertainEnd as doubted:
-                _log.warning("%s", doubted)
+            except UncertainEnd as uncertain:
+                _log.warning("%s", uncertain)
                 producers[0] = TransactionalProducer(first, settings, watch)
                 producers[0].init()
             failpoints.hit("after_takeover")
@@ -62,7 +71,7 @@ def fence(
             failpoints.hit("after_progress_read")
             if recovered.takeover != token:
                 raise Fenced(
-                    f"another instance took {names.prefix} over while this one did: it goes on, and this one stands by"
+                    f"another instance took over {names.prefix} at the same time: that instance continues, and this one stands by"
                 )
             used = recovered.progress.pool if recovered.progress else 0
             if used <= ids_in_use:
@@ -79,7 +88,7 @@ def fence(
 
 
 def _fence_ids(producers: list[TransactionalProducer], ids: list[str], settings: KafkaSettings, watch: Watch) -> None:
-    """All are sent on their way before the first is waited for."""
+    """Fence these ids: start all of them before waiting for the first."""
     new = [TransactionalProducer(transactional_id, settings, watch) for transactional_id in ids]
     producers.extend(new)
     for producer in new:

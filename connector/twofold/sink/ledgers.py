@@ -1,6 +1,8 @@
-"""What all connectors of a Kafka cluster know of the branches of global transactions: their in-doubt ledgers, and their commit records since a time.
+"""Reads the branches of global transactions that any connector of a Kafka cluster knows.
 
-A branch that was committed soon after its PREPARE is in a commit record alone; one that was rolled back as soon is nowhere. For people: nothing of a connector's own work depends on it.
+It reads the connectors' in-doubt ledgers, and their commit records since a time. A branch that was
+committed soon after its PREPARE is only in a commit record. One that was rolled back equally soon
+is nowhere. This is for people: no connector's work depends on it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _LEDGER, _COMMITS = ".prepared", ".commits"
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Of a global transaction, as a connector's topics have it."""
+    """A branch of a global transaction, as a connector's topics show it."""
 
     prefix: str
     gid: str
@@ -35,13 +37,15 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Branches:
+    """All branches found, and the topics that were not readable."""
+
     found: tuple[Branch, ...]
     unread: tuple[str, ...]
-    """Topics that could not be looked into, each with the reason."""
+    """The unreadable topics, each with the reason."""
 
 
 class Ledgers:
-    """Reads once; writes nothing."""
+    """A reader of the connectors' ledgers. It reads once and writes nothing."""
 
     def __init__(self, settings: KafkaSettings, registry: Registry) -> None:
         self._settings = settings
@@ -49,7 +53,10 @@ class Ledgers:
         self._registry = registry
 
     def branches(self, global_ids: Collection[str], since_ms: int) -> Branches:
-        """All branches of these global transactions that any connector has a word about. Commit records before the time are not looked at."""
+        """Return all branches of these global transactions that any connector's topics mention.
+
+        Commit records before `since_ms` are not read.
+        """
         marks = [each.encode() for each in global_ids]
         found: dict[tuple[str, str], Branch] = {}
         unread: dict[str, str] = {}
@@ -61,13 +68,13 @@ class Ledgers:
                     if not any(mark in value for mark in marks):
                         continue
                     for branch in self._decoded(topic, value, unread):
-                        # A branch whose outcome was seen has it, whatever the ledger said before.
+                        # A known outcome wins, whatever the ledger said before.
                         known = found.get((branch.prefix, branch.gid))
                         if branch.global_id in global_ids and (known is None or known.state in {"open", "parked"}):
                             found[branch.prefix, branch.gid] = branch
             finally:
                 consumer.close()
-        return Branches(tuple(found.values()), tuple(f"{topic}: {why}" for topic, why in sorted(unread.items())))
+        return Branches(tuple(found.values()), tuple(f"{topic}: {reason}" for topic, reason in sorted(unread.items())))
 
     def _messages(self, consumer: Consumer, since_ms: int, unread: dict[str, str]) -> Iterator[Message]:
         topics = consumer.list_topics(timeout=self._timeout_s).topics
@@ -91,7 +98,9 @@ class Ledgers:
                     unread[topic] = str(sort_error(error, f"reading {topic}"))
                 unfinished.discard(topic)
             if time.monotonic() > deadline:
-                raise Unreachable(f"Kafka does not give {', '.join(sorted(unfinished))} to the end")
+                raise Unreachable(
+                    f"Kafka delivered nothing more of {', '.join(sorted(unfinished))} for {self._timeout_s:.0f} s"
+                )
 
     def _decoded(self, topic: str, value: bytes, unread: dict[str, str]) -> list[Branch]:
         kind: type[Record] = Prepared if topic.endswith(_LEDGER) else Commit
@@ -102,7 +111,7 @@ class Ledgers:
             unread[topic] = str(error)  # its connector has a registry of its own
             return []
         if writer["name"] != fixed(kind.schema_name)["name"]:
-            return []  # a table's topic that is called so
+            return []  # a table's topic with such a name
         record = kind.from_bytes(value, writer)
         if isinstance(record, Prepared):
             return [Branch(prefix, record.gid, record.global_id or "", record.state)]

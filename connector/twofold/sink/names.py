@@ -1,4 +1,7 @@
-"""The names that one connector uses in Kafka: topics, transactional ids, keys. Pure; fixed, short and enumerable, because recovery must fence every one of them."""
+"""The names that one connector uses in Kafka: topics, transactional ids, keys.
+
+Pure. The names are fixed, short and enumerable, because recovery must fence every id.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,150}")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Everything follows from the prefix of the topics and the connector's name."""
+    """All names, derived from the topic prefix and the connector's name."""
 
     prefix: str
     name: str
@@ -20,10 +23,12 @@ class Names:
     def __post_init__(self) -> None:
         if not _TOPIC.fullmatch(self.prefix) or self.prefix in {".", ".."}:
             raise UsageError(
-                f"the prefix {self.prefix!r} cannot begin a topic's name: use up to 150 letters, digits, '.', '_' and '-'"
+                f"kafka.prefix is {self.prefix!r}, which cannot begin a topic's name: use up to 150 letters, digits, '.', '_' and '-'"
             )
         if not self.name or "/" in self.name:
-            raise UsageError(f"the connector's name {self.name!r} must not be empty or contain '/'")
+            raise UsageError(
+                f"the connector's name is {self.name!r}: set name to a text that is not empty and has no '/'"
+            )
 
     @property
     def commits(self) -> str:
@@ -43,7 +48,7 @@ class Names:
 
     @property
     def bookkeeping(self) -> frozenset[str]:
-        """The topics that carry no rows: a commit record's ranges leave them out."""
+        """The topics without rows: a commit record's ranges leave them out."""
         return frozenset({self.commits, self.progress, self.prepared})
 
     @property
@@ -66,15 +71,15 @@ class Names:
     def pin_key(self, topic: str) -> bytes:
         return f"{self.name}/table/{topic}".encode()
 
-    def wish_key(self, topic: str) -> bytes:
+    def command_key(self, topic: str) -> bytes:
         return f"{self.name}/backfill/{topic}".encode()
 
-    def wished_topic(self, key: bytes) -> str | None:
-        """The topic that a key of the progress topic has a person's wish about; None for another key."""
+    def command_topic(self, key: bytes) -> str | None:
+        """Return the topic whose load a progress-topic key commands; None for another key."""
         head = f"{self.name}/backfill/".encode()
         return key[len(head) :].decode() if key.startswith(head) else None
 
     def pinned_topic(self, key: bytes) -> str | None:
-        """The topic that a key of the progress topic pins; None for another key."""
+        """Return the topic that a progress-topic key pins; None for another key."""
         head = f"{self.name}/table/".encode()
         return key[len(head) :].decode() if key.startswith(head) else None

@@ -1,13 +1,18 @@
-"""One transactional producer: librdkafka's, with every call bounded, watched and resumed where it may be, and the offsets of what it wrote.
+"""One transactional producer: librdkafka's, with bounded and watched calls and exact offset ranges.
 
 Promises
-- A call returns, or raises a `TwofoldError`, within `call_timeout_s`; retriable errors are retried until then, in slices of time.
-- `commit` returning means committed. Where that cannot be known the producer is destroyed: only recovery, which reads the progress behind the fence, tells the outcome.
-- An end (commit or abort) that may have been sent twice is the last thing that happens under this producer's epoch: see `_end`.
+- A call returns, or raises a `TwofoldError`, within `call_timeout_s`. Until then it is resumed in
+  slices of time where that is possible, and retriable errors are retried.
+- A `commit` that returns is committed. Where the outcome is unknown, the producer is destroyed:
+  only recovery learns the outcome, because it reads the progress behind the fence.
+- An end (commit or abort) that may have been sent twice is this producer epoch's last act: see
+  `_end`.
 - `ranges` are exact: see `deliveries`.
-- Order in a partition is the order of `produce`: a full queue makes librdkafka refuse the rest of a list, never a record in its middle.
+- A partition's order is the order of `produce`: a full queue makes librdkafka refuse the rest of a
+  list, never a record in its middle.
 
-What is queued here is lost on kill -9, and was never committed: the next holder of the id has the broker abort it, and PostgreSQL sends the rows again.
+Records that are queued here are lost after kill -9, and were never committed. The id's next holder
+makes the broker abort them, and PostgreSQL sends the rows again.
 """
 
 from __future__ import annotations
@@ -41,19 +46,22 @@ from twofold.sink.watch import Watch
 
 _SLICE_S: Final = 5.0
 """A call is resumed at least this often, so that a signal or a shutdown is noticed."""
-_LOOK_S: Final = 0.2
-"""While a flush has not come to its end, this often it is looked whether it still can."""
+_FLUSH_CHECK_S: Final = 0.2
+"""How often an unfinished flush checks whether it still can finish."""
 _PAUSE_S: Final = 0.02
-"""Before a retriable call is repeated: some of them fail at once while a broker is away."""
+"""The pause before a retriable call is repeated: some of them fail at once while a broker is
+away."""
 _PRODUCE_S_MAX: Final = 3600.0
-"""Handing over a large transaction takes as long as Kafka takes; each step without any progress is bounded by `call_timeout_s`."""
+"""A large transaction takes as long as Kafka takes; `call_timeout_s` bounds each step that makes
+no progress."""
 _METADATA_S: Final = 1.0
 _CHUNK: Final = 10_000
-"""Records handed to librdkafka at once: between two chunks delivery reports are served, so that its queue drains while a large transaction is written."""
+"""The number of records per call of librdkafka. Between two chunks delivery reports are served,
+so that its queue drains while a large transaction is written."""
 
 
 class TransactionalProducer:
-    """All methods are called by one thread."""
+    """A producer of one transactional id. One thread calls all methods."""
 
     def __init__(self, transactional_id: str, settings: KafkaSettings, watch: Watch) -> None:
         self.transactional_id = transactional_id
@@ -65,21 +73,23 @@ class TransactionalProducer:
         self._watch = watch
         self._deliveries = Deliveries()
         self._known_topics: set[str] = set()
-        with sorted_errors(f"making the producer {transactional_id}"):
+        with sorted_errors(f"creating the producer {transactional_id}"):
             self._producer: Producer | None = Producer(settings.producer(transactional_id))
 
     def init(self) -> None:
-        """Fence every older holder of the id and have the broker abort what it left open."""
+        """Fence every older holder of the id, and make the broker abort its open transaction."""
         if not self._initialised:
             self._call("init_transactions", self._alive.init_transactions)
 
     def start_init(self, within_s: float = 0.001) -> None:
-        """Send `init` on its way; `init` then waits for the rest. So a pool is fenced in the time of one."""
+        """Start `init`; a later `init` waits for its end.
+
+        So a whole pool is fenced in the time of one producer.
+        """
         with contextlib.suppress(KafkaException):  # "not yet", or an error that `init` meets again
             self._alive.init_transactions(within_s)
-            self._initialised = (
-                True  # on a busy machine the answer may be there; the library takes a second call for a mistake
-            )
+            # On a busy machine the answer may be there already: a second call is then an error.
+            self._initialised = True
 
     def begin(self) -> None:
         assert not self.in_transaction, self.transactional_id
@@ -94,16 +104,17 @@ class TransactionalProducer:
         self._begun = time.monotonic()
 
     def outlasted(self) -> str | None:
-        """If an error may come of the transaction's length: what happened."""
+        """Describe the timeout that the transaction has exceeded; None if it has not."""
         open_s = time.monotonic() - self._begun
         if not self._begun or open_s < self._transaction_timeout_s:
             return None
         return f"the transaction of {self.transactional_id} was open for {open_s:.0f} s, longer than its timeout of {self._transaction_timeout_s:g} s, and the broker has aborted it"
 
     def produce(self, topic: str, partition: int, records: list[Record], *, every: bool = False) -> None:
-        """Hand the records over, in order. With `every` each delivery is reported, so that `flush` can tell without a commit that all are acknowledged.
+        """Hand the records over, in order.
 
-        The records are as they were when this returns.
+        With `every` each delivery is reported, so that `flush` can establish without a commit that
+        all are acknowledged. The records are unchanged when this returns.
         """
         assert self.in_transaction, self.transactional_id
         if not records:
@@ -129,44 +140,49 @@ class TransactionalProducer:
         deliveries.handed_over(topic, partition, len(records))
 
     def flush(self) -> None:
-        """Return when the brokers have acknowledged everything that was handed over and asked to be reported."""
+        """Return when the brokers have acknowledged everything that asked for a delivery report."""
         self._call("flush", self._flush_slice)
 
     def ranges(self) -> tuple[PartitionWrites, ...]:
-        """What this transaction has written so far; after a flush."""
+        """Return what this transaction has written so far; after a flush."""
         return self._deliveries.ranges()
 
     def wrote_before(self, other: PartitionWrites) -> bool:
-        """Whether this transaction has rows in that partition that begin before those; after a flush."""
+        """Return whether our rows in that partition begin before those; after a flush."""
         return self._deliveries.began_before(other)
 
     @property
     def all_acknowledged(self) -> bool:
-        """Whether every record of the transaction was reported as delivered; for records produced with `every`."""
+        """Return whether every record is reported as delivered; for records with `every`."""
         return self._deliveries.all_acknowledged
 
     def commit(self) -> None:
-        """Return when the transaction is committed, after a flush. `UncertainEnd`: it is committed, and the producer is destroyed.
+        """Return when the transaction is committed, after a flush.
 
-        Any other error except an abortable one leaves the outcome open, and the producer destroyed.
+        `UncertainEnd`: the transaction is committed, and the producer is destroyed. Any other error
+        except an abortable one leaves the outcome unknown, and the producer destroyed.
         """
         assert self.in_transaction, self.transactional_id
         self.flush()
         self._end("commit_transaction", self._alive.commit_transaction)
 
     def abort(self, within_s: float | None = None) -> None:
-        """Abort, after a flush: an abort that overtakes what was just produced can kill the producer."""
+        """Abort, after a flush: an abort that overtakes recent records can break the producer."""
         assert self.in_transaction, self.transactional_id
         try:
             self._call("flush", self._flush_slice, within_s)
         except TwofoldError:
             if self._producer is None:
                 raise
-            # What failed is what the abort takes away.
+            # The abort removes the records that failed.
         self._end("abort_transaction", self._alive.abort_transaction, within_s)
 
     def destroy(self) -> None:
-        """Drop the client. What is queued is gone; what is open stays so until the id is initialised again or the broker times it out."""
+        """Drop the client and its queued records.
+
+        An open transaction stays open until the id is initialised again, or the broker's timeout
+        ends it.
+        """
         producer, self._producer = self._producer, None
         self.in_transaction = False
         if producer is None:
@@ -175,23 +191,29 @@ class TransactionalProducer:
             try:
                 producer.purge()
                 producer.flush(0)
-            except:  # noqa: E722, S110 - a fatal error has been raised before, by the call that led here
+            except:  # noqa: E722, S110 - an earlier call has raised the fatal error
                 pass
             del producer
 
     def _end(self, name: str, end: Callable[[float], object], within_s: float | None = None) -> None:
-        """End the transaction by a request that was sent once; or destroy the producer and raise `UncertainEnd`.
+        """End the transaction by a request that was sent once, or destroy the producer and raise.
 
-        Kafka's older transaction protocol, which librdkafka speaks, has one epoch for a producer's life. A request for an end (EndTxn) names that epoch and no transaction. If
-        its connection is lost, librdkafka sends it again on another one. The first request may reach the coordinator later, and then it ends whatever this producer has open.
-        The broker processes the requests of one connection in order, so only a request that was given up can be late.
+        Kafka's older transaction protocol, which librdkafka speaks, has one epoch for a producer's
+        life. A request for an end (EndTxn) names that epoch and no transaction. If its connection
+        is lost, librdkafka repeats it on another one. The first request may reach the coordinator
+        later, and then it ends whatever this producer has open. The broker processes the requests
+        of one connection in order, so only an abandoned request can be late.
 
-        How long the call took tells whether there was a second request. librdkafka pauses for at least 0.8 of `retry.backoff.ms` before it sends any request again, whatever the
-        cause: a lost connection, a timeout, a coordinator that moved or loads. A call that was answered within `SENT_ONCE_S` therefore had one request, with however many brokers.
-        What was flushed before is not part of the call. Both clocks are the monotonic one. A process that was stopped in the call has taken too long, which costs a recovery.
+        The duration of the call shows whether there was a second request. librdkafka pauses for at
+        least 0.8 of `retry.backoff.ms` before it repeats any request. This holds for every cause: a
+        lost connection, a timeout, a coordinator that moved or is loading. A call that was answered
+        within `SENT_ONCE_S` therefore had one request, with however many brokers. The flush before
+        is not part of the call. Both clocks are the monotonic one. A process that was stopped
+        during the call has taken too long, which costs a recovery.
 
-        Afterwards the id must be initialised again, which raises the epoch and fences whatever is late. This producer must not do that itself: a connector that was replaced
-        meanwhile would take the epoch back from its successor. Recovery does it, which takes the replication slot first.
+        Afterwards the id must be initialised again, which raises the epoch and fences every late
+        request. This producer must not do that itself: a replaced connector would take the epoch
+        back from its successor. Recovery does it, after it has taken the replication slot.
         """
         begun = time.monotonic()
         retried = self._call(name, end, within_s)
@@ -200,8 +222,8 @@ class TransactionalProducer:
         if retried or took_s > SENT_ONCE_S:
             self.destroy()
             raise UncertainEnd(
-                f"Kafka: {self.transactional_id}: {name} succeeded after {took_s:.2f} s; within {SENT_ONCE_S:g} s its request would have been sent once, now a second one may"
-                " arrive late: the run recovers with a new epoch, which fences it (the connection to the coordinator was lost, or the brokers are slow)"
+                f"Kafka: {self.transactional_id}: {name} succeeded after {took_s:.2f} s, but only within {SENT_ONCE_S:g} s was its request surely sent once: a second one may arrive late;"
+                " the run recovers with a new epoch, which fences it (the connection to the coordinator was lost, or the brokers are slow)"
             )
 
     @property
@@ -211,10 +233,12 @@ class TransactionalProducer:
         return self._producer
 
     def _ask_for_leaders(self, topic: str) -> None:
-        """Before a topic's first row, so that its leaders are known when librdkafka wants them.
+        """Ask for a topic's leaders before its first row, so that librdkafka knows them in time.
 
-        It asks by itself too, but where two topics come within microseconds of each other it can overlook the second one until `retry.backoff.ms` is over: a second, in which nothing is sent. So an
-        error of this question does not matter: what is not known now is asked for as the rows are taken.
+        librdkafka asks by itself too. But where two topics come within microseconds of each other,
+        it can overlook the second one until `retry.backoff.ms` is over: for a second nothing is
+        sent. An error of this question does not matter, because librdkafka asks for unknown leaders
+        while it takes the rows.
         """
         with (
             self._watch.call(f"{self.transactional_id}: asking for the leaders of {topic}", _METADATA_S + 2 * _SLICE_S),
@@ -224,19 +248,19 @@ class TransactionalProducer:
         self._known_topics.add(topic)
 
     def _enqueue(self, topic: str, partition: int, records: list[Record], on_delivery: DeliveryCallback | None) -> None:
-        producer, deadline, at = self._alive, time.monotonic() + self._timeout_s, 0
-        while at < len(records):
-            chunk = records if len(records) <= _CHUNK and not at else records[at : at + _CHUNK]
+        producer, deadline, done = self._alive, time.monotonic() + self._timeout_s, 0
+        while done < len(records):
+            chunk = records if len(records) <= _CHUNK and not done else records[done : done + _CHUNK]
             taken = producer.produce_batch(topic, chunk, partition=partition, on_delivery=on_delivery)
             if taken:
-                at, deadline = at + taken, time.monotonic() + self._timeout_s
+                done, deadline = done + taken, time.monotonic() + self._timeout_s
             if taken < len(chunk):
                 self._check_refused(topic, partition, chunk, deadline)
             producer.poll(0 if taken == len(chunk) else 0.1)
             self._check_delivered()
 
     def _check_refused(self, topic: str, partition: int, chunk: list[Record], deadline: float) -> None:
-        """Go on only if the one reason is a full queue that still drains."""
+        """Return only if a full queue, which still drains, is the only reason."""
         for record in chunk:
             error: KafkaError | None = record.pop("_error", None)
             if error is None or error.code() == QUEUE_FULL:
@@ -245,7 +269,7 @@ class TransactionalProducer:
                 size = len(record["key"] or b"") + len(record["value"] or b"")
                 key = (record["key"] or b"").hex() or "none"
                 raise too_large(
-                    f"a row of {topic} is too large: its record takes {size} bytes, more than message.max.bytes of the client allows; its key, in Avro: {key}"
+                    f"a row of {topic} is too large: its record has {size} bytes, more than the client's message.max.bytes allows; its key in Avro is {key}"
                 )
             if error.code() == FATAL:
                 self._check_state()
@@ -264,23 +288,30 @@ class TransactionalProducer:
             raise sort_error(failed, f"{self.transactional_id}: delivering rows")
 
     def _flush_slice(self, slice_s: float) -> int:
-        left = self._alive.flush(min(slice_s, _LOOK_S))
+        left = self._alive.flush(min(slice_s, _FLUSH_CHECK_S))
         self._check_delivered()
         if left:
             self._check_state()
         return left
 
     def _check_state(self) -> None:
-        """Raise what made the transaction fail. A failed one never drains, and nothing but another call tells: this one is refused in any case."""
+        """Raise the error that made the transaction fail.
+
+        A failed transaction never drains, and only another call shows its state: this call is
+        refused in any case.
+        """
         try:
             self._alive.begin_transaction()
         except KafkaException as error:
-            found = kafka_error_of(error)
-            if found is None or found.code() != WRONG_STATE:
+            kafka_error = kafka_error_of(error)
+            if kafka_error is None or kafka_error.code() != WRONG_STATE:
                 raise
 
     def _call(self, name: str, call: Callable[[float], object], within_s: float | None = None) -> bool:
-        """Call, in slices of time, until it returns nothing or 0; retriable errors are retried. Return whether there was one."""
+        """Call in slices of time until it returns nothing or 0, and retry retriable errors.
+
+        Return whether there was a retriable error.
+        """
         bound_s, doing = self._timeout_s if within_s is None else within_s, f"{self.transactional_id}: {name}"
         deadline = time.monotonic() + bound_s
         retried = False
@@ -295,19 +326,22 @@ class TransactionalProducer:
                     error: object = KafkaError(TIMED_OUT, retriable=True)
                 except:  # noqa: E722 - KafkaError is not an Exception
                     error = sys.exc_info()[1]
-                self._go_on_after(error, doing, left)
+                self._resume_or_raise(error, doing, left)
                 retried = True
 
-    def _go_on_after(self, error: object, doing: str, left_s: float) -> None:
-        """Return if the call may be resumed. Otherwise raise; and unless the error says that the transaction is merely to be aborted, destroy the producer."""
-        found = kafka_error_of(error)
-        if found is None and not isinstance(error, SystemError):
+    def _resume_or_raise(self, error: object, doing: str, left_s: float) -> None:
+        """Return if the call may be resumed; otherwise raise.
+
+        It destroys the producer unless the error only requires an abort of the transaction.
+        """
+        kafka_error = kafka_error_of(error)
+        if kafka_error is None and not isinstance(error, SystemError):
             assert isinstance(error, BaseException)
             raise error
-        if found is not None and found.retriable() and left_s > 0:
+        if kafka_error is not None and kafka_error.retriable() and left_s > 0:
             time.sleep(_PAUSE_S)
             return
         reason = sort_error(error, doing)
-        if found is None or not found.txn_requires_abort():
+        if kafka_error is None or not kafka_error.txn_requires_abort():
             self.destroy()
         raise reason from (error if isinstance(error, BaseException) else None)

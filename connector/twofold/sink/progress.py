@@ -1,7 +1,8 @@
-"""Reads what recovery needs to know: progress and pins, the in-doubt ledger, and the last commit record.
+"""Reads what recovery needs: progress and pins, the in-doubt ledger, and the last commit record.
 
-To the end means: to the high watermark that stood when the reading began, read_committed. After the fence nothing of ours is open below it, so the last stable offset reaches it within moments; if
-it does not, somebody else's transaction is open there, and that is said.
+It reads to the high watermark at the beginning of the read, read_committed. After the fence none of
+our transactions is open below that, so the last stable offset reaches it within moments. If it does
+not, another program's transaction is open there, and the error says so.
 """
 
 from __future__ import annotations
@@ -28,42 +29,43 @@ _R = TypeVar("_R", bound=Record)
 
 _ENDS = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
 _TAIL = 64
-"""How far before the end the last commit record is looked for first; each further look goes twice as far."""
+"""The last commit record is first searched this far before the end; each further search goes
+four times as far."""
 
 
 _WAIT_S = 0.05
-"""How long one look for records waits: `consume` comes back early only with a full list."""
+"""How long one `consume` waits: it returns early only with a full list."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredState:
-    """What a predecessor left."""
+    """The state that a predecessor left."""
 
     progress: Progress | None
     """None: nothing was ever committed under this name."""
     takeover: str | None
     """The token of the last takeover."""
     pins: dict[str, Pin] = field(default_factory=dict)
-    """By topic."""
+    """The pins by topic."""
     unresolved: dict[str, Prepared] = field(default_factory=dict)
     """The ledger's entries without an outcome, by downstream id."""
     ended: tuple[str, ...] = ()
-    """The downstream ids of the others, the last one last."""
-    wishes: dict[str, str] = field(default_factory=dict)
-    """What people wish of a table's backfill, by topic."""
+    """The downstream ids of the other entries, in the order of their last writes."""
+    commands: dict[str, str] = field(default_factory=dict)
+    """People's unexecuted commands about a table's backfill, by topic."""
     progress_end: int = 0
-    """How far the progress topic was read."""
+    """The end of the read part of the progress topic."""
     last_commit: Commit | None = None
-    """None: there is none, or retention has taken it."""
+    """None: there is none, or retention has deleted it."""
 
 
 class Decoder:
-    """The bookkeeping's records from their bytes, also from those of another version."""
+    """A decoder of the bookkeeping's records, including those of other versions."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._writers: dict[tuple[int, type[Record]], Any] = {}
-        """By a schema's id: None if it is our own."""
+        """The writer's schema by schema id; None if it is our own."""
 
     def decode(self, kind: type[_R], message: bytes) -> _R:
         schema_id, _ = wire.unframe(message)
@@ -74,32 +76,32 @@ class Decoder:
 
 
 class ProgressReader:
-    """Reads; writes nothing. Used by one thread."""
+    """A reader of the bookkeeping topics; it writes nothing. Used by one thread."""
 
     def __init__(self, settings: KafkaSettings, names: Names, registry: Registry) -> None:
         self._settings = settings
         self._timeout_s = settings.call_timeout_s
         self._names = names
         self._decode = Decoder(registry).decode
-        with sorted_errors("making the admin client"):
+        with sorted_errors("creating the admin client"):
             self._admin = AdminClient(settings.admin())
 
     def read(self) -> RecoveredState:
-        """Everything that recovery reads. True only after the fence."""
+        """Read everything that recovery needs. The result is reliable only after the fence."""
         names = self._names
         bounds = {topic: self._bounds(topic) for topic in (names.progress, names.prepared, names.commits)}
         low, end = bounds[names.commits]
-        found = self._committed({**bounds, names.commits: (max(low, end - _TAIL), end)})
-        latest, ledger = found[names.progress], found[names.prepared]
+        latest_of = self._committed({**bounds, names.commits: (max(low, end - _TAIL), end)})
+        latest, ledger = latest_of[names.progress], latest_of[names.prepared]
         self._refuse_others(latest)
-        last = self._last_commit(found[names.commits].get(b""), low, end)
+        last = self._last_commit(latest_of[names.commits].get(b""), low, end)
         progress, takeover = latest.get(names.progress_key), latest.get(names.takeover_key)
         pinned = {topic: value for key, value in latest.items() if (topic := names.pinned_topic(key))}
         entries = {key.decode(): self._decode(Prepared, value) for key, value in ledger.items()}
         unresolved = {key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}}
-        wished = {topic: value for key, value in latest.items() if (topic := names.wished_topic(key))}
+        commands = {topic: value for key, value in latest.items() if (topic := names.command_topic(key))}
         return RecoveredState(
-            wishes={topic: value.decode() for topic, value in wished.items()},
+            commands={topic: value.decode() for topic, value in commands.items()},
             progress_end=bounds[names.progress][1],
             progress=None if progress is None else self._decode(Progress, progress),
             takeover=None if takeover is None else takeover.decode(),
@@ -110,17 +112,23 @@ class ProgressReader:
         )
 
     def _refuse_others(self, latest: _Latest) -> None:
-        """A takeover record alone may be there of one that was refused here."""
+        """Refuse topics that belong to another connector.
+
+        A takeover record alone may stem from a connector that was refused here.
+        """
         others = sorted(key.decode() for key in latest if b"/" not in key and key != self._names.progress_key)
         if others:
             raise Refused(
-                f"the topics {self._names.prefix}.* belong to the connector {others[0]}, and this one is {self._names.name}",
+                f"the topics {self._names.prefix}.* belong to the connector {others[0]}, but this connector is {self._names.name}",
                 at_stake="two sources would share one set of topics: positions, keys and order would mean nothing",
-                repair=f"give this one a kafka.prefix of its own, or its former name back: name = {others[0]!r}",
+                repair=f"give this connector its own kafka.prefix, or restore its former name: name = {others[0]!r}",
             )
 
     def _last_commit(self, last: bytes | None, low: int, end: int) -> bytes | None:
-        """Markers and aborted records take offsets too, so the last commit record may lie some way before the end."""
+        """Search the last commit record backwards from the end.
+
+        Markers and aborted records take offsets too, so the record may lie some way before the end.
+        """
         back = _TAIL
         while last is None and end - back > low:
             back *= 4
@@ -128,13 +136,13 @@ class ProgressReader:
         return last
 
     def _bounds(self, topic: str) -> tuple[int, int]:
-        """The first offset, and the high watermark: beyond what read_committed may see now."""
-        place = TopicPartition(topic, 0)
+        """Return the first offset and the high watermark, which may be beyond read_committed."""
+        partition = TopicPartition(topic, 0)
         with sorted_errors(f"reading the bounds of {topic}"):
             low, high = (
                 self._admin.list_offsets(
-                    {place: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._timeout_s
-                )[place]
+                    {partition: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._timeout_s
+                )[partition]
                 .result()
                 .offset
                 for spec in _ENDS
@@ -142,12 +150,14 @@ class ProgressReader:
         return low, high
 
     def _committed(self, stretches: Mapping[str, tuple[int, int]]) -> dict[str, _Latest]:
-        """Each topic's last committed value of each key, from an offset to a high watermark: what compaction would leave. A record without a key has the key b"".
+        """Return each topic's last committed value of each key, from an offset to a high watermark.
 
-        Each step is bounded, not the number of records; only what is returned is held in memory.
-        One new consumer for all: one that knows its brokers already looks for a further topic only once a second.
+        That is what compaction would leave. A record without a key has the key b"". Each step is
+        bounded, not the number of records; only the result is held in memory. One new consumer
+        reads all topics: a consumer that knows its brokers already queries further topics only
+        once a second.
         """
-        found: dict[str, _Latest] = {topic: {} for topic in stretches}
+        latest_of: dict[str, _Latest] = {topic: {} for topic in stretches}
         unfinished = set(stretches)
         with sorted_errors(f"reading {', '.join(stretches)}"):
             consumer = Consumer(self._settings.consumer())
@@ -159,7 +169,7 @@ class ProgressReader:
                         deadline = time.monotonic() + self._timeout_s
                         topic, error = message.topic() or "", message.error()
                         if error is None:
-                            _keep(found[topic], message.key() or b"", message.value())
+                            _keep(latest_of[topic], message.key() or b"", message.value())
                         elif error.code() != PARTITION_EOF:
                             raise sort_error(error, f"reading {topic}")
                         elif (message.offset() or 0) >= stretches[topic][1]:
@@ -168,17 +178,17 @@ class ProgressReader:
                         raise _stuck(sorted(unfinished), self._timeout_s)
             finally:
                 consumer.close()
-        return found
+        return latest_of
 
 
 def _keep(latest: _Latest, key: bytes, value: bytes | None) -> None:
-    latest.pop(key, None)  # in the order of what was written last
+    latest.pop(key, None)  # in the order of the last writes
     if value is not None:
         latest[key] = value
 
 
 def _stuck(topics: list[str], timeout_s: float) -> Unreachable:
     return Unreachable(
-        f"Kafka does not give {', '.join(topics)} to the end within {timeout_s:.0f} s: brokers are away, or a transaction of another program is open there"
-        f" (kafka-transactions.sh --bootstrap-server ... find-hanging --topic {topics[0]} --partition 0)"
+        f"Kafka delivered nothing more of {', '.join(topics)} for {timeout_s:.0f} s: brokers are away, or another program has an open transaction there;"
+        f" find it with kafka-transactions.sh --bootstrap-server ... find-hanging --topic {topics[0]} --partition 0"
     )

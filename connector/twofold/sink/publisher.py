@@ -1,16 +1,21 @@
 """`Publisher`: the main producers and the pool, and the one order in which they may be used.
 
 Promises
-- Whole: the rows, the commit record, the progress record and what else is said of them are in one Kafka transaction.
+- Whole: the rows, the commit record, the progress record and the other records about them are in
+  one Kafka transaction.
 - Serial: one transaction commits after the other, in the order of the calls.
-- Never interleaved: before a producer writes, what every other one wrote is acknowledged; and while a main producer has a transaction open no other one writes. So a commit record's offset
-  ranges hold nobody else's rows.
-- Exact: ranges come from delivery reports, after a flush; the commit record is written last but for the progress.
+- Never interleaved: before a producer writes, all others' writes are acknowledged; while a main
+  producer has an open transaction, no other one writes. So a commit record's offset ranges contain
+  nobody else's rows.
+- Exact: ranges come from delivery reports, after a flush. Only the ledger, the pins and the
+  progress are written after the commit record.
 
-There are two main producers, which take turns: for some milliseconds after a commit the broker writes its markers, and who begins anew with the same id is told to come again, which librdkafka does
-after 20 ms. Measured in docs/inside/kafka.md.
+Two main producers take turns. For some milliseconds after a commit the broker writes its markers. A
+producer that begins with the same id in that time must retry, which librdkafka does after 20 ms.
+docs/inside/kafka.md has the measurement.
 
-It decides nothing and keeps nothing: an error of any call ends the run, and after it the only call is `close`. All methods are called by one thread.
+It decides nothing and keeps nothing. An error of any call ends the run, and the only call after it
+is `close`. One thread calls all methods.
 """
 
 from __future__ import annotations
@@ -32,11 +37,12 @@ from twofold.sink.records import SchemaIds
 from twofold_avro.records import Commit, Pin, Prepared, Progress, Range
 
 _CLOSE_S = 5.0
-"""A broker that does not answer now is not waited for: what is open is aborted by the next instance, or by the broker's own timeout."""
+"""A silent broker is not waited for: the next instance, or the broker's own timeout, aborts open
+transactions."""
 
 
 class Publisher:
-    """Takes the producers over from `fence`, initialised."""
+    """The producers of one run, taken over from `fence`, initialised."""
 
     def __init__(
         self,
@@ -53,7 +59,7 @@ class Publisher:
         self._pool = tuple(pool)
 
     def produce(self, batch: RowBatch) -> None:
-        """Add rows to the main producer's transaction, which begins with the first."""
+        """Add rows to the main producer's transaction; the first rows begin it."""
         self._begin_main()
         with _may_outlast(self._main):
             for topic, partition, records in batch.partitions():
@@ -69,9 +75,11 @@ class Publisher:
         pins: Mapping[str, Pin] | None = None,
         answered: Iterable[str] = (),
     ) -> Commit | None:
-        """Commit the group. `commit`'s rows and ranges are filled in here. None: a transaction that says only how far the connector is; then there must be no rows.
+        """Commit the group, and return the commit record as it was written.
 
-        `ledger` by downstream id, None takes an entry away; `pins` by topic; `answered`: the topics about which a person's wish is carried out. Returns the commit record as it was written.
+        `commit`'s rows and ranges are filled in here. None means a transaction that only reports
+        progress, without rows. `ledger` is by downstream id, and None removes an entry; `pins` are
+        by topic. `answered`: the topics whose command this transaction executes.
         """
         self._begin_main()
         with _may_outlast(self._main):
@@ -80,7 +88,11 @@ class Publisher:
         return written
 
     def open(self, slot: int, batches: Iterable[RowBatch]) -> None:
-        """A prepared transaction's rows into a Kafka transaction of their own: acknowledged by the in-sync replicas when this returns, and nothing else written."""
+        """Write a prepared transaction's rows into a Kafka transaction of their own.
+
+        When this returns, the in-sync replicas have acknowledged the rows, and nothing else is
+        written.
+        """
         self._assert_main_committed()
         failpoints.hit("before_open")
         producer = self._pool[slot]
@@ -93,7 +105,9 @@ class Publisher:
             failpoints.hit("after_produce")
             producer.flush()
         if not producer.all_acknowledged:
-            raise RunEnded(f"Kafka: {producer.transactional_id}: flushed, and not every row was reported as delivered")
+            raise RunEnded(
+                f"Kafka: {producer.transactional_id}: not every row was reported as delivered after the flush"
+            )
         failpoints.hit("after_open")
 
     def commit_prepared(
@@ -105,7 +119,10 @@ class Publisher:
         ledger: Mapping[str, Prepared],
         pins: Mapping[str, Pin] | None = None,
     ) -> Commit:
-        """Make an open prepared transaction visible: commit record, progress, ledger, pins, commit."""
+        """Make an open prepared transaction visible:
+
+        commit record, ledger, pins, progress, commit.
+        """
         self._assert_main_committed()
         producer = self._pool[slot]
         with _may_outlast(producer):
@@ -114,7 +131,7 @@ class Publisher:
         return written
 
     def abort(self, slot: int) -> None:
-        """Leave nothing of an open prepared transaction."""
+        """Remove every row of an open prepared transaction."""
         failpoints.hit("before_abort")
         producer = self._pool[slot]
         with _may_outlast(producer):
@@ -122,13 +139,16 @@ class Publisher:
         failpoints.hit("after_abort")
 
     def close(self) -> None:
-        """Give readers their topics back soon: abort what is open, then drop all producers. Recovery does not depend on it."""
+        """Abort all open transactions, so that readers can continue soon, and drop all producers.
+
+        Recovery does not depend on it.
+        """
         close_quietly((*self._mains, *self._pool))
         self._check.close()
 
     @property
     def _main(self) -> TransactionalProducer:
-        """The one whose turn it is."""
+        """The main producer whose turn it is."""
         return self._mains[0]
 
     def _begin_main(self) -> None:
@@ -168,20 +188,21 @@ class Publisher:
             ],
         )
         self._write(producer, self._names.progress, self._progress_records(progress, pins))
-        answers: list[Record] = [{"key": self._names.wish_key(topic), "value": None} for topic in answered]
+        answers: list[Record] = [{"key": self._names.command_key(topic), "value": None} for topic in answered]
         self._write(producer, self._names.progress, answers)
         producer.flush()
         failpoints.hit("before_commit")
-        if oldest := self._oldest_somewhere(producer, rows):
+        if oldest := self._not_hidden(producer, rows):
             self._check.assert_open(producer.transactional_id, oldest)
         producer.commit()
         failpoints.hit("after_commit")
         return commit
 
-    def _oldest_somewhere(
-        self, producer: TransactionalProducer, rows: Iterable[PartitionWrites]
-    ) -> PartitionWrites | None:
-        """Of what the transaction wrote, what lies in a partition where no older one of ours is open. None: an older one everywhere hides whether this one is."""
+    def _not_hidden(self, producer: TransactionalProducer, rows: Iterable[PartitionWrites]) -> PartitionWrites | None:
+        """Return writes in a partition where no older transaction of ours is open.
+
+        None: an older one everywhere hides whether this transaction is open.
+        """
         others = [other for other in self._pool if other is not producer and other.in_transaction]
         for written in rows:
             if not any(other.wrote_before(written) for other in others):
@@ -201,21 +222,28 @@ class Publisher:
 
 @contextlib.contextmanager
 def _may_outlast(producer: TransactionalProducer) -> Iterator[None]:
-    """A source transaction is never torn, so one that is very large may take longer than Kafka's timeout: then it must be tried again with more time, not in the same way."""
+    """Convert an error after the transaction's timeout into `TransactionTimedOut`.
+
+    A source transaction is never split, so a very large one may exceed Kafka's timeout. A retry
+    then needs more time, not the same.
+    """
     try:
         yield
     except UncertainEnd:  # it has ended in time
         raise
     except (RunEnded, Fenced) as error:
-        if why := producer.outlasted():
+        if reason := producer.outlasted():
             raise TransactionTimedOut(
-                f"Kafka: {why}; it is tried again with four times as long, within the brokers' transaction.max.timeout.ms (kafka.transaction_timeout sets the first)"
+                f"Kafka: {reason}; the next try has four times that timeout, up to the brokers' transaction.max.timeout.ms (kafka.transaction_timeout sets the first)"
             ) from error
         raise
 
 
 def close_quietly(producers: Iterable[TransactionalProducer]) -> None:
-    """Abort what is open, all within a few seconds, and destroy. An error here changes nothing: an id's next `init` aborts all the same."""
+    """Abort all open transactions within a few seconds, and destroy the producers.
+
+    An error here changes nothing, because an id's next `init` aborts its transaction anyway.
+    """
     deadline = time.monotonic() + _CLOSE_S
     for producer in producers:
         if producer.in_transaction:

@@ -1,4 +1,4 @@
-"""The sink's own records on their way into Kafka: which subject holds their schema, and which id it has."""
+"""Registers the schemas of the sink's own records, and holds their ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class SchemaIds:
 
 
 def register_fixed(registry: Registry, names: Names) -> SchemaIds:
-    """Register the fixed records' schemas. The progress topic holds two kinds of records, so the pin's subject carries its name too."""
+    """Register the fixed records' schemas.
+
+    The progress topic holds two kinds of records, so the pin's subject contains its name too.
+    """
     return SchemaIds(
         commit=registry.register(value_subject(names.commits), canonical(fixed("commit"))),
         progress=registry.register(value_subject(names.progress), canonical(fixed("progress"))),

@@ -1,9 +1,13 @@
-"""`PartitionTally`: compares the ranges that commit records name in one partition with the offsets that a read_committed reader gets there. Pure.
+"""Compares one partition's declared ranges with its offsets as a read_committed reader sees them.
 
-A range is whole if exactly `count` records are visible between its `first` and its `last`. A visible record that lies in no range is a stray: nobody committed it on purpose.
+Pure. Commit records declare the ranges. A range is whole if exactly `count` records are visible
+between its `first` and its `last`. A visible record outside all ranges is a stray: nobody committed
+it on purpose.
 
-Ranges come in the order of their commits, which is the order of offsets but for prepared transactions: those wrote while others committed. So ranges come in batches, each
-batch is sorted, and a range that begins below what was read already takes its records from the strays that were put by. Memory: one batch of ranges, and bounded lists.
+Ranges come in the order of their commits. That is the order of offsets, except for prepared
+transactions, which wrote while others committed. So ranges come in batches, and each batch is
+sorted. A range that begins below the position already read takes its records from the strays kept
+so far. Memory: one batch of ranges, and bounded lists.
 """
 
 from __future__ import annotations
@@ -13,41 +17,41 @@ from dataclasses import dataclass
 from typing import Literal
 
 KEPT_MAX = 200
-"""At least so many damages, and strays that wait for their range, are kept of a partition. Older damages are counted."""
+"""The least number of damages, and of strays that wait for their range, kept of a partition.
+Older damages are only counted."""
 
 Kind = Literal["short", "surplus", "overlap", "stray"]
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A stretch of a partition in which commit records and visible records disagree."""
+    """A range of a partition in which commit records and visible records disagree."""
 
     kind: Kind
     first: int
     last: int
     visible: int
     declared: int
-    """How many records the commit record names; 0 for strays."""
+    """The number of records that the commit record names; 0 for strays."""
     sequence: int | None = None
-    """Of the commit record; of an overlap the later one."""
+    """The commit record's sequence; of an overlap, the later one's."""
 
     @property
-    def words(self) -> str:
-        where = f"offset {self.first}" if self.first == self.last else f"offsets {self.first} to {self.last}"
+    def description(self) -> str:
+        """Describe the damage for people."""
+        place = f"offset {self.first}" if self.first == self.last else f"offsets {self.first} to {self.last}"
         match self.kind:
             case "stray":
-                return f"{where}: {self.visible} visible records are named by no commit record"
+                return f"{place}: {self.visible} visible records are named by no commit record"
             case "overlap":
-                return f"{where}: commit record {self.sequence} names records that another one names too"
+                return f"{place}: commit record {self.sequence} names records that another commit record names too"
             case "short" | "surplus":
-                return (
-                    f"{where}: commit record {self.sequence} names {self.declared} records, {self.visible} are visible"
-                )
+                return f"{place}: commit record {self.sequence} names {self.declared} records, but {self.visible} are visible"
 
 
 @dataclass(slots=True)
 class Claim:
-    """A range of a commit record, and how many visible records were found in it."""
+    """A commit record's range, and the number of visible records found there."""
 
     first: int
     last: int
@@ -55,44 +59,56 @@ class Claim:
     sequence: int
     visible: int = 0
     judged: bool = True
-    """False: part of it lies outside of what is read, so only its place counts."""
+    """False: part of the range lies outside the read part, so only its place counts."""
 
 
 class PartitionTally:
-    """Of one partition, from offset `start` to before `end`. Calls: `claim` for a batch of ranges, `see` in the order of offsets, `settle` at the batch's end."""
+    """The tally of one partition, from offset `start` to before `end`.
+
+    Calls: `claim` for a batch of ranges, `see` in the order of offsets, `settle` at the batch's
+    end.
+    """
 
     def __init__(self, start: int, end: int, *, from_first_claim: bool = False, accepted: int = -1) -> None:
-        """`from_first_claim`: records below the lowest range may be named by commit records that are not kept any more. Those, and records up to `accepted`, are no strays."""
+        """`from_first_claim`: records below the lowest range are no strays.
+
+        Commit records that are no longer kept may have named them. Records up to `accepted` are no
+        strays either.
+        """
         self.start = start
         self.end = end
         self.position = start
         self.rows = 0
         self.claims = 0
         self.skipped = 0
-        """Ranges of which a part, or all, lies outside of `start` and `end`."""
+        """Ranges that lie partly or wholly outside `start` and `end`."""
         self.unknown = 0
         """Visible records in no range that are no strays."""
         self.lowest: int | None = None
         self.highest = -1
         self.damages: list[Damage] = []
-        """The last ones."""
+        """The last damages."""
         self.dropped = 0
-        """Damages before those, and up to which offset they reach."""
+        """The number of earlier damages; `dropped_to` is the highest offset that they reach."""
         self.dropped_to = -1
         self._from_first_claim = from_first_claim
         self._accepted = accepted
         self._batch: list[Claim] = []
-        self._at = 0
+        self._next = 0
         self._strays: list[tuple[int, int]] = []
         self._old_strays: list[tuple[int, int]] = []
-        """Of the batch before: a prepared transaction that wrote them commits within this one, or not at all."""
+        """Strays of the previous batch. A prepared transaction that wrote them commits within
+        this batch, or not at all."""
 
     def claim(self, claims: Iterable[Claim]) -> int:
-        """Add a batch of ranges. Returns up to where the partition must be read for it (exclusive)."""
-        taken = sorted(filter(None, map(self._within, claims)), key=lambda c: c.first)
-        self.claims += len(taken)
-        self._batch = self._without_overlaps(taken)
-        self._at = 0
+        """Add a batch of ranges.
+
+        Return the offset up to which the partition must be read for it (exclusive).
+        """
+        read_claims = sorted(filter(None, map(self._within, claims)), key=lambda c: c.first)
+        self.claims += len(read_claims)
+        self._batch = self._without_overlaps(read_claims)
+        self._next = 0
         for each in self._batch:
             if each.first < self.position:
                 each.visible += self._take_strays(each.first, min(each.last, self.position - 1))
@@ -103,41 +119,47 @@ class PartitionTally:
         return max(self.position, self.highest + 1)
 
     def see(self, first: int, last: int) -> None:
-        """Visible records with neighbouring offsets. What lies before the position was seen already."""
+        """Count visible records with neighbouring offsets.
+
+        Records before the position were counted already.
+        """
         first, last = max(first, self.position), min(last, self.end - 1)
         if first > last:
             return
         self.position = last + 1
         self.rows += last - first + 1
         while first <= last:
-            while self._at < len(self._batch) and self._batch[self._at].last < first:
-                self._at += 1
-            claim = self._batch[self._at] if self._at < len(self._batch) else None
+            while self._next < len(self._batch) and self._batch[self._next].last < first:
+                self._next += 1
+            claim = self._batch[self._next] if self._next < len(self._batch) else None
             if claim is None or last < claim.first:
-                self._put_by(first, last)
+                self._keep_stray(first, last)
                 return
             if first < claim.first:
-                self._put_by(first, claim.first - 1)
+                self._keep_stray(first, claim.first - 1)
                 first = claim.first
             upto = min(last, claim.last)
             claim.visible += upto - first + 1
             first = upto + 1
 
     def settle(self, read_to: int, *, final: bool = False) -> None:
-        """Judge the batch: everything below `read_to` was seen. Strays of the batch before are damage now; if this is the `final` batch, its own are too."""
+        """Judge the batch: everything below `read_to` was seen.
+
+        Strays of the previous batch are damage now, and those of the `final` batch too.
+        """
         self.position = max(self.position, read_to)
         for each in self._batch:
             if each.judged and each.visible != each.count:
                 kind: Kind = "short" if each.visible < each.count else "surplus"
                 self._note(Damage(kind, each.first, each.last, each.visible, each.count, each.sequence))
-        self._batch, self._at = [], 0
+        self._batch, self._next = [], 0
         self._condemn(self._old_strays)
         self._old_strays, self._strays = self._strays, []
         if final:
             self._condemn(self._old_strays)
 
     def _within(self, claim: Claim) -> Claim | None:
-        """The part of a range that is read."""
+        """Return the part of a range that is read."""
         if self.start <= claim.first and claim.last < self.end:
             return claim
         self.skipped += 1
@@ -145,7 +167,7 @@ class PartitionTally:
         return Claim(first, last, claim.count, claim.sequence, judged=False) if first <= last else None
 
     def _without_overlaps(self, claims: list[Claim]) -> list[Claim]:
-        """Two that share offsets are judged as one."""
+        """Join ranges that share offsets: they are judged as one."""
         apart: list[Claim] = []
         for each in claims:
             before = apart[-1] if apart else None
@@ -159,7 +181,7 @@ class PartitionTally:
         return apart
 
     def _take_strays(self, first: int, last: int) -> int:
-        """How many lie between two offsets; they have a range now."""
+        """Count the strays between two offsets, which now have a range, and remove them."""
         taken = 0
         for strays in (self._old_strays, self._strays):
             left: list[tuple[int, int]] = []
@@ -170,7 +192,7 @@ class PartitionTally:
             strays[:] = left
         return taken
 
-    def _put_by(self, first: int, last: int) -> None:
+    def _keep_stray(self, first: int, last: int) -> None:
         if self._strays and self._strays[-1][1] == first - 1:
             self._strays[-1] = self._strays[-1][0], last
             return
@@ -181,7 +203,7 @@ class PartitionTally:
             self._condemn(oldest)
 
     def _condemn(self, strays: list[tuple[int, int]]) -> None:
-        """These will have no range any more."""
+        """Count strays as damage: they will not get a range any more."""
         for first, last in strays:
             unknown = self._from_first_claim and (self.lowest is None or last < self.lowest)
             if unknown or last <= self._accepted:

@@ -1,6 +1,7 @@
-"""What a topic must be like: with which settings it is made, and what is wrong with one that is there. Pure: `topics` asks Kafka.
+"""The rules for topics: the settings of a new topic, and the checks of an existing one.
 
-Each refusal names the command that mends it. Nothing here changes a topic.
+Pure: `topics` queries Kafka. Each refusal names the command that repairs the topic. Nothing here
+changes a topic.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ Kind = Literal["table", "messages", "commits", "progress", "prepared"]
 
 _COMPACTED: frozenset[Kind] = frozenset({"progress", "prepared"})
 _SMALL_SEGMENTS = {
-    # One key is written at every commit, and the active segment is never compacted: small ones keep recovery's read short.
+    # One key is written at every commit, and the active segment is never compacted: small segments
+    # keep recovery's read short.
     "cleanup.policy": "compact",
     "segment.bytes": str(8 << 20),
     "min.cleanable.dirty.ratio": "0.1",
@@ -23,27 +25,28 @@ _SMALL_SEGMENTS = {
 }
 _DAY_MS = 86_400_000
 _ROLL_MS = 8 * _DAY_MS
-"""A row stays beyond its retention until its segment is rolled, 7 days at most by default. Commit records outlive that."""
+"""A row outlives its retention until its segment is rolled, after 7 days at most by default.
+Commit records outlive that."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """How topics are made, and the least that existing ones must offer."""
+    """The settings of new topics, and the minimum for existing ones."""
 
     replication: int = 3
     min_insync_replicas: int = 2
     retention_ms: int = 7 * _DAY_MS
-    """Of the topics that hold rows; -1 keeps all. Commit records are kept longer."""
+    """The retention of topics with rows; -1 keeps all. Commit records are kept longer."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_insync_replicas <= self.replication:
             raise UsageError(
-                f"kafka.min_insync_replicas is {self.min_insync_replicas} and kafka.replication {self.replication}:"
-                " nothing could be written; use at least 1 and at most the replication"
+                f"kafka.min_insync_replicas is {self.min_insync_replicas} and kafka.replication is {self.replication}, so nothing could be written:"
+                " set kafka.min_insync_replicas to at least 1 and at most kafka.replication"
             )
 
     def config(self, kind: Kind) -> dict[str, str]:
-        """With what a topic is made."""
+        """Return the settings of a new topic."""
         common = {"min.insync.replicas": str(self.min_insync_replicas)}
         if kind in _COMPACTED:
             return {**common, **_SMALL_SEGMENTS}
@@ -53,13 +56,14 @@ class TopicPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RequiredTopic:
-    """A topic that must be there."""
+    """A topic that must exist."""
 
     name: str
     kind: Kind
     partitions: int = 1
     pinned: bool = False
-    """It was there before, with these partitions: rows lie in it that cannot be made again without a reload."""
+    """The topic existed before, with these partitions: its rows cannot be restored without a
+    reload."""
     table: str = ""
     """`schema.table`, for the command in a message."""
 
@@ -69,18 +73,18 @@ class RequiredTopic:
 
 
 class TopicConfig:
-    """Settings of a topic or a broker as Kafka tells them. Services are known to leave some out."""
+    """The settings of a topic or a broker as Kafka reports them; some services omit some."""
 
-    def __init__(self, of: str, told: Mapping[str, str]) -> None:
-        self._of = of
-        self._told = told
+    def __init__(self, owner: str, reported: Mapping[str, str]) -> None:
+        self._owner = owner
+        self._reported = reported
 
     def __getitem__(self, name: str) -> str:
-        value = self._told.get(name)
+        value = self._reported.get(name)
         if value is None:
             raise SetupError(
-                f"Kafka does not tell {name} of {self._of}, which must be known before anything is written:"
-                " grant DescribeConfigs, or ask who runs Kafka to show it"
+                f"Kafka does not report {name} of {self._owner}, which the connector must know before it writes:"
+                " grant DescribeConfigs, or ask Kafka's operator to expose the setting"
             )
         return value
 
@@ -94,41 +98,51 @@ class ExistingTopic:
     config: TopicConfig
 
 
-def check(w: RequiredTopic, topic: ExistingTopic, policy: TopicPolicy) -> None:
+def check(required: RequiredTopic, topic: ExistingTopic, policy: TopicPolicy) -> None:
+    """Raise the refusal of a topic that breaks its rules."""
     compacted = "compact" in topic.config["cleanup.policy"]
-    if compacted != (w.kind in _COMPACTED) or (w.kind in _COMPACTED and topic.config["cleanup.policy"] != "compact"):
-        should = "compact" if w.kind in _COMPACTED else "delete"
+    if compacted != (required.kind in _COMPACTED) or (
+        required.kind in _COMPACTED and topic.config["cleanup.policy"] != "compact"
+    ):
+        should = "compact" if required.kind in _COMPACTED else "delete"
         raise Refused(
-            f"the topic {w.name} has cleanup.policy={topic.config['cleanup.policy']}, and must have {should}",
-            at_stake="compaction takes away rows that consumers have yet to read"
+            f"the topic {required.name} has cleanup.policy={topic.config['cleanup.policy']}, but must have {should}",
+            at_stake="compaction deletes rows that consumers have not read yet"
             if compacted
-            else "retention takes away what recovery must read: rows would be lost or repeated",
-            repair=_alter(w.name, f"cleanup.policy={should}")
-            + (f"; then {w.reload}, for rows may be gone already" if w.kind == "table" and compacted else ""),
+            else "retention deletes records that recovery must read: rows would be lost or repeated",
+            repair=_alter(required.name, f"cleanup.policy={should}")
+            + (
+                f"; rows may have been deleted already, so then run {required.reload}"
+                if required.kind == "table" and compacted
+                else ""
+            ),
         )
-    expected = 1 if w.kind != "table" else w.partitions if w.pinned else topic.partitions
+    expected = 1 if required.kind != "table" else required.partitions if required.pinned else topic.partitions
     if topic.partitions != expected:
         raise Refused(
-            f"the topic {w.name} has {topic.partitions} partitions, and must have {expected}"
-            + (" as before" if w.pinned else ""),
+            f"the topic {required.name} has {topic.partitions} partitions, but must have {expected}"
+            + (" as before" if required.pinned else ""),
             at_stake="rows of one key would lie in two partitions, and their order would be lost",
-            repair=f"{w.reload} (it starts the table's topic anew)"
-            if w.kind == "table"
-            else f"delete the topic {w.name} if nothing was written to it, or choose another prefix",
+            repair=f"reload the table with the present partitions: {required.reload}"
+            if required.kind == "table"
+            else f"delete the topic {required.name} if nothing was written to it, or set another kafka.prefix",
         )
     if topic.replication < policy.replication or int(topic.config["min.insync.replicas"]) < policy.min_insync_replicas:
         raise SetupError(
-            f"the topic {w.name} has {topic.replication} replicas and min.insync.replicas={topic.config['min.insync.replicas']}; the configuration asks for"
-            f" {policy.replication} and {policy.min_insync_replicas}: {_alter(w.name, f'min.insync.replicas={policy.min_insync_replicas}')}, reassign its replicas, or lower"
-            " kafka.replication and kafka.min_insync_replicas"
+            f"the topic {required.name} has {topic.replication} replicas and min.insync.replicas={topic.config['min.insync.replicas']}; the configuration requires"
+            f" {policy.replication} and {policy.min_insync_replicas}: lower kafka.replication and kafka.min_insync_replicas, or reassign the topic's replicas and run"
+            f" {_alter(required.name, f'min.insync.replicas={policy.min_insync_replicas}')}"
         )
 
 
 def check_retention(asked: Mapping[str, RequiredTopic], found: Mapping[str, ExistingTopic]) -> None:
-    """Commit records are kept at least as long as the rows they speak of: a mirror reads the rows by them."""
+    """Refuse commit records that are kept for less time than the rows that they declare.
+
+    A mirror finds the rows by the commit records.
+    """
 
     def kept(kind: Kind, setting: str) -> dict[str, float]:
-        values = {name: int(found[name].config[setting]) for name, w in asked.items() if w.kind == kind}
+        values = {name: int(found[name].config[setting]) for name, required in asked.items() if required.kind == kind}
         return {name: float("inf") if value < 0 else value for name, value in values.items()}
 
     for commits, limit in kept("commits", "retention.bytes").items():
@@ -142,22 +156,25 @@ def check_retention(asked: Mapping[str, RequiredTopic], found: Mapping[str, Exis
             )
 
 
-def _short(commits: str, what: str, mend: str) -> Refused:
+def _short(commits: str, problem: str, setting: str) -> Refused:
     return Refused(
-        f"the topic {commits} {what}",
-        at_stake="a mirror that lags would never learn where rows lie that are still there",
-        repair=_alter(commits, mend),
+        f"the topic {commits} {problem}",
+        at_stake="a lagging mirror would miss rows that the topics still hold, because it finds them by the commit records",
+        repair=_alter(commits, setting),
     )
 
 
-def deleted(w: RequiredTopic) -> Refused:
-    what = f"the topic {w.name} was in use and is gone"
-    if w.kind == "table":
-        return Refused(what, at_stake="its rows are lost to every consumer that had not read them", repair=w.reload)
+def deleted(required: RequiredTopic) -> Refused:
+    """Refuse to recreate a topic that was in use."""
+    problem = f"the topic {required.name} was in use and is gone"
+    if required.kind == "table":
+        return Refused(
+            problem, at_stake="its rows are lost to every consumer that had not read them", repair=required.reload
+        )
     return Refused(
-        what,
-        at_stake="what Twofold knew of its progress or its commits is lost with it",
-        repair=f"restore it, and the other topics of its prefix from the same moment; or start over: {RESET_REPAIR}",
+        problem,
+        at_stake="Twofold's record of its progress or its commits is lost with the topic",
+        repair=f"restore this topic and all others of its prefix from the same moment, or start over: {RESET_REPAIR}",
     )
 
 

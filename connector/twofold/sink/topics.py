@@ -1,6 +1,7 @@
-"""Topics: made as configured where they are missing; where they are, checked and never changed.
+"""Creates missing topics as configured; checks existing ones and never changes them.
 
-Whatever is wrong with a topic is found here, before a row is written, and told with the command that mends it. A topic that is pinned and gone is refused, not made again: its rows are gone, and
+Every problem of a topic is found here, before a row is written, and reported with the command that
+repairs it. A pinned topic that no longer exists is refused, not recreated: its rows are lost, and
 an empty topic of the same name would hide that.
 """
 
@@ -44,92 +45,111 @@ _UNACCEPTABLE = {
     KafkaError.INVALID_CONFIG,
     KafkaError.POLICY_VIOLATION,
 }
-"""Why Kafka will not make a topic however often it is asked."""
+"""Errors that Kafka repeats however often it is asked to create the topic."""
 
 
 class Topics:
-    """The administrator's view. `AdminClient` stays referenced here while its futures run, as it must."""
+    """The administrator's view.
+
+    `AdminClient` stays referenced here while its futures run, as required.
+    """
 
     def __init__(self, settings: KafkaSettings, policy: TopicPolicy) -> None:
         self._policy = policy
         self._bootstrap = settings.client["bootstrap.servers"]
         self._timeout_s = settings.call_timeout_s
         self._replicated = False
-        """A topic has as many replicas as are configured: the cluster has enough brokers, though some may be away."""
-        with sorted_errors("making the admin client"):
+        """A topic has the configured number of replicas: the cluster has enough brokers, though
+        some may be away."""
+        with sorted_errors("creating the admin client"):
             self._admin = AdminClient(settings.admin())
 
     def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
-        """Make what is missing, check what is there. Returns each topic's partitions: an existing table's topic keeps its own."""
-        asked = {w.name: w for w in wanted}
-        found = self._describe(asked)
-        for name, topic in found.items():
+        """Create the missing topics, and check the existing ones.
+
+        Return each topic's partitions: an existing table's topic keeps its own.
+        """
+        asked = {required.name: required for required in wanted}
+        existing = self._describe(asked)
+        for name, topic in existing.items():
             check(asked[name], topic, self._policy)
             self._replicated = True
-        for name in self._absent(w.name for w in asked.values() if w.pinned and w.name not in found):
+        for name in self._absent(
+            required.name for required in asked.values() if required.pinned and required.name not in existing
+        ):
             raise deleted(asked[name])
-        missing = [w for w in asked.values() if w.name not in found]
+        missing = [required for required in asked.values() if required.name not in existing]
         if missing:
             self._create(missing)
-            made = self._await_made([w.name for w in missing])
-            for name, topic in made.items():
-                check(asked[name], topic, self._policy)  # somebody else may have made it a moment ago
-            found |= made
-        check_retention(asked, found)
-        return {name: topic.partitions for name, topic in found.items()}
+            created = self._await_created([required.name for required in missing])
+            for name, topic in created.items():
+                check(asked[name], topic, self._policy)  # somebody else may have created it a moment ago
+            existing |= created
+        check_retention(asked, existing)
+        return {name: topic.partitions for name, topic in existing.items()}
 
-    def unlike(self, wanted: Collection[RequiredTopic]) -> list[tuple[str, Refused]]:
-        """Those that are there and are not as they must be, each with what would be said of it."""
-        found = self._describe({w.name for w in wanted}) if wanted else {}
+    def mismatched(self, wanted: Collection[RequiredTopic]) -> list[tuple[str, Refused]]:
+        """Return the existing topics that break their rules, each with its refusal."""
+        existing = self._describe({required.name for required in wanted}) if wanted else {}
         refusals = []
-        for w in wanted:
+        for required in wanted:
             try:
-                if w.name in found:
-                    check(w, found[w.name], self._policy)
+                if required.name in existing:
+                    check(required, existing[required.name], self._policy)
             except Refused as refusal:
-                refusals.append((w.name, refusal))
+                refusals.append((required.name, refusal))
         return refusals
 
     def missing(self, names: Iterable[str]) -> set[str]:
-        """Those that are not there."""
+        """Return the topics that do not exist."""
         wanted = set(names)
         return self._absent(wanted - self._describe(wanted).keys()) if wanted else wanted
 
     def transaction_max_timeout_ms(self) -> int:
-        """The broker's bound on a transaction's timeout: `kafka.transaction_timeout` must not be above it."""
+        """Return the broker's bound on a transaction's timeout.
+
+        `kafka.transaction_timeout` must not be above it.
+        """
         with sorted_errors("reading the broker's configuration"):
             broker = min(cluster_metadata(self._admin, self._timeout_s).brokers)
             resource = ConfigResource(ResourceType.BROKER, str(broker))
             config = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource].result()
-        told = TopicConfig(f"broker {broker}", {name: entry.value for name, entry in config.items()})
-        return int(told["transaction.max.timeout.ms"])
+        settings = TopicConfig(f"broker {broker}", {name: entry.value for name, entry in config.items()})
+        return int(settings["transaction.max.timeout.ms"])
 
     def _absent(self, names: Iterable[str]) -> set[str]:
-        """Those of the topics not found that do not exist. Unreachable: some exist, and the broker that was asked does not show them."""
+        """Return the topics that do not exist, of those that were not found.
+
+        Unreachable: some exist, but the asked broker does not show them.
+        """
         wanted = set(names)
         with sorted_errors("asking whether topics exist"):
             hidden = existing_topics(self._admin, wanted, self._timeout_s)
         if hidden:
             raise Unreachable(
-                f"Kafka has the topics {', '.join(sorted(hidden))} and does not show them: a broker is behind its controller, or we may not describe them"
-                " (grant Describe on the prefix's topics)"
+                f"Kafka has the topics {', '.join(sorted(hidden))} but does not show them: a broker is behind its controller, or this user may not describe them;"
+                " wait and retry, or grant Describe on the prefix's topics"
             )
         return wanted
 
     def _describe(self, names: Collection[str]) -> dict[str, ExistingTopic]:
         deadline = time.monotonic() + self._timeout_s
-        while (found := self._look(names)) is None:
+        while (existing := self._try_describe(names)) is None:
             if time.monotonic() > deadline:
-                raise Unreachable("Kafka lists topics that its brokers do not know; look into its controller's log")
+                raise Unreachable("Kafka lists topics that its brokers do not know; see its controller's log")
             time.sleep(PAUSE_S)
-        return found
+        return existing
 
-    def _look(self, names: Collection[str]) -> dict[str, ExistingTopic] | None:
-        """None: one broker lists a topic that another does not know, yet or any more; a moment later they agree."""
+    def _try_describe(self, names: Collection[str]) -> dict[str, ExistingTopic] | None:
+        """Describe the existing topics.
+
+        None: one broker lists a topic that another does not know, yet or any more. A moment later
+        they agree.
+        """
         with sorted_errors(f"reading the topics at {self._bootstrap}"):
             topics = cluster_metadata(self._admin, self._timeout_s).topics
-            there = {name: topics[name] for name in names if name in topics and topics[name].partitions}
-            resources = [ConfigResource(ResourceType.TOPIC, name) for name in there]
+            listed = {name: topics[name] for name in names if name in topics and topics[name].partitions}
+            resources = [ConfigResource(ResourceType.TOPIC, name) for name in listed]
             futures = self._admin.describe_configs(resources, request_timeout=self._timeout_s) if resources else {}
             errors = [kafka_error_of(future.exception()) for future in futures.values()]
             if any(error is not None and error.code() == UNKNOWN_TOPIC for error in errors):
@@ -140,42 +160,49 @@ class Topics:
             }
         return {
             name: ExistingTopic(len(t.partitions), min(len(p.replicas) for p in t.partitions.values()), configs[name])
-            for name, t in there.items()
+            for name, t in listed.items()
         }
 
     def _create(self, missing: list[RequiredTopic]) -> None:
         policy = self._policy
-        new = [NewTopic(w.name, w.partitions, policy.replication, config=policy.config(w.kind)) for w in missing]
-        with sorted_errors("making topics"):
+        new = [
+            NewTopic(required.name, required.partitions, policy.replication, config=policy.config(required.kind))
+            for required in missing
+        ]
+        with sorted_errors("creating topics"):
             for name, future in self._admin.create_topics(new, request_timeout=self._timeout_s).items():
                 error = future.exception()
                 if error is None:
                     continue
-                found = kafka_error_of(error)
-                if found is not None and found.code() == TOPIC_EXCEPTION:
+                kafka_error = kafka_error_of(error)
+                if kafka_error is not None and kafka_error.code() == TOPIC_EXCEPTION:
                     raise SetupError(
-                        f"Kafka does not make the topic {name}: {found.str()}; it takes . and _ in names for the same: rename one of the two tables or take it out of the publication,"
-                        " and if rows were written to it already, twofold reset and twofold init after that"
+                        f"Kafka refuses to create the topic {name}: {kafka_error.str()}; names that differ only in . and _ collide: rename one of the two tables or remove it from the publication;"
+                        " if it has rows in Kafka already, then run `twofold reset` and `twofold init`"
                     ) from error
-                if found is not None and found.code() == TOPIC_ALREADY_EXISTS:
+                if kafka_error is not None and kafka_error.code() == TOPIC_ALREADY_EXISTS:
                     continue
-                if found is not None and found.code() == KafkaError.INVALID_REPLICATION_FACTOR and self._replicated:
+                if (
+                    kafka_error is not None
+                    and kafka_error.code() == KafkaError.INVALID_REPLICATION_FACTOR
+                    and self._replicated
+                ):
                     raise Unreachable(
-                        f"Kafka cannot make the topic {name} now: {found.str()}; start the brokers that are away"
+                        f"Kafka cannot create the topic {name} now: {kafka_error.str()}; start the missing brokers"
                     ) from error
-                if found is None or found.code() not in _UNACCEPTABLE:
-                    raise sort_error(error, f"making the topic {name}") from error
+                if kafka_error is None or kafka_error.code() not in _UNACCEPTABLE:
+                    raise sort_error(error, f"creating the topic {name}") from error
                 raise SetupError(
-                    f"Kafka does not make the topic {name}: {found.str()}; make it by hand, or mend kafka.replication ({self._policy.replication})"
+                    f"Kafka refuses to create the topic {name}: {kafka_error.str()}; create it by hand, or correct kafka.replication ({self._policy.replication})"
                 ) from error
 
-    def _await_made(self, names: list[str]) -> dict[str, ExistingTopic]:
-        """A topic is in every broker's metadata a moment after it was made."""
+    def _await_created(self, names: list[str]) -> dict[str, ExistingTopic]:
+        """Wait until every broker's metadata has the new topics, which takes a moment."""
         deadline = time.monotonic() + self._timeout_s
-        while len(found := self._describe(names)) < len(names):
+        while len(existing := self._describe(names)) < len(names):
             if time.monotonic() > deadline:
                 raise Unreachable(
-                    f"Kafka made the topics {', '.join(set(names) - set(found))} and does not show them; look into its controller's log"
+                    f"Kafka created the topics {', '.join(set(names) - set(existing))} but does not show them; see its controller's log"
                 )
             time.sleep(PAUSE_S)
-        return found
+        return existing

@@ -1,7 +1,9 @@
-"""Reads what a read_committed consumer gets, as fast as one client can: offsets of the rows, never their bytes; and the commit records.
+"""Reads what a read_committed consumer gets, as fast as one client can.
 
-One consumer for all partitions: librdkafka fetches and unpacks on threads of its own, and what is left for Python is bound by its one lock, so several consumers gave nothing
-(docs/inside/kafka.md). It takes few records at a time: they stay in a core's cache, and memory is bounded by the consumer's queue.
+Of rows it returns offsets, never bytes; of the commits topic it returns the commit records. One
+consumer reads all partitions, because several gave nothing (docs/inside/kafka.md). librdkafka
+fetches and unpacks on its own threads, and Python's one lock bounds the rest. The consumer takes
+few records at a time: they stay in a core's cache. Its queue bounds the memory.
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ from twofold.sink.progress import Decoder
 from twofold_avro.records import Commit
 
 _RECORDS = 1000
-"""Taken at once."""
+"""The number of records taken at once."""
 _OPTIONS = {
-    "queued.max.messages.kbytes": 16_384,  # fetched ahead; more is no faster, and is memory
-    "auto.offset.reset": "earliest",  # retention may take what was to be read: who reads looks at the bounds again
+    "queued.max.messages.kbytes": 16_384,  # fetched ahead; more costs memory and is no faster
+    "auto.offset.reset": "earliest",  # retention may delete records: the caller checks the bounds
 }
 _WAIT_S = 0.1
 _PAUSE_S = 0.05
 
 
 class PartitionId(NamedTuple):
-    """A partition."""
+    """A partition of a topic."""
 
     topic: str
     partition: int
@@ -39,38 +41,42 @@ class PartitionId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of a partition, at one moment."""
+    """The bounds of a partition at one moment."""
 
     low: int
     """The first offset that is kept."""
     stable: int
-    """The last stable offset: up to here (exclusive) a read_committed reader gets everything that it will ever get."""
+    """The last stable offset: up to here (exclusive) a read_committed reader has everything that
+    it will ever get."""
     high: int
-    """The high watermark. Beyond `stable` something belongs to a transaction that is open."""
+    """The high watermark. Records beyond `stable` belong to an open transaction."""
 
 
 class VisibleReader:
-    """Used by one thread; `close` it."""
+    """A reader of visible records, used by one thread."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._timeout_s = settings.call_timeout_s
-        with sorted_errors("making the admin client"):
+        with sorted_errors("creating the admin client"):
             self._admin = AdminClient(settings.admin())
 
-    def places_under(self, head: str) -> list[PartitionId]:
-        """All partitions of the topics whose names begin so."""
+    def partitions_under(self, head: str) -> list[PartitionId]:
+        """Return all partitions of the topics whose names begin with `head`."""
         with sorted_errors("reading the topics"):
-            there = self._admin.list_topics(timeout=self._timeout_s).topics
+            topics = self._admin.list_topics(timeout=self._timeout_s).topics
         return [
             PartitionId(t, p)
-            for t, found in sorted(there.items())
+            for t, metadata in sorted(topics.items())
             if t.startswith(head)
-            for p in sorted(found.partitions)
+            for p in sorted(metadata.partitions)
         ]
 
     def bounds(self, places: Iterable[PartitionId]) -> dict[PartitionId, Bounds]:
-        """Of all of them, asked together. `stable` is asked first: what is committed below it was so before the others were looked at."""
+        """Return the bounds of all partitions.
+
+        `stable` is read first: everything below it was committed before the other bounds were read.
+        """
         wanted = list(places)
         latest, earliest = OffsetSpec.latest(), OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         stable = self._offsets(wanted, latest, IsolationLevel.READ_COMMITTED)
@@ -78,49 +84,56 @@ class VisibleReader:
         low = self._offsets(wanted, earliest, IsolationLevel.READ_UNCOMMITTED)
         return {place: Bounds(low[place], stable[place], high[place]) for place in wanted}
 
-    def since(self, places: Iterable[PartitionId], time_ms: int) -> dict[PartitionId, int]:
-        """The first offset of each that was written at that time or later; the end, if none was."""
+    def offsets_since(self, places: Iterable[PartitionId], time_ms: int) -> dict[PartitionId, int]:
+        """Return each partition's first offset at that time or later; its end if there is none."""
         wanted = list(places)
-        found = self._offsets(wanted, OffsetSpec.for_timestamp(time_ms), IsolationLevel.READ_UNCOMMITTED)
-        none = [place for place, offset in found.items() if offset < 0]
+        offsets = self._offsets(wanted, OffsetSpec.for_timestamp(time_ms), IsolationLevel.READ_UNCOMMITTED)
+        none = [place for place, offset in offsets.items() if offset < 0]
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        return found | self._offsets(none, latest, IsolationLevel.READ_UNCOMMITTED)
+        return offsets | self._offsets(none, latest, IsolationLevel.READ_UNCOMMITTED)
 
     def _offsets(
         self, places: list[PartitionId], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[PartitionId, int]:
-        found: dict[PartitionId, int] = {}
+        offsets: dict[PartitionId, int] = {}
         deadline = time.monotonic() + self._timeout_s
         with sorted_errors("reading the partitions' offsets"):
-            while left := [place for place in places if place not in found]:
+            while left := [place for place in places if place not in offsets]:
                 asked = {TopicPartition(*place): spec for place in left}
                 answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout_s)
                 for tp, answer in answers.items():
                     try:
-                        found[PartitionId(tp.topic, tp.partition)] = answer.result().offset
+                        offsets[PartitionId(tp.topic, tp.partition)] = answer.result().offset
                     except KafkaException as error:
                         reason = kafka_error_of(error)
                         if reason is None or reason.code() not in MOVING or time.monotonic() > deadline:
                             raise
-                if len(found) < len(places):
+                if len(offsets) < len(places):
                     time.sleep(_PAUSE_S)
-        return found
+        return offsets
 
     def runs(self, stretches: Mapping[PartitionId, tuple[int, int]]) -> Iterator[tuple[PartitionId, int, int]]:
-        """Visible records of each stretch (an offset, and one to stop before), as runs of neighbouring offsets: in order within a partition, partitions mixed."""
+        """Yield the visible records of each stretch as runs of neighbouring offsets.
+
+        A stretch is an offset and the offset to stop before. A partition's runs are in order;
+        partitions are mixed.
+        """
         for place, records in self._batches(stretches):
             for first, last in _neighbours(list(map(Message.offset, records))):  # type: ignore[arg-type]
                 yield place, first, last
 
     def commits(self, topic: str, start: int, end: int, decoder: Decoder) -> Iterator[Commit]:
-        """The commit records from an offset to before another, in order."""
+        """Yield the commit records from `start` to before `end`, in order."""
         for _, records in self._batches({PartitionId(topic, 0): (start, end)}):
             for message in records:
                 if (message.offset() or 0) < end:
                     yield decoder.decode(Commit, message.value() or b"")
 
     def _batches(self, stretches: Mapping[PartitionId, tuple[int, int]]) -> Iterator[tuple[PartitionId, list[Message]]]:
-        """Records of one partition at a time, until each was read to its end; the last ones may lie behind it."""
+        """Yield records of one partition at a time, until each partition was read to its end.
+
+        The last records may lie behind that end.
+        """
         left = {place: end for place, (start, end) in stretches.items() if start < end}
         if not left:
             return
@@ -149,12 +162,15 @@ class VisibleReader:
 
 
 def _by_partition(batch: list[Message]) -> Iterator[tuple[PartitionId, list[Message], int]]:
-    """Neighbours of the same partition, and how far it was read with them. The end of a partition comes as a message of its own, without records."""
+    """Group neighbouring messages of one partition, with the position after them.
+
+    A partition's end is a message of its own, without records.
+    """
     errors = any(map(Message.error, batch))
-    at = 0
+    start = 0
     for key, same in groupby(zip(map(Message.topic, batch), map(Message.partition, batch), strict=True)):
-        many = sum(1 for _ in same)
-        records, at = batch[at : at + many], at + many
+        count = sum(1 for _ in same)
+        records, start = batch[start : start + count], start + count
         place, position = PartitionId(*key), (records[-1].offset() or 0) + 1  # type: ignore[arg-type]
         if errors:
             for message in records:
@@ -167,7 +183,7 @@ def _by_partition(batch: list[Message]) -> Iterator[tuple[PartitionId, list[Mess
 
 
 def _neighbours(offsets: list[int]) -> Iterator[tuple[int, int]]:
-    """Offsets of one partition, in order, as runs without a gap. Mostly it is one."""
+    """Split one partition's ordered offsets into runs without a gap. Mostly there is one run."""
     begin = 0
     if offsets and offsets[-1] - offsets[0] != len(offsets) - 1:
         for at in range(1, len(offsets)):
@@ -181,6 +197,6 @@ def _neighbours(offsets: list[int]) -> Iterator[tuple[int, int]]:
 def _stuck(left: Mapping[PartitionId, int], timeout_s: float) -> Unreachable:
     topic, partition = next(iter(left))
     return Unreachable(
-        f"Kafka gives nothing more of {topic} [{partition}] for {timeout_s:.0f} s: brokers are away, or a transaction is open there"
-        f" (kafka-transactions.sh --bootstrap-server ... find-hanging --topic {topic} --partition {partition})"
+        f"Kafka delivered nothing more of {topic} [{partition}] for {timeout_s:.0f} s: brokers are away, or a transaction is open there;"
+        f" find it with kafka-transactions.sh --bootstrap-server ... find-hanging --topic {topic} --partition {partition}"
     )

@@ -1,10 +1,13 @@
-"""Ends the process when a call into librdkafka does not come back.
+"""Ends the process when a call into librdkafka does not return.
 
-Every call has a bound of its own, so this speaks only where that bound failed: a hang inside the library. Ending the process is the one safe thing then, and it is always safe: it is
-what kill -9 at any instant would do. The status is `EXIT_STALLED`, the stacks go to stderr.
+Every call has its own bound, so this acts only if that bound failed: the library hangs. Ending the
+process is then the only safe reaction, and it is always safe: it equals kill -9 at that instant.
+The status is `EXIT_STALLED`, and the stacks go to stderr.
 
-Two watchers, because `begin_transaction` keeps Python's lock while it waits: a Python thread for all calls, and for that one the C thread of `faulthandler`, which needs no lock (its
-status is 1). The Python thread counts its own ticks and not the clock: a process that was stopped for an hour and continued has not stalled, it has been fenced, and must find that out.
+There are two watchers, because `begin_transaction` keeps Python's lock while it waits. A Python
+thread watches all calls. That one is also watched by the C thread of `faulthandler`, which needs no
+lock (its status is 1). The Python thread counts its own ticks, not the clock: a process that was
+stopped for an hour has not stalled. It has been fenced, and must find that out.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ class _Call:
 
 
 class Watch:
-    """Watches one thread's calls, one at a time: the sink's worker."""
+    """The watch of one thread's calls, one at a time: the sink's worker."""
 
     def __init__(self, tick_s: float = 1.0) -> None:
         self._tick_s = tick_s
@@ -42,7 +45,7 @@ class Watch:
 
     @contextmanager
     def call(self, doing: str, bound_s: float, *, keeps_lock: bool = False) -> Iterator[None]:
-        """The body must be through within the bound."""
+        """Watch the body, which must end within the bound."""
         self._call = _Call(doing, math.ceil(bound_s / self._tick_s) + 1)
         if keeps_lock:
             faulthandler.dump_traceback_later(bound_s, exit=True, file=sys.__stderr__ or 2)
@@ -65,7 +68,7 @@ class Watch:
             call.ticks_left -= 1
             if call.ticks_left <= 0:
                 _log.critical(
-                    "%s did not return within its bound: this process ends with status %d, and recovers when it is started again",
+                    "%s did not return in time: this process exits with status %d and recovers after a restart",
                     call.doing,
                     EXIT_STALLED,
                 )

@@ -1,1 +1,4 @@
-"""All that speaks to PostgreSQL. See docs/inside/source.md for what the server was seen to do."""
+"""The room that speaks to PostgreSQL.
+
+docs/inside/source.md says how the server was seen to behave.
+"""

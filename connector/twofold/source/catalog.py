@@ -1,14 +1,19 @@
-"""What a table looks like: a Relation message, with types and key resolved from the catalog.
+"""Turns Relation messages into table shapes, with types and key resolved from the catalog.
 
-The message is of the change's own time, the catalog is of now: it may be ahead. So the columns, their order, types and the replica identity come from
-the message alone; the catalog only says what the type oids mean, and, for replica identity full, which unique index serves as the key. Where the catalog
-has moved on in the meantime:
-- a type that was dropped is what it last was here, else what its Type message called it, as a base type: its values are then carried as text;
-- a table that was dropped, or one whose key's columns are no longer among the message's, keeps the key that was last seen for that table, else has none. A key
-  that differs from the one pinned in the progress record is refused downstream, so this never changes a topic silently. A table that is there and has no
-  key has none: what was its key may tell its rows apart no more.
+A message describes its change's own time; the catalog describes the present and may be ahead. So
+the columns, their order, types and the replica identity come from the message alone. The catalog
+only explains the type oids and, for replica identity full, names the unique index that serves as
+key. Two rules hold where the catalog has changed in the meantime:
 
-Shapes are kept by relation, made anew by each Relation message, and all is forgotten on reconnect by making a new Catalog. One thread uses it.
+- A dropped type keeps its last known description. Without one, it is a base type with the name from
+  its Type message, and its values travel as text.
+- A dropped table keeps its last known key, else it has none. So does a table whose key columns are
+  missing from the message. A key that differs from the pinned one is refused downstream, so this
+  never changes a topic silently. An existing table without a key has none: its former key may no
+  longer distinguish rows.
+
+Shapes are kept by relation, and each Relation message replaces one. A reconnect forgets all of
+them, because it creates a new Catalog. One thread uses it.
 """
 
 from __future__ import annotations
@@ -57,7 +62,7 @@ SELECT ARRAY(SELECT a.attname::text
 
 @dataclass(frozen=True, slots=True)
 class _TypeRow:
-    """A type as the catalog has it, not yet joined with the types that it is made of."""
+    """A type as the catalog describes it, not yet joined with the types it consists of."""
 
     oid: int
     schema: str
@@ -87,7 +92,10 @@ _KINDS: dict[str, TypeKind] = {
 
 
 class Catalog:
-    """Resolves Relation messages; connects when it first has to and again when its connection was lost."""
+    """The resolver of Relation messages.
+
+    It connects at first use, and again after a lost connection.
+    """
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
@@ -96,12 +104,15 @@ class Catalog:
         self._shapes: dict[int, TableShape] = {}
 
     def note_type(self, message: Type) -> None:
-        """Remember a Type message's name, for the case that the type is gone from the catalog."""
+        """Remember a Type message's name, in case the catalog no longer has the type."""
         if message.oid not in self._types:
             self._types[message.oid] = _TypeRow(message.oid, message.schema, message.name, "base", -1, None, (), ())
 
     def shape(self, relation: Relation) -> TableShape:
-        """The table as `relation` describes it. Asks the catalog each time: the caller keeps what it got until the next Relation."""
+        """Return the table's shape as `relation` describes it.
+
+        Each call queries the catalog: the caller keeps the answer until the next Relation.
+        """
         self._load_types({column.type_oid for column in relation.columns})
         key = self._key(relation)
         shape = TableShape(
@@ -123,7 +134,7 @@ class Catalog:
             self._connection = None
 
     def published(self, publication: str, schema: str, table: str) -> Relation | None:
-        """The table that has this name in the publication now."""
+        """Describe the table that has this name in the publication now; None if there is none."""
         described = describe(self._connected(), publication, schema, table)
         return described.relation if described else None
 
@@ -138,11 +149,14 @@ class Catalog:
         if not keys and self._rows("SELECT FROM pg_catalog.pg_class WHERE oid = %s", (relation.oid,)):
             return frozenset()
         last = self._shapes.get(relation.oid)
-        known = frozenset(c.name for c in last.key) if last else frozenset()
-        return known if known <= names else frozenset()
+        last_key = frozenset(c.name for c in last.key) if last else frozenset()
+        return last_key if last_key <= names else frozenset()
 
     def _load_types(self, oids: set[int]) -> None:
-        """Read the types and all that they are made of, afresh: a type may have changed under the same oid."""
+        """Read these types and all their parts again:
+
+        a type may have changed under the same oid.
+        """
         seen: set[int] = set()
         while missing := oids - seen:
             rows = [_type_row(row) for row in self._rows(_TYPES, (list(missing),))]

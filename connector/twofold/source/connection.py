@@ -1,8 +1,9 @@
-"""How this room connects: one place for what every session says of itself, and for what a failed attempt means.
+"""Opens every connection to PostgreSQL, and explains why an attempt failed.
 
-`conninfo` is whatever libpq takes (keywords or a URL; service files, TLS, several hosts). Values of columns arrive as text or
-in binary form, and their text depends on settings of the session; so every connection that reads values uses `SETTINGS`, and
-the same row has the same bytes whether it was streamed or copied.
+`conninfo` is anything that libpq accepts: keywords or a URL, service files, TLS, several hosts.
+Column values arrive as text or in binary form, and their text depends on session settings. Every
+connection that reads values therefore uses `SETTINGS`: a row has the same bytes whether it was
+streamed or copied.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ SETTINGS = {
     "timezone": "UTC",
     "extra_float_digits": "3",
     "bytea_output": "hex",
-    "search_path": "",  # names inside of values (regclass and the like) are always qualified
-    "client_min_messages": "warning",  # a server that skips a publication says so by a warning only
+    "search_path": "",  # names inside values (such as regclass) are always qualified
+    "client_min_messages": "warning",  # only a warning says that the server skips a publication
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_session_timeout": "0",
@@ -30,7 +31,8 @@ SETTINGS = {
 
 MIN_SERVER_VERSION = 150000
 CONNECT_TIMEOUT_S = 10
-"""Unless the connection string has its own. A server that takes longer is tried again by the run's back-off."""
+"""The default where the connection string has none. The run's back-off retries a server that
+takes longer."""
 
 NOTICE_A_LOST_PEER = {
     "keepalives_idle": "10",
@@ -38,16 +40,20 @@ NOTICE_A_LOST_PEER = {
     "keepalives_count": "4",
     "tcp_user_timeout": "30000",
 }
-"""Unless the connection string has its own. A server that vanished without a word (its machine, the network) is noticed within half a minute; by default Linux takes
-hours. A server that is there and lets one wait, for a lock as an example, is not ended by it."""
+"""The defaults where the connection string has none. They detect a vanished server or network
+within half a minute; the defaults of Linux take hours. They do not end the wait for a live
+server, for example for a lock."""
 
 
 SHUTTING_DOWN = "57P"
-"""SQLSTATEs with which a server ends a session: told to, crashed, starting."""
+"""The SQLSTATE class of a server that ends a session: it shuts down, crashed, or starts."""
 
 
 class PlainConnection(psycopg.Connection[tuple[Any, ...]]):
-    """That the server went away is said as such, in whatever question it comes: a run recovers from that, a command reports it."""
+    """A connection that raises Unreachable when the server goes away during any query.
+
+    A run recovers from that error; a command reports it.
+    """
 
     where = "PostgreSQL"
 
@@ -56,13 +62,16 @@ class PlainConnection(psycopg.Connection[tuple[Any, ...]]):
             return super().wait(*arguments, **named)
         except psycopg.OperationalError as error:
             if self.closed or (error.sqlstate or "").startswith(SHUTTING_DOWN):
-                self.close()  # of a session that is told to end libpq sees the end only later
+                self.close()  # libpq notices the end of a terminated session only later
                 raise Unreachable(f"{self.where} went away: {' '.join(str(error).split())}") from error
             raise
 
 
 def connect(conninfo: str, application_name: str = "twofold", *, replication: bool = False) -> PlainConnection:
-    """Open a connection in autocommit; with `replication` one that takes replication commands and simple queries only."""
+    """Open a connection in autocommit.
+
+    With `replication` the connection takes replication commands and simple queries only.
+    """
     given = conninfo_to_dict(conninfo)
     own = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
     parameters: dict[str, str] = {
@@ -70,8 +79,8 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
         "client_encoding": "UTF8",
         "options": f"{given.get('options') or ''} {own}".strip(),
     }
-    patience = {"connect_timeout": str(CONNECT_TIMEOUT_S), **NOTICE_A_LOST_PEER}
-    parameters |= {name: value for name, value in patience.items() if name not in given}
+    timeouts = {"connect_timeout": str(CONNECT_TIMEOUT_S), **NOTICE_A_LOST_PEER}
+    parameters |= {name: value for name, value in timeouts.items() if name not in given}
     if replication:
         parameters["replication"] = "database"
     try:
@@ -92,42 +101,53 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
 
 
 def address(conninfo: str) -> str:
-    """Where a connection string points to, for messages; never the password."""
+    """Return where a connection string points to, for messages; never the password."""
     given = conninfo_to_dict(conninfo)
     host = given.get("host") or given.get("hostaddr") or "the default host"
     return f"{host}:{given.get('port') or 5432}/{given.get('dbname') or given.get('user') or ''}"
 
 
-# libpq gives no SQLSTATE for a refused start-up; these pieces of its and the server's messages are the only sign there is. A server
-# whose lc_messages is another language falls through to Unreachable, which repeats the server's own words.
+# libpq gives no SQLSTATE for a refused start-up: these pieces of its own and the server's messages
+# are the only sign. A server with lc_messages in another language falls through to Unreachable,
+# which repeats the server's message.
 _REMEDIES = (
     ("pg_hba.conf", "add a line for this host, user and database to pg_hba.conf"),
-    ("authentication failed", "mend user or password of the source"),
-    ("no password supplied", "give the source a password"),
+    ("authentication failed", "correct the user in source.dsn, or the password (source.password_file or PGPASSFILE)"),
+    ("no password supplied", "set source.password_file or PGPASSFILE to a file with the password"),
     ("superuser or replication role", "ALTER ROLE {user} REPLICATION"),
     ("permission denied to start WAL sender", "ALTER ROLE {user} REPLICATION"),
-    ("exceeds max_wal_senders", "raise max_wal_senders and restart PostgreSQL, or end another replication client"),
+    ("exceeds max_wal_senders", "end another replication client, or raise max_wal_senders and restart PostgreSQL"),
     (
         "certificate verify failed",
-        "let sslrootcert name a file with the authority that signed the server's certificate",
+        "set sslrootcert in source.dsn to a file with the certificate of the authority that signed the server certificate",
     ),
-    ("root certificate file", "let sslrootcert name a file with the authority that signed the server's certificate"),
-    ("does not match host name", "connect by a name that is in it, or give the server a certificate for this one"),
+    (
+        "root certificate file",
+        "set sslrootcert in source.dsn to a file with the certificate of the authority that signed the server certificate",
+    ),
+    (
+        "does not match host name",
+        "set host in source.dsn to a name in the certificate, or give the server a certificate for this name",
+    ),
     ("does not support SSL", "ALTER SYSTEM SET ssl = on, with ssl_cert_file and ssl_key_file, and restart PostgreSQL"),
     ("recovery is in progress", "connect to the primary, or raise the standby to 16 or later"),
 )
-_NO_SUCH = (("role", "CREATE ROLE {user} LOGIN REPLICATION"), ("database", "mend the database's name in the source"))
+_NO_SUCH = (("role", "CREATE ROLE {user} LOGIN REPLICATION"), ("database", "correct the database's name in source.dsn"))
 
 
 def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
-    """Say what a failed attempt to connect means for the user."""
-    words = " ".join(str(error).split())
+    """Say what a failed attempt to connect means, and how to repair it."""
+    message = " ".join(str(error).split())
     user = conninfo_to_dict(conninfo).get("user") or "<user>"
-    for sign, remedy in _REMEDIES:
-        if sign in words:
-            return SetupError(f"PostgreSQL at {address(conninfo)}: {words}; remedy: {remedy.format(user=user)}")
+    for symptom, remedy in _REMEDIES:
+        if symptom in message:
+            return SetupError(f"PostgreSQL at {address(conninfo)}: {message}; remedy: {remedy.format(user=user)}")
     for noun, remedy in _NO_SUCH:
-        if f"{noun} " in words and "does not exist" in words:
-            return SetupError(f"PostgreSQL at {address(conninfo)}: {words}; remedy: {remedy.format(user=user)}")
-    hint = "; if it runs, `twofold status` says who keeps new sessions out" if "timeout expired" in words else ""
-    return Unreachable(f"PostgreSQL at {address(conninfo)} does not answer: {words}{hint}")
+        if f"{noun} " in message and "does not exist" in message:
+            return SetupError(f"PostgreSQL at {address(conninfo)}: {message}; remedy: {remedy.format(user=user)}")
+    hint = (
+        "; if the server runs, `twofold status` shows the transaction that blocks new sessions"
+        if "timeout expired" in message
+        else ""
+    )
+    return Unreachable(f"PostgreSQL at {address(conninfo)} does not answer: {message}{hint}")

@@ -1,11 +1,13 @@
-"""Bytes of pgoutput to the values of `messages`. Pure: no IO, no state, no memory of what came before.
+"""Decodes bytes of pgoutput into the values of `messages`.
 
-Promises: each byte is read once and none is left over; what is not exactly a message of protocol versions 1 to 4
-raises MalformedMessage with the offset at which it stopped being one, and nothing else is ever raised. Time and memory
-are bounded by the payload's length: a count in the payload is never trusted further than the bytes that back it.
+Pure: no IO, no state, no memory of earlier messages. Each byte is read once, and none is left over.
+Bytes that are not exactly a message of protocol versions 1 to 4 raise MalformedMessage with the
+offset of the first wrong byte; nothing else is ever raised. The payload's length bounds time and
+memory: no count in the payload is trusted beyond the bytes that back it.
 
-Only the caller knows whether a stream block is open (between StreamStart and StreamStop), and in there most messages
-carry an xid more; so `in_stream` is an argument. Bytes decoded with the wrong one give an error or wrong values.
+Only the caller knows whether a stream block is open, between StreamStart and StreamStop. Most
+messages in a block have an additional xid, so `in_stream` is an argument. The wrong argument gives
+an error or wrong values.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def decode(payload: bytes, *, in_stream: bool) -> Message:
 
 
 def row_relation(payload: bytes, in_stream: bool) -> int:
-    """The oid of the relation of an Insert, Update or Delete, read at its fixed place and nothing more."""
+    """Read only the relation oid of an Insert, Update or Delete, at its fixed offset."""
     try:
         oid: int = _U32.unpack_from(payload, 5 if in_stream else 1)[0]
     except struct.error:
@@ -90,7 +92,7 @@ def row_relation(payload: bytes, in_stream: bool) -> int:
 
 
 def row_place(payload: bytes) -> tuple[int, int]:
-    """Of a row in a stream block: its subtransaction, and the same."""
+    """Read the subtransaction and the relation's oid of a row in a stream block."""
     try:
         subxid, oid = _ROW_PLACE.unpack_from(payload, 1)
     except struct.error:
@@ -102,23 +104,26 @@ def _no_relation(payload: bytes) -> MalformedMessage:
     return MalformedMessage("the message ends before its relation", offset=len(payload))
 
 
-def _whole(payload: bytes, form: Struct, whats: tuple[str, ...]) -> tuple[Any, ...]:
-    """A message of numbers alone, at once: of small transactions these are two of three."""
+def _unpack_numbers(payload: bytes, form: Struct, fields: tuple[str, ...]) -> tuple[Any, ...]:
+    """Decode a message of numbers alone at once.
+
+    Of a small transaction's three messages, two are such.
+    """
     if len(payload) != form.size:
         cursor = Cursor(payload)
         cursor.u8("the message's tag")
-        cursor.numbers(Struct(form.format.replace("x", "")), whats)
+        cursor.numbers(Struct(form.format.replace("x", "")), fields)
         cursor.end()
     return form.unpack(payload)
 
 
 def _begin(payload: bytes) -> Begin:
-    lsn, ts, xid = _whole(payload, _BEGIN, ("commit_lsn", "commit_ts", "xid"))
+    lsn, ts, xid = _unpack_numbers(payload, _BEGIN, ("commit_lsn", "commit_ts", "xid"))
     return Begin(lsn, ts + POSTGRES_EPOCH_US, xid)
 
 
 def _commit(payload: bytes) -> Commit:
-    flags, lsn, end_lsn, ts = _whole(payload, _COMMIT, ("flags", "commit_lsn", "end_lsn", "commit_ts"))
+    flags, lsn, end_lsn, ts = _unpack_numbers(payload, _COMMIT, ("flags", "commit_lsn", "end_lsn", "commit_ts"))
     if flags:
         raise MalformedMessage(f"flags {flags:#04x} has unknown bits", offset=1)
     return Commit(lsn, end_lsn, ts + POSTGRES_EPOCH_US)
@@ -129,7 +134,11 @@ _OUTCOME_FIELDS = ("commit_lsn", "end_lsn", "commit_ts", "xid")
 
 
 def _two_phase(cursor: Cursor, fields: tuple[str, ...]) -> tuple[Lsn, Lsn, int, PreparedIdentity]:
-    """What all messages about a prepared transaction but its rollback say, in one order: where the record starts and ends, when it was written, and of whom it is."""
+    """Read the fields common to all messages about a prepared transaction, except its rollback.
+
+    They are the record's start and end, the time when it was written, and the transaction's
+    identity.
+    """
     lsn, end_lsn, ts, xid = cursor.numbers(_TWO_PHASE, fields)
     return lsn, end_lsn, ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, cursor.text("gid"))
 
@@ -180,7 +189,7 @@ def _stream_commit(cursor: Cursor) -> StreamCommit:
 
 def _stream_abort(cursor: Cursor) -> StreamAbort:
     xid, subxid = cursor.u32("xid"), cursor.u32("subxid")
-    if cursor.at == len(cursor.data):
+    if cursor.offset == len(cursor.data):
         return StreamAbort(xid, subxid)
     return StreamAbort(xid, subxid, cursor.lsn("abort_lsn"), cursor.time("abort_ts"))
 
@@ -197,7 +206,7 @@ def _relation(cursor: Cursor, xid: int | None) -> Relation:
     oid, schema, table = cursor.u32("oid"), _schema(cursor), cursor.text("the table's name")
     setting = cursor.u8("the replica identity")
     if (identity := _REPLICA_IDENTITIES.get(setting)) is None:
-        raise MalformedMessage(f"{bytes((setting,))!r} is no replica identity", offset=cursor.at - 1)
+        raise MalformedMessage(f"{bytes((setting,))!r} is not a replica identity", offset=cursor.offset - 1)
     columns = tuple([_column(cursor) for _ in range(cursor.u16("the number of columns"))])
     return Relation(oid, schema, table, identity, columns, xid)
 
@@ -239,12 +248,12 @@ def _delete(cursor: Cursor, xid: int | None) -> Delete:
         return Delete(relation, _row(cursor), None, xid)
     if tag == ord("O"):
         return Delete(relation, None, _row(cursor), xid)
-    raise MalformedMessage(f"an old row starts with K or O, not {bytes((tag,))!r}", offset=cursor.at - 1)
+    raise MalformedMessage(f"an old row starts with K or O, not {bytes((tag,))!r}", offset=cursor.offset - 1)
 
 
 def _expect_new(cursor: Cursor, tag: int) -> None:
     if tag != ord("N"):
-        raise MalformedMessage(f"a new row starts with N, not {bytes((tag,))!r}", offset=cursor.at - 1)
+        raise MalformedMessage(f"a new row starts with N, not {bytes((tag,))!r}", offset=cursor.offset - 1)
 
 
 def _row(cursor: Cursor) -> Row:
@@ -261,14 +270,14 @@ def _value(cursor: Cursor) -> Value:
         return Binary(cursor.counted("a value"))
     if kind == ord("u"):
         return Unchanged.TOAST
-    raise MalformedMessage(f"no value is of kind {bytes((kind,))!r}", offset=cursor.at - 1)
+    raise MalformedMessage(f"{bytes((kind,))!r} is not a kind of value", offset=cursor.offset - 1)
 
 
 def _truncate(cursor: Cursor, xid: int | None) -> Truncate:
     count = cursor.u32("the number of relations")
     flags = cursor.flags("flags", 3)
-    if count * _U32.size > len(cursor.data) - cursor.at:
-        raise MalformedMessage(f"{count} relations are announced and the message ends before", offset=cursor.at)
+    if count * _U32.size > len(cursor.data) - cursor.offset:
+        raise MalformedMessage(f"the message announces {count} relations, but ends before them", offset=cursor.offset)
     relations = tuple([cursor.u32("a relation's oid") for _ in range(count)])
     return Truncate(relations, bool(flags & 1), bool(flags & 2), xid)
 
@@ -291,7 +300,7 @@ _PLAIN: dict[int, Callable[[Cursor], Message]] = {
     ord("p"): _stream_prepare,
     ord("O"): _origin,
 }
-"""Messages that look the same inside and outside of a stream block."""
+"""Messages that have the same form inside and outside a stream block."""
 
 _STREAMABLE: dict[int, Callable[[Cursor, int | None], Message]] = {
     ord("R"): _relation,
@@ -302,4 +311,4 @@ _STREAMABLE: dict[int, Callable[[Cursor, int | None], Message]] = {
     ord("T"): _truncate,
     ord("M"): _message,
 }
-"""Messages that carry the subtransaction's xid between StreamStart and StreamStop."""
+"""Messages that have the subtransaction's xid between StreamStart and StreamStop."""

@@ -1,4 +1,7 @@
-"""What the server's errors on a replication session mean, and what mends them. Looks closer over a plain connection where that helps."""
+"""Explains the server's errors on a replication session, and names the remedy.
+
+Where that helps, it queries the server over a plain connection.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from twofold.source.connection import SHUTTING_DOWN, connect
 
 
 class SlotBusy(Unreachable):
-    """Another client holds the slot: a standby waits and tries again."""
+    """Another client holds the slot: a standby waits and retries."""
 
     def __init__(self, slot: str, pid: int | None, address: str) -> None:
         holder = f"process {pid} from {address}" if pid else "another client"
@@ -22,50 +25,57 @@ class SlotBusy(Unreachable):
 
 
 def start_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError:
-    """Why START_REPLICATION, or the use of a slot by other means, was refused."""
+    """Explain why the server refused START_REPLICATION, or another use of the slot."""
     if error.sqlstate == "55006":  # object_in_use
         return SlotBusy(slot, *slot_holder(conninfo, slot))
     if error.sqlstate == "55000" and (lost := _lost(conninfo, slot)) is not None:
         return lost
-    words = words_of(error)
+    message = error_text(error)
     if error.sqlstate is None or error.sqlstate.startswith(_GOING_AWAY):
-        return Unreachable(f"PostgreSQL went away when slot {slot!r} was asked for: {words}")
-    if error.sqlstate == "55000" and "wal_level" in words:
+        return Unreachable(f"PostgreSQL went away while the connector requested slot {slot!r}: {message}")
+    if error.sqlstate == "55000" and "wal_level" in message:
         remedy = "ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL"
     else:
         remedy = _REMEDIES.get(error.sqlstate or "", "see the server's log")
     return SetupError(
-        f"PostgreSQL refuses slot {slot!r}: {words}; remedy: {remedy.format(slot=slot, user=_user(conninfo))}"
+        f"PostgreSQL refuses slot {slot!r}: {message}; remedy: {remedy.format(slot=slot, user=_user(conninfo))}"
     )
 
 
 _GOING_AWAY = ("08", SHUTTING_DOWN)
-"""With the end of a connection."""
+"""SQLSTATE classes that end the connection."""
 
 _REMEDIES = {
-    "42704": "`twofold init` makes the slot",  # undefined_object
+    "42704": "run `twofold init`, which creates the slot",  # undefined_object
     "42501": "ALTER ROLE {user} REPLICATION",  # insufficient_privilege
-    "53400": "drop a slot that nobody needs, see pg_replication_slots, or raise max_replication_slots and restart PostgreSQL",
-    "42710": "use it as it is, or `twofold reset` first",  # duplicate_object
+    "53400": "drop an unused slot (see pg_replication_slots), or raise max_replication_slots and restart PostgreSQL",
+    "42710": "keep the existing slot, or run `twofold reset` first",  # duplicate_object
 }
 
 
 def stream_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError:
-    """Why a running stream ended. What recovery can mend is RunEnded; what it would meet again is named."""
-    words = words_of(error)
-    if error.sqlstate == "42704" and "publication" in words:
-        return missing_publication(words)
+    """Explain why a running stream ended.
+
+    RunEnded is an error that recovery can repair. Any other error would return after a recovery, so
+    it names its cause.
+    """
+    message = error_text(error)
+    if error.sqlstate == "42704" and "publication" in message:
+        return missing_publication(message)
     if error.sqlstate in NOT_UTF8:
-        return not_utf8("what slot " + repr(slot) + " sends next", words)
-    if "could not map filen" in words or "unexpected duplicate for tablespace" in words:
-        return _undecodable(slot, words)
+        return not_utf8(f"the next change of slot {slot!r}", message)
+    if "could not map filen" in message or "unexpected duplicate for tablespace" in message:
+        return _undecodable(slot, message)
     if error.sqlstate in {"55000", "57P01", "58P01"} and (lost := _lost(conninfo, slot)) is not None:
         return lost
-    return RunEnded(f"the stream of slot {slot!r} ended: {words}")
+    return RunEnded(f"the stream of slot {slot!r} ended: {message}")
 
 
 def skipped_publication(diagnostic: psycopg.errors.Diagnostic) -> TwofoldError | None:
-    """PostgreSQL 18 warns and leaves the changes of a dropped publication out, where earlier ones end the stream."""
+    """Detect the warning that the server skips a dropped publication.
+
+    PostgreSQL 18 warns and leaves its changes out, where earlier versions end the stream.
+    """
     if diagnostic.sqlstate == "42704" and "publication" in (diagnostic.message_primary or ""):
         return missing_publication(f"{diagnostic.severity}: {diagnostic.message_primary}")
     if diagnostic.severity_nonlocalized == "WARNING" and "publication" in (diagnostic.message_primary or ""):
@@ -73,18 +83,18 @@ def skipped_publication(diagnostic: psycopg.errors.Diagnostic) -> TwofoldError |
     return None
 
 
-def _undecodable(slot: str, words: str) -> Refused:
-    """A server bug (docs/inside/source.md): the same error comes again at each try, so it is not left to recovery."""
+def _undecodable(slot: str, message: str) -> Refused:
+    """Refuse after a server bug (docs/inside/source.md): every retry would meet the same error."""
     return Refused(
-        f"PostgreSQL cannot decode slot {slot!r} any further: {words}; a prepared transaction that had truncated or rewritten "
-        "a table within a savepoint was rolled back before it was decoded",
-        at_stake="all changes after it: the server meets the same error at each try",
+        f"PostgreSQL cannot decode slot {slot!r} any further: {message} (a known bug: a prepared transaction truncated or rewrote "
+        "a table within a savepoint, and was rolled back before it was decoded)",
+        at_stake="every later change: the server fails with the same error at each retry",
         repair=RESET_REPAIR,
     )
 
 
 NOT_UTF8 = ("22021", "22P05")
-"""SQLSTATEs: bytes that are no text in UTF-8, a character that UTF-8 does not have."""
+"""SQLSTATEs of bytes that are not UTF-8 text, and of characters that UTF-8 lacks."""
 
 INTO_UTF8 = (
     "createdb -T template0 -E UTF8 NEW",
@@ -92,35 +102,37 @@ INTO_UTF8 = (
 )
 """LATIN1 stands for the encoding that the text really has."""
 
-AS_UTF8 = "; ".join(INTO_UTF8) + " (with the encoding that the text has, if it is not LATIN1)"
+AS_UTF8 = "; ".join(INTO_UTF8) + " (replace LATIN1 by the real encoding of the text)"
 
 
-def not_utf8(what: str, words: str) -> Refused:
+def not_utf8(subject: str, message: str) -> Refused:
+    """Refuse text that the server cannot convert to UTF-8."""
     return Refused(
-        f"{what} has text that PostgreSQL cannot give as UTF-8: {words}",
-        at_stake="the rows that have it, and with the stream all that comes behind them: the server meets the same bytes at each try",
-        repair=f"move to a database that knows its encoding: {AS_UTF8}; name it in source.dsn and start over: {RESET_REPAIR}",
+        f"{subject} has text that PostgreSQL cannot convert to UTF-8: {message}",
+        at_stake="these rows, and every later change of the stream: the server fails on the same bytes at each retry",
+        repair=f"move the data to a database in UTF-8: {AS_UTF8}; set source.dsn to that database and start over: {RESET_REPAIR}",
     )
 
 
-def missing_publication(words: str) -> Refused:
+def missing_publication(message: str) -> Refused:
+    """Refuse to stream without the publication."""
     return Refused(
-        f"a publication of this slot is gone: {words}",
-        at_stake="changes made while there is no publication are not sent, and making it again does not bring them back: "
-        "the server decodes each change with the catalog of its own time",
-        repair=f"{RESET_REPAIR}; or correct source.publication if it is another",
+        f"a publication of this slot no longer exists: {message}",
+        at_stake="changes made without the publication are never sent, even after it is recreated: "
+        "the server decodes each change with the catalog of the change's own time",
+        repair=f"correct source.publication if it names the wrong one; otherwise start over: {RESET_REPAIR}",
     )
 
 
 def other_two_phase(slot: str, *, wanted: bool) -> UsageError:
-    """A slot's two_phase must never be toggled."""
+    """Reject a configured two_phase that differs from the slot's: it must never be changed."""
     return UsageError(
-        f"source.two_phase is {str(wanted).lower()}, but slot {slot} was made with {str(not wanted).lower()}, and that cannot be changed: correct the setting, or start over ({RESET_REPAIR})"
+        f"source.two_phase is {str(wanted).lower()}, but slot {slot} was created with {str(not wanted).lower()}, which cannot be changed: change source.two_phase back, or start over: {RESET_REPAIR}"
     )
 
 
 def slot_holder(conninfo: str, slot: str) -> tuple[int | None, str]:
-    """Process and address of the client that holds a slot, as far as it can be seen."""
+    """Return process and address of the client that holds a slot, as far as they are visible."""
     with connect(conninfo) as connection:
         row = connection.execute(
             "SELECT s.active_pid, coalesce(host(a.client_addr), 'a local socket')"
@@ -133,11 +145,11 @@ def slot_holder(conninfo: str, slot: str) -> tuple[int | None, str]:
 
 
 def _lost(conninfo: str, slot: str) -> Refused | None:
-    """What to say of a slot that the server has invalidated; None if it has not."""
+    """Return the refusal for a slot that the server has invalidated; None if it is valid."""
     try:
         connection = connect(conninfo)
     except Unreachable:
-        return None  # no closer look is possible now; recovery meets the slot again
+        return None  # the server cannot be asked now; recovery meets the slot again
     with connection:
         reason = "s.invalidation_reason" if connection.info.server_version >= 170000 else "NULL"
         row = connection.execute(
@@ -150,16 +162,17 @@ def _lost(conninfo: str, slot: str) -> Refused | None:
 
 
 def lost_slot(slot: str, reason: str | None) -> Refused:
+    """Refuse an invalidated slot."""
     why = f" ({reason})" if reason else ""
     return Refused(
         f"PostgreSQL has invalidated slot {slot!r}{why}: the WAL that it needs is gone",
         at_stake="every change since the last confirmed position: it can no longer be streamed",
-        repair=f"{RESET_REPAIR}; raise max_slot_wal_keep_size (or idle_replication_slot_timeout) so that it does not happen again",
+        repair=f"raise max_slot_wal_keep_size (or idle_replication_slot_timeout) to prevent a repetition, then start over: {RESET_REPAIR}",
     )
 
 
-def words_of(error: psycopg.Error) -> str:
-    """The server's message and detail on one line."""
+def error_text(error: psycopg.Error) -> str:
+    """Return the server's message and detail on one line."""
     detail = error.diag.message_detail
     return " ".join(f"{error.diag.message_primary or error}{f' ({detail})' if detail else ''}".split())
 

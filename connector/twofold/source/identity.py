@@ -1,4 +1,4 @@
-"""Who the server is and what it holds: system, timelines, slots, prepared transactions. Reads only."""
+"""Reads the server's identity and state: system, timelines, slots, prepared transactions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from psycopg.rows import class_row
 
 from twofold.errors import SetupError, Unreachable
 from twofold.source.connection import connect
-from twofold.source.diagnosis import words_of
+from twofold.source.diagnosis import error_text
 from twofold_common.positions import NO_LSN, Lsn, parse_lsn
 
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
+    """The answer to IDENTIFY_SYSTEM, with database and version."""
+
     system_identifier: str
     timeline: int
     xlogpos: Lsn
@@ -26,7 +28,7 @@ class ServerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class TimelineSwitch:
-    """`timeline` ends at `ends_at`; what lies beyond is another history."""
+    """The end of `timeline` at `ends_at`; later positions belong to another history."""
 
     timeline: int
     ends_at: Lsn
@@ -35,7 +37,7 @@ class TimelineSwitch:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """A row of pg_replication_slots. What a server's version does not know is None."""
+    """A row of pg_replication_slots. Columns that the server's version lacks are None."""
 
     name: str
     database: str | None
@@ -69,11 +71,11 @@ class PreparedTransaction:
 
 
 def identify(conninfo: str) -> ServerIdentity:
-    """IDENTIFY_SYSTEM; needs the right to replicate, as the stream does."""
+    """Run IDENTIFY_SYSTEM, which needs the right to replicate, as the stream does."""
     with connect(conninfo, replication=True) as connection:
         row = connection.execute("IDENTIFY_SYSTEM").fetchone()
         if row is None:
-            raise Unreachable("PostgreSQL gave no answer to IDENTIFY_SYSTEM")
+            raise Unreachable("PostgreSQL did not answer IDENTIFY_SYSTEM")
         system_identifier, timeline, xlogpos, database = row
         return ServerIdentity(
             system_identifier, int(timeline), parse_lsn(xlogpos), database, connection.info.server_version
@@ -81,7 +83,7 @@ def identify(conninfo: str) -> ServerIdentity:
 
 
 def timeline_history(conninfo: str, timeline: int) -> tuple[TimelineSwitch, ...]:
-    """The ancestors of `timeline`, oldest first, and where each of them ended. Timeline 1 has none."""
+    """Return the ancestors of `timeline`, oldest first, with their ends. Timeline 1 has none."""
     if timeline == 1:
         return ()
     with connect(conninfo, replication=True) as connection:
@@ -89,14 +91,17 @@ def timeline_history(conninfo: str, timeline: int) -> tuple[TimelineSwitch, ...]
             row = connection.execute(sql.SQL("TIMELINE_HISTORY {}").format(sql.SQL(str(timeline)))).fetchone()
         except psycopg.Error as error:
             raise SetupError(
-                f"PostgreSQL cannot show the history of timeline {timeline}: {words_of(error)}; "
-                f"remedy: put {timeline:08X}.history from the WAL archive into pg_wal"
+                f"PostgreSQL cannot show the history of timeline {timeline}: {error_text(error)}; "
+                f"remedy: copy {timeline:08X}.history from the WAL archive into pg_wal"
             ) from error
     return parse_history(bytes(row[1]).decode() if row and isinstance(row[1], bytes) else str(row[1]) if row else "")
 
 
 def parse_history(content: str) -> tuple[TimelineSwitch, ...]:
-    """A timeline history file: timeline, position, reason, separated by white space; `#` starts a comment."""
+    """Parse a timeline history file.
+
+    A line has timeline, position and reason, separated by white space; `#` starts a comment.
+    """
     switches = []
     for line in content.splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
@@ -107,15 +112,16 @@ def parse_history(content: str) -> tuple[TimelineSwitch, ...]:
 
 
 def slot_state(conninfo: str, slot: str) -> SlotState | None:
+    """Read a slot's state; None if there is no such slot."""
     with connect(conninfo) as connection:
         row = connection.execute(
             "SELECT to_jsonb(s) FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s", (slot,)
         )
-        found = row.fetchone()
-    if found is None:
+        state = row.fetchone()
+    if state is None:
         return None
-    # One row as JSON: a column that this version does not have is simply not there.
-    columns = found[0]
+    # One row as JSON: a column that this version lacks is simply absent.
+    columns = state[0]
     return SlotState(
         name=columns["slot_name"],
         database=columns["database"],
@@ -139,7 +145,10 @@ def _lsn(text: str | None) -> Lsn | None:
 
 
 def prepared_transactions(conninfo: str, *, all_databases: bool = True) -> tuple[PreparedTransaction, ...]:
-    """Oldest first. A slot's stream only ever sends those of its own database; making a slot waits for all."""
+    """Return the prepared transactions, oldest first.
+
+    A slot's stream only ever sends those of its own database; creating a slot waits for all.
+    """
     with connect(conninfo) as connection:
         cursor = connection.cursor(row_factory=class_row(PreparedTransaction))
         cursor.execute(

@@ -1,4 +1,7 @@
-"""For people: how many rows tables that are to be loaded have, and who may be writing to them. One session, whatever their number. Reads only."""
+"""Estimates loads for people: the tables' row counts, and who may be writing to them.
+
+It uses one session, whatever the number of tables, and only reads.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from twofold.source.table_copier import planned_rows
 
 LOCK_WAIT_MS = 200
 LOCKED_MAX = 5
-"""So many locked tables are waited for; of the rest nothing is estimated."""
+"""The number of locked tables that are waited for; the other tables get no estimate."""
 
 Name = tuple[str, str]
 """Schema and table."""
@@ -22,21 +25,24 @@ Name = tuple[str, str]
 def estimate_loads(
     conninfo: str, publication: str, tables: Collection[Name]
 ) -> dict[Name, tuple[int, tuple[TableWriter, ...]]]:
-    """Of each table the rows that the planner expects (0: not known), and the transactions that may be writing to it."""
+    """Return the planner's row count of each table, and the transactions that may be writing to it.
+
+    A count of 0 means that it is unknown.
+    """
     with connect(conninfo) as connection:
         described = {(d.relation.schema, d.relation.table): d for d in describe_filters(connection, publication)}
-        held = written_tables(connection)
+        written = written_tables(connection)
         connection.execute(f"SET lock_timeout = '{LOCK_WAIT_MS}ms'")
-        locked, found = 0, {}
+        locked, estimates = 0, {}
         for name in tables:
             rows = None if locked > LOCKED_MAX else _estimate(connection, described.get(name))
             locked += rows is None
-            found[name] = rows or 0, writers(connection, *name) if name in held else ()
-    return found
+            estimates[name] = rows or 0, writers(connection, *name) if name in written else ()
+    return estimates
 
 
 def _estimate(connection: PlainConnection, described: DescribedTable | None) -> int | None:
-    """None: the table is locked."""
+    """Return the planner's row count; None if the table is locked."""
     if described is None:
         return 0
     try:
@@ -44,5 +50,5 @@ def _estimate(connection: PlainConnection, described: DescribedTable | None) -> 
     except psycopg.errors.LockNotAvailable:
         return None
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
-        # That it may not be read is said by the connector, which has to; what was dropped a moment ago has no rows.
+        # The connector itself reports a missing right to read. A table just dropped has no rows.
         return 0

@@ -1,6 +1,7 @@
-"""Who holds a lock: a transaction that may have written to a table, or one that somebody waits for; plain or prepared. Reads only, but for a barrier's temporary slot.
+"""Names the transactions that hold a lock: possible writers of a table, and blockers of a session.
 
-A lock is held until the transaction's commit is visible to every new snapshot.
+Such a transaction is plain or prepared. A lock is held until the transaction's commit is visible to
+every new snapshot. Reads only, except for a barrier's temporary slot.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from psycopg.rows import class_row
 
 from twofold.errors import RunEnded, SetupError, Unreachable
 from twofold.source.connection import PlainConnection, connect
-from twofold.source.diagnosis import words_of
+from twofold.source.diagnosis import error_text
 
 FIXED = {15: 13, 16: 9, 17: 5}
-"""From this minor version on a change of a publication reaches transactions that were in progress; later majors were made with it."""
+"""The first minor version in which a change of a publication reaches transactions in progress;
+every later major version has it."""
 
-# A prepared transaction keeps the name of the virtual transaction that it was; its own xid, which it holds a lock on beside those of its savepoints, tells which one it is.
+# A prepared transaction keeps the name of its former virtual transaction. It holds a lock on its
+# own xid, beside those of its savepoints: that xid identifies it.
 _PREPARED = """(
        SELECT own.virtualtransaction, x.* FROM pg_catalog.pg_locks own JOIN pg_catalog.pg_prepared_xacts x ON x.transaction = own.transactionid
         WHERE own.pid IS NULL AND own.locktype = 'transactionid' AND own.granted)"""
@@ -43,7 +46,7 @@ SELECT DISTINCT ON (l.virtualtransaction, l.pid) l.virtualtransaction AS virtual
               LATERAL pg_catalog.pg_partition_tree(c.oid) t
         WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND c.relkind = 'p')
  ORDER BY l.virtualtransaction, l.pid, p.gid
-"""  # noqa: S608  (put together from constants)
+"""  # noqa: S608  (built from constants)
 
 
 _WRITTEN = """
@@ -69,40 +72,50 @@ class TableWriter:
     virtual: str
     pid: int | None
     xid: int | None
-    """Of a prepared one."""
+    """Only of a prepared transaction."""
     gid: str | None
     owner: str | None
     age_s: float | None
 
     @property
     def name(self) -> str:
-        """The same from its beginning to its outcome: PREPARE takes its process away, and nothing else."""
+        """Identify the transaction from its beginning to its outcome.
+
+        PREPARE takes its process away, but not this name.
+        """
         return self.virtual
 
     def __str__(self) -> str:
-        who = f"prepared transaction {self.gid!r}" if self.gid is not None else f"process {self.pid}"
-        return f"{who} (owner {self.owner}, {self.age_s or 0:.0f} s old)"
+        holder = f"prepared transaction {self.gid!r}" if self.gid is not None else f"process {self.pid}"
+        return f"{holder} (owner {self.owner}, {self.age_s or 0:.0f} s old)"
 
 
 def writers(connection: PlainConnection, schema: str, table: str) -> tuple[TableWriter, ...]:
-    """Now."""
+    """Return the transactions that may be writing to the table now."""
     cursor = connection.cursor(row_factory=class_row(TableWriter))
     return tuple(cursor.execute(_HOLDERS, {"schema": schema, "table": table}).fetchall())
 
 
 def written_tables(connection: PlainConnection) -> set[tuple[str, str]]:
-    """Schemas and names of the tables that `writers` would name anybody of."""
+    """Return schema and name of every table for which `writers` would name a transaction."""
     return set(connection.execute(_WRITTEN).fetchall())
 
 
 def needs_slot(connection: PlainConnection) -> bool:
-    """Whether this server streams of a transaction that was in progress when the table joined the publication not even what it writes afterwards: then locks do not tell, and all must end."""
+    """Return whether locks do not suffice on this server, so that all transactions must end.
+
+    Such a server does not stream everything of a transaction that was in progress when the table
+    joined the publication: even the transaction's later writes are missing.
+    """
     major, minor = divmod(connection.info.server_version, 10000)
     return minor < FIXED.get(major, 0)
 
 
 def wait_for_all(connection: PlainConnection, name: str) -> None:
-    """Return when every transaction that runs now has ended: making a slot waits for them. It is temporary, and gone when this returns."""
+    """Wait until every transaction that runs now has ended: creating a slot waits for them.
+
+    The slot is temporary, and dropped when this returns.
+    """
     try:
         connection.execute(
             sql.SQL("SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', true)").format(
@@ -111,25 +124,25 @@ def wait_for_all(connection: PlainConnection, name: str) -> None:
         )
         connection.execute(sql.SQL("SELECT pg_catalog.pg_drop_replication_slot({})").format(sql.Literal(name)))
     except psycopg.Error as error:
-        raise RunEnded(f"the barrier of a backfill: {words_of(error)}") from error
+        raise RunEnded(f"the barrier of a backfill failed: {error_text(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A transaction that another one waits for: prepared (`gid`), or of a process (`pid`)."""
+    """A transaction that blocks another one: prepared (`gid`), or of a process (`pid`)."""
 
     gid: str | None
     pid: int | None
     database: str | None
     owner: str | None
     age: timedelta | None
-    what: str
-    """The lock that is waited for."""
+    lock: str
+    """The contested lock."""
 
     def __str__(self) -> str:
-        who = f"prepared transaction {self.gid!r}" if self.gid is not None else f"process {self.pid}"
+        holder = f"prepared transaction {self.gid!r}" if self.gid is not None else f"process {self.pid}"
         age = "" if self.age is None else f", {self.age.total_seconds():.0f} s old"
-        return f"{who} (database {self.database}, owner {self.owner}{age}) holds {self.what}"
+        return f"{holder} (database {self.database}, owner {self.owner}{age}) holds {self.lock}"
 
 
 _BLOCKERS = f"""
@@ -143,7 +156,7 @@ SELECT DISTINCT
            WHEN 'transactionid' THEN 'transaction ' || held.transactionid
            WHEN 'virtualxid' THEN 'transaction ' || held.virtualxid
            WHEN 'relation' THEN 'table ' || coalesce(c.relname::text, held.relation::text)
-           ELSE held.locktype END AS what
+           ELSE held.locktype END AS lock
   FROM pg_catalog.pg_locks asked
   JOIN pg_catalog.pg_locks held ON held.granted
        AND (held.locktype, held.database, held.relation, held.page, held.tuple, held.virtualxid, held.transactionid,
@@ -159,7 +172,10 @@ SELECT DISTINCT
 
 
 def blockers(connection: PlainConnection, pids: Sequence[int]) -> tuple[Blocker, ...]:
-    """Whom the processes wait for now, by pg_locks; prepared transactions included, which pg_blocking_pids calls 0."""
+    """Return the transactions that block these processes now, according to pg_locks.
+
+    Prepared transactions are included, which pg_blocking_pids calls 0.
+    """
     cursor = connection.cursor(row_factory=class_row(Blocker))
     return tuple(cursor.execute(_BLOCKERS, (list(pids),)).fetchall())
 
@@ -170,25 +186,31 @@ SELECT pid FROM pg_catalog.pg_stat_activity
  UNION
 SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = %(slot)s AND active_pid IS NOT NULL
 """
-_KEPT_OUT = """
+_BLOCKED_SESSIONS = """
 SELECT pid FROM pg_catalog.pg_locks WHERE NOT granted AND pid IS NOT NULL AND locktype = 'relation' AND relation < 16384
 """
-_LOOK_CONNECT_S = 3
+_CONNECT_TIMEOUT_S = 3
 
 
-def waits(conninfo: str, *, slot: str, application_name: str) -> tuple[Blocker, ...]:
-    """Whom the connector waits for now: the session that streams or makes the slot, and those that read beside it."""
+def connector_blockers(conninfo: str, *, slot: str, application_name: str) -> tuple[Blocker, ...]:
+    """Return the transactions that block the connector now:
+
+    its slot's session and its reading sessions.
+    """
     with connect(conninfo) as connection:
         rows = connection.execute(_OWN_SESSIONS, {"name": application_name, "slot": slot}).fetchall()
         return blockers(connection, [pid for (pid,) in rows])
 
 
-def who_keeps_out(conninfo: str) -> tuple[Blocker, ...]:
-    """Who holds a catalog that every new session of this database must read. Asks in another database; nothing, if that cannot be reached either."""
+def new_session_blockers(conninfo: str) -> tuple[Blocker, ...]:
+    """Return the holders of a catalog that every new session of this database must read.
+
+    It queries another database; the result is empty if that one cannot be reached either.
+    """
     other = "template1" if psycopg.conninfo.conninfo_to_dict(conninfo).get("dbname") == "postgres" else "postgres"
     try:
-        connection = connect(psycopg.conninfo.make_conninfo(conninfo, dbname=other, connect_timeout=_LOOK_CONNECT_S))
+        connection = connect(psycopg.conninfo.make_conninfo(conninfo, dbname=other, connect_timeout=_CONNECT_TIMEOUT_S))
     except (Unreachable, SetupError):
-        return ()  # the error that led here stands without an explanation
+        return ()  # the caller's error then has no explanation
     with connection:
-        return blockers(connection, [pid for (pid,) in connection.execute(_KEPT_OUT).fetchall()])
+        return blockers(connection, [pid for (pid,) in connection.execute(_BLOCKED_SESSIONS).fetchall()])

@@ -1,8 +1,8 @@
-"""What pgoutput says, one frozen value per message of protocol versions 1 to 4. Pure; compared with `==`.
+"""The messages of pgoutput, one frozen value per message of protocol versions 1 to 4.
 
-Every `*_lsn` is where a record starts, every `*end_lsn` where it ends, except `LogicalMessage.lsn` (see there).
-Times are microseconds since the Unix epoch. `xid` of a message that can stand in a stream block is the xid of the
-*sub*transaction that made it, and None outside of a block.
+Pure; compared with `==`. Every `*_lsn` is a record's start and every `*_end_lsn` its end, except
+`LogicalMessage.lsn` (see there). Times are microseconds since the Unix epoch. A message that can
+stand in a stream block has the xid of its *sub*transaction, and None outside a block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 
 class Unchanged(Enum):
-    """The one value of a column whose TOASTed value PostgreSQL did not send, because the change left it alone."""
+    """The value of a column whose TOASTed value the change left alone:
+
+    PostgreSQL did not send it.
+    """
 
     TOAST = "unchanged"
 
@@ -63,7 +66,7 @@ class BeginPrepare:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Ends what BeginPrepare began."""
+    """The end of the transaction that BeginPrepare began."""
 
     prepare_lsn: Lsn
     end_lsn: Lsn
@@ -73,7 +76,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class CommitPrepared:
-    """Carries no position of the prepare: it is matched by its identity."""
+    """The commit of a prepared transaction. It has no prepare position: its identity matches it."""
 
     commit_lsn: Lsn
     end_lsn: Lsn
@@ -83,7 +86,7 @@ class CommitPrepared:
 
 @dataclass(frozen=True, slots=True)
 class RollbackPrepared:
-    """Has no start of its own record, only its end."""
+    """The rollback of a prepared transaction. It has its record's end, but no start."""
 
     prepare_end_lsn: Lsn
     end_lsn: Lsn
@@ -113,7 +116,7 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """Takes back the rows of `subxid`; of the whole transaction when both are the same.
+    """The rollback of the rows of `subxid`, or of the whole transaction when both xids are equal.
 
     `abort_lsn` and `abort_ts_us` are only sent with streaming `parallel`.
     """
@@ -126,7 +129,7 @@ class StreamAbort:
 
 @dataclass(frozen=True, slots=True)
 class StreamPrepare:
-    """Ends a streamed transaction with a PREPARE; no BeginPrepare came before."""
+    """The PREPARE of a streamed transaction; no BeginPrepare came before."""
 
     prepare_lsn: Lsn
     end_lsn: Lsn
@@ -150,7 +153,7 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What a table looked like when the change that follows was made."""
+    """A table's description at the time of the change that follows."""
 
     oid: int
     schema: str
@@ -162,7 +165,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """The name of a type that is not built in; comes before the Relation that uses it."""
+    """The name of a type that is not built in; it precedes the Relation that uses it."""
 
     oid: int
     schema: str
@@ -179,7 +182,10 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """`key`: the old identity columns, sent when one of them changed. `old`: the whole old row, with identity full."""
+    """`key`:
+
+    the old identity columns, sent if one changed. `old`: the whole old row, with identity full.
+    """
 
     relation: int
     key: Row | None
@@ -190,7 +196,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """One of `key` and `old` is there, never both."""
+    """The deletion of a row, with either `key` or `old`."""
 
     relation: int
     key: Row | None
@@ -208,7 +214,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What pg_logical_emit_message wrote."""
+    """A message that pg_logical_emit_message wrote."""
 
     transactional: bool
     lsn: Lsn

@@ -1,8 +1,10 @@
-"""Makes and removes what Twofold needs in the source: a publication and a slot. Nothing else is ever written there.
+"""Creates and removes Twofold's publication and slot in the source. It writes nothing else there.
 
-Making a slot waits for every transaction that is running in any database of the server, prepared ones included; `create_slot` says for whom, and gives
-up after a limit without leaving anything. Who is killed in mid-creation leaves nothing either: the server removes a half-made slot with its session.
-Only a publication that `create_publication` made is removed by `drop`: its comment says so.
+Creating a slot waits for every running transaction in any database of the server, prepared ones
+included. `create_slot` reports these transactions, and gives up after a limit without leaving
+anything. A kill during the creation leaves nothing either: the server removes an unfinished slot
+with its session. `drop` removes only publications that `create_publication` created, which their
+comment shows.
 """
 
 from __future__ import annotations
@@ -17,23 +19,26 @@ from psycopg import pq, sql
 
 from twofold.errors import SetupError, Unreachable, UsageError
 from twofold.source.connection import PlainConnection, connect
-from twofold.source.diagnosis import start_error, words_of
+from twofold.source.diagnosis import error_text, start_error
 from twofold.source.identity import prepared_transactions, slot_state
 from twofold.source.locks import Blocker, blockers
 from twofold_common.positions import Lsn
 
 MARK = "made by twofold init"
-LOOK_INTERVAL_S = 0.5
-"""How often a waiting creation looks for whom it waits."""
+WATCH_INTERVAL_S = 0.5
+"""How often a waiting creation checks which transactions block it."""
 _READ_WRITE = "SET TRANSACTION READ WRITE"
-"""Where default_transaction_read_only is on, what writes says so."""
+"""Every write says so, for servers with default_transaction_read_only on."""
 DROP_WAIT_S = 5.0
 """A client that has just gone holds its slot until its walsender notices."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table in a publication; with `columns` only those, with `where` (an SQL expression) only the rows that fulfil it."""
+    """A table in a publication.
+
+    `columns` limits its columns; `where` (an SQL expression) limits its rows.
+    """
 
     schema: str
     table: str
@@ -43,7 +48,7 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True)
 class PublicationContent:
-    """What a publication is to contain: either all tables, or tables and whole schemas."""
+    """A publication's content: either all tables, or tables and whole schemas."""
 
     tables: tuple[PublishedTable, ...] = ()
     schemas: tuple[str, ...] = ()
@@ -53,31 +58,31 @@ class PublicationContent:
 
 @dataclass(frozen=True, slots=True)
 class SlotLoss:
-    """What removing a slot gives up: to be shown before it is done."""
+    """The loss that removing a slot causes: shown before the removal."""
 
     slot: str
     unconfirmed_bytes: int
-    """WAL written after the last confirmed position; what of it was published would not be sent again."""
+    """WAL written after the last confirmed position; its published changes would never be sent."""
     in_doubt: tuple[str, ...]
-    """gids prepared in this database: their outcome would never be streamed."""
+    """The gids prepared in this database: their outcome would never be streamed."""
     active_pid: int | None
 
     def __str__(self) -> str:
-        lines = [
-            f"slot {self.slot!r}: {self.unconfirmed_bytes} bytes of WAL have not been confirmed and would not be sent again"
-        ]
+        lines = [f"slot {self.slot!r}: {self.unconfirmed_bytes} bytes of WAL are unconfirmed and would never be sent"]
         if self.in_doubt:
-            lines.append(f"in doubt, their outcome would never arrive: {', '.join(map(repr, self.in_doubt))}")
+            lines.append(
+                f"prepared transactions whose outcome would never arrive: {', '.join(map(repr, self.in_doubt))}"
+            )
         if self.active_pid is not None:
-            lines.append(f"process {self.active_pid} is using it now")
+            lines.append(f"process {self.active_pid} is using the slot now")
         return "\n".join(lines)
 
 
 def create_publication(conninfo: str, name: str, published: PublicationContent) -> bool:
-    """Make the publication; False, and nothing is changed, if there is one of this name."""
+    """Create the publication. Return False, and change nothing, if there is one of this name."""
     with connect(conninfo) as connection:
-        found = connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone()
-        if found is not None:
+        row = connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone()
+        if row is not None:
             return False
         try:
             with connection.transaction():
@@ -88,15 +93,15 @@ def create_publication(conninfo: str, name: str, published: PublicationContent) 
                 )
         except psycopg.errors.InsufficientPrivilege as error:
             remedy = (
-                "a superuser must publish all tables or whole schemas"
+                "let a superuser create the publication: only a superuser can publish all tables or whole schemas"
                 if published.all_tables or published.schemas
-                else "twofold doctor names the GRANT or the owner"
+                else "run `twofold doctor`, which names the GRANT or the owner"
             )
-            raise SetupError(f"publication {name!r}: {words_of(error)}; remedy: {remedy}") from error
+            raise SetupError(f"publication {name!r}: {error_text(error)}; remedy: {remedy}") from error
         except psycopg.OperationalError as error:
-            raise Unreachable(f"publication {name!r}: {words_of(error)}") from error
+            raise Unreachable(f"publication {name!r}: {error_text(error)}") from error
         except psycopg.Error as error:
-            raise UsageError(f"publication {name!r} cannot be made: {words_of(error)}") from error
+            raise UsageError(f"cannot create publication {name!r}: {error_text(error)}") from error
     return True
 
 
@@ -108,7 +113,7 @@ def _publication(name: str, published: PublicationContent) -> sql.Composed:
         members += [sql.SQL("TABLES IN SCHEMA {}").format(sql.Identifier(schema)) for schema in published.schemas]
         scope = sql.SQL("FOR ") + sql.SQL(", ").join(members)
     else:
-        raise UsageError(f"publication {name!r} would be empty: name tables or schemas, or all tables")
+        raise UsageError(f"publication {name!r} would be empty: list tables, schemas or * in source.tables")
     return sql.SQL("CREATE PUBLICATION {} {} WITH (publish_via_partition_root = {})").format(
         sql.Identifier(name), scope, sql.Literal(published.via_partition_root)
     )
@@ -132,13 +137,16 @@ def create_slot(
     wait_limit_s: float,
     on_wait: Callable[[tuple[Blocker, ...]], None],
 ) -> Lsn:
-    """Make the slot and return where its stream starts. `on_wait` is told, again and again, for whom creation waits.
+    """Create the slot and return where its stream starts.
 
-    SetupError: the server cannot have such a slot. Unreachable: the wait was longer than the limit, or the server went away.
+    While the creation waits, it calls `on_wait` repeatedly with the transactions that block it.
+
+    SetupError: the server cannot have such a slot. Unreachable: the wait was longer than the limit,
+    or the server went away.
     """
     with connect(conninfo) as maker, connect(conninfo) as watcher:
         if failover and maker.info.server_version < 170000:
-            raise SetupError("a failover slot needs PostgreSQL 17: leave failover out, or upgrade the server")
+            raise SetupError("a failover slot needs PostgreSQL 17: remove source.failover, or upgrade the server")
         call = sql.SQL(
             "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', false, {}{})"
         ).format(sql.Literal(slot), sql.Literal(two_phase), sql.SQL(", true") if failover else sql.SQL(""))
@@ -147,22 +155,22 @@ def create_slot(
             waiting = _wait_watching(maker, watcher, wait_limit_s, on_wait)
             result = maker.pgconn.get_result()
             while maker.pgconn.get_result() is not None:
-                pass  # the end of the answer, which leaves the connection idle
-        except psycopg.OperationalError as error:  # a question to libpq itself, which `PlainConnection` does not see
+                pass  # read the answer to its end, which leaves the connection idle
+        except psycopg.OperationalError as error:  # from libpq itself, which `PlainConnection` does not see
             maker.close()
             raise start_error(conninfo, slot, error) from error
         if result is None or result.status != pq.ExecStatus.TUPLES_OK:
             refusal = psycopg.errors.error_from_result(result) if result else psycopg.OperationalError("no answer")
             if isinstance(refusal, psycopg.errors.QueryCanceled):
-                names = "; ".join(map(str, waiting)) or "transactions that have ended meanwhile"
+                names = "; ".join(map(str, waiting)) or "transactions that have ended since"
                 raise Unreachable(
-                    f"slot {slot!r} was not made within {wait_limit_s:.0f} s: it waits for {names}; "
-                    "remedy: end them (COMMIT PREPARED or ROLLBACK PREPARED), or give it longer"
+                    f"slot {slot!r} was not created within {wait_limit_s:.0f} s: it waits for {names}; "
+                    "remedy: end these transactions (COMMIT PREPARED or ROLLBACK PREPARED), or raise source.slot_wait"
                 ) from refusal
             raise start_error(conninfo, slot, refusal) from refusal
     state = slot_state(conninfo, slot)
     if state is None:
-        raise Unreachable(f"slot {slot!r} was made and is gone again: someone has dropped it")
+        raise Unreachable(f"slot {slot!r} was created, but somebody has dropped it since")
     return state.confirmed_flush
 
 
@@ -172,10 +180,13 @@ def _wait_watching(
     wait_limit_s: float,
     on_wait: Callable[[tuple[Blocker, ...]], None],
 ) -> tuple[Blocker, ...]:
-    """Wait for the maker's answer; past the limit cancel it. Returns whom it was last seen to wait for."""
+    """Wait for the maker's answer, and cancel the query past the limit.
+
+    Return the transactions that blocked it last.
+    """
     deadline = time.monotonic() + wait_limit_s
     waiting: tuple[Blocker, ...] = ()
-    while not _answered(maker.pgconn, LOOK_INTERVAL_S):
+    while not _answered(maker.pgconn, WATCH_INTERVAL_S):
         if waiting := blockers(watcher, [maker.info.backend_pid]):
             on_wait(waiting)
         if time.monotonic() >= deadline:
@@ -186,7 +197,7 @@ def _wait_watching(
 
 
 def _answered(pgconn: pq.abc.PGconn, wait_s: float) -> bool:
-    """Whether a query that was sent has its result, after waiting for it."""
+    """Return whether the query's result arrived within `wait_s`."""
     pgconn.flush()
     deadline = time.monotonic() + wait_s
     while pgconn.is_busy():
@@ -200,7 +211,7 @@ def _answered(pgconn: pq.abc.PGconn, wait_s: float) -> bool:
 
 
 def describe_loss(conninfo: str, slot: str) -> SlotLoss | None:
-    """What `drop` would give up; None if there is no such slot."""
+    """Describe the loss that `drop` would cause; None if there is no such slot."""
     state = slot_state(conninfo, slot)
     if state is None:
         return None
@@ -220,16 +231,17 @@ def describe_loss(conninfo: str, slot: str) -> SlotLoss | None:
 
 
 def drop(conninfo: str, slot: str, publications: Sequence[str]) -> tuple[str, ...]:
-    """Remove the slot and those of the publications that `create_publication` made; returns what was removed.
+    """Remove the slot and our publications; return what was removed.
 
-    What is not there is no error, so an interrupted reset is simply repeated. SlotBusy: a client still uses the slot.
+    A missing object is no error, so an interrupted reset can be repeated. SlotBusy: a client still
+    uses the slot.
     """
     removed = []
     with connect(conninfo) as connection:
         if _drop_slot(conninfo, connection, slot):
             removed.append(f"slot {slot}")
         for name in publications:
-            if _made_here(connection, name):
+            if _is_ours(connection, name):
                 with connection.transaction():
                     connection.execute(_READ_WRITE)
                     connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
@@ -238,7 +250,10 @@ def drop(conninfo: str, slot: str, publications: Sequence[str]) -> tuple[str, ..
 
 
 def end_holder(conninfo: str, slot: str) -> int | None:
-    """End the server process that serves whoever holds the slot; its pid, or None if nobody does. For a client that is dead and whose connection the server has not given up yet."""
+    """End the server process that serves the slot's client; return its pid, if there is one.
+
+    This is for a dead client whose connection the server has not given up yet.
+    """
     with connect(conninfo) as connection:
         try:
             row = connection.execute(
@@ -248,7 +263,8 @@ def end_holder(conninfo: str, slot: str) -> int | None:
             ).fetchone()
         except psycopg.errors.InsufficientPrivilege as error:
             raise SetupError(
-                f"the process that holds slot {slot!r} may not be ended by this user: {words_of(error)}; end it with a user who may, or GRANT pg_signal_backend"
+                f"this user may not end the process that holds slot {slot!r}: {error_text(error)}; "
+                f'remedy: end it as another user, or GRANT pg_signal_backend TO "{connection.info.user}"'
             ) from error
     return row[0] if row else None
 
@@ -270,7 +286,7 @@ def _drop_slot(conninfo: str, connection: PlainConnection, slot: str) -> bool:
             return True
 
 
-def _made_here(connection: PlainConnection, publication: str) -> bool:
+def _is_ours(connection: PlainConnection, publication: str) -> bool:
     row = connection.execute(
         "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s",
         (publication,),

@@ -1,4 +1,7 @@
-"""Whether the publication that `init` is to make can be made: the tables that are named, and the rights of the role. Reads only."""
+"""Checks whether `init` can create the publication: the named tables, and the role's rights.
+
+Reads only.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ SELECT c.relkind::text, c.relpersistence::text, pg_catalog.pg_has_role(c.relowne
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %s AND c.relname = %s
 """
-_ALIKE = """
+_SIMILAR = """
 SELECT n.nspname || '.' || c.relname
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND lower(c.relname) = lower(%s) AND n.nspname NOT IN ('pg_catalog', 'information_schema')
@@ -25,7 +28,11 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S"
 
 
 def examine(conninfo: str, name: str, published: PublicationContent) -> tuple[ReadinessFinding, ...]:
-    """What CREATE PUBLICATION would refuse, each with its remedy; nothing if there is one of this name. Advice alone where a provider may have its own rules."""
+    """Return what CREATE PUBLICATION would refuse, each finding with its remedy.
+
+    The result is empty if there is a publication of this name. A finding is only advice where a
+    provider may have its own rules.
+    """
     with connect(conninfo) as connection:
         if connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone():
             return ()
@@ -41,14 +48,14 @@ def _rights(connection: PlainConnection, published: PublicationContent) -> Itera
     may_create, is_superuser = row
     if not may_create:
         yield ReadinessFinding(
-            f"role {connection.info.user} may not make a publication in database {connection.info.dbname}",
+            f"role {connection.info.user} may not create a publication in database {connection.info.dbname}",
             f"GRANT CREATE ON DATABASE {_quoted(connection, connection.info.dbname)} TO {_user(connection)};",
         )
     if not is_superuser and (published.all_tables or published.schemas):
         yield ReadinessFinding(
-            f"role {connection.info.user} is no superuser, and a publication of whole schemas or of all tables needs one",
-            "name the tables one by one in source.tables, or let a superuser run CREATE PUBLICATION and leave source.tables out",
-            must=False,  # providers have roles that may
+            f"role {connection.info.user} is not a superuser, and only a superuser can publish whole schemas or all tables",
+            "name the tables one by one in source.tables, or let a superuser run CREATE PUBLICATION and remove source.tables",
+            must=False,  # some providers have roles that may
         )
 
 
@@ -56,7 +63,7 @@ def _schemas(connection: PlainConnection, published: PublicationContent) -> Iter
     for schema in published.schemas:
         if connection.execute("SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (schema,)).fetchone() is None:
             yield ReadinessFinding(
-                f"source.tables names {schema}.*, and database {connection.info.dbname} has no schema {schema}",
+                f"source.tables names {schema}.*, but database {connection.info.dbname} has no schema {schema}",
                 f"correct source.tables, or CREATE SCHEMA {_quoted(connection, schema)};",
             )
 
@@ -71,28 +78,28 @@ def _tables(connection: PlainConnection, published: PublicationContent) -> Itera
         kind, persistence, may_own, owner = row
         if kind not in {"r", "p"}:
             yield ReadinessFinding(
-                f"source.tables names {named}, which is {_KINDS.get(kind, 'no table')}: it has no changes of its own",
-                "name the tables that its rows come from",
+                f"source.tables names {named}, which is {_KINDS.get(kind, 'not a table')}: it has no changes of its own",
+                "instead, name the tables that its rows come from",
             )
         elif persistence != "p":
-            what = "an unlogged" if persistence == "u" else "a temporary"
+            durability = "an unlogged" if persistence == "u" else "a temporary"
             yield ReadinessFinding(
-                f"source.tables names {named}, which is {what} table: its changes are not in the WAL",
-                f"ALTER TABLE {full} SET LOGGED;" if persistence == "u" else "take it out of source.tables",
+                f"source.tables names {named}, which is {durability} table: its changes are not in the WAL",
+                f"ALTER TABLE {full} SET LOGGED;" if persistence == "u" else "remove it from source.tables",
             )
         elif not may_own:
             user = _user(connection)
             yield ReadinessFinding(
-                f"table {named} belongs to {owner}, and role {connection.info.user} may publish its own alone",
+                f"table {named} belongs to {owner}, and role {connection.info.user} may publish only its own tables",
                 f"GRANT {_quoted(connection, owner)} TO {user}; or ALTER TABLE {full} OWNER TO {user};",
             )
 
 
 def _missing(connection: PlainConnection, table: PublishedTable) -> ReadinessFinding:
-    alike = [name for (name,) in connection.execute(_ALIKE, (table.table,)).fetchall()]
-    hint = f"; there is {', '.join(alike)}" if alike else ""
+    similar = [name for (name,) in connection.execute(_SIMILAR, (table.table,)).fetchall()]
+    hint = f"; similar names: {', '.join(similar)}" if similar else ""
     return ReadinessFinding(
-        f"source.tables names {table.schema}.{table.table}, and database {connection.info.dbname} has no such table{hint}",
+        f"source.tables names {table.schema}.{table.table}, but database {connection.info.dbname} has no such table{hint}",
         "correct source.tables, or create the table first",
     )
 

@@ -1,4 +1,7 @@
-"""The tables of a publication as Relation messages, as the stream would describe them now: so that topics and schemas are there before the first row is."""
+"""Describes a publication's tables as Relation messages, as the stream would describe them now.
+
+So topics and schemas exist before the first row arrives.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,11 @@ from twofold_avro.shapes import ReplicaIdentity
 
 _IDENTITIES: dict[str, ReplicaIdentity] = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
 
-# Read from the catalog's own tables: the view pg_publication_tables opens every published table on 18, and would wait for a prepared transaction that holds one of them.
-# From 18 on a primary key that some partition does not have yet is the root's identity. Before 18 the stream leaves generated columns out; from 18 on the publication says so. A partitioned table is streamed as itself, or as the leaves below it.
+# Read from the catalog's own tables: on 18 the view pg_publication_tables opens every published
+# table, and would wait for a prepared transaction that holds one of them.
+# From 18 on, a primary key that some partition lacks is still the root's identity.
+# Before 18 the stream omits generated columns; from 18 on the publication decides about them.
+# A partitioned table is streamed as itself, or as the leaves below it.
 _TABLES = """
 WITH RECURSIVE publication AS (
     SELECT p.oid, p.puballtables, p.pubviaroot, coalesce(to_jsonb(p) ->> 'pubgencols', 'n') AS gencols
@@ -112,63 +118,67 @@ _KEYS = """,
 
 @dataclass(frozen=True, slots=True)
 class KeyOrder:
-    """How the values of a column are compared where an index sorts them."""
+    """The comparison of a column's values in an index."""
 
     type: str
-    """Below its domains, as SQL writes it."""
+    """The type below its domains, as SQL writes it."""
     schema: str
     behind: str
     equal: str
-    """The operators, and the schema in which they are."""
+    """The operators, which are in `schema`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedTable:
-    """A published table, and what copying it needs beside its relation."""
+    """A published table, with everything that copying needs beside its relation."""
 
     relation: Relation
     row_filter: str | None
     partitioned: bool
     orders: dict[str, KeyOrder]
-    """Of each column of a unique index."""
+    """The order of each column of a unique index."""
     unique: tuple[tuple[str, ...], ...]
     """The columns of each unique index, in its order."""
 
     def foreign_order(self, key: Sequence[str]) -> bool:
-        """Do the columns need other operators than PostgreSQL's own?"""
+        """Return whether the columns need operators other than PostgreSQL's own."""
         return any((self.orders[name].schema, self.orders[name].behind) != ("pg_catalog", ">") for name in key)
 
     def key_order(self, key: frozenset[str]) -> tuple[str, ...]:
-        """The key's columns in the order of an index that has just these."""
+        """Return the key's columns in the order of an index that has exactly these."""
         return next((columns for columns in self.unique if frozenset(columns) == key), tuple(sorted(key)))
 
 
 def published_tables(conninfo: str, publication: str) -> tuple[Relation, ...]:
-    """What the publication holds now; Refused if it is gone, for the slot is older than any that is made anew."""
+    """Return the publication's present tables.
+
+    Refused: the publication does not exist. Recreating it does not help, because the slot is older.
+    """
     with connect(conninfo) as connection:
-        found = connection.execute(
-            "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (publication,)
-        ).fetchone()
-        if found is None:
+        row = connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (publication,)).fetchone()
+        if row is None:
             raise missing_publication(f"{publication!r} does not exist in this database")
         rows = connection.execute(_TABLES.format(more="", which=""), (publication,)).fetchall()
     return tuple(map(_relation, rows))
 
 
 def describe(connection: PlainConnection, publication: str, schema: str, table: str) -> DescribedTable | None:
-    """One table as the publication has it, in the connection's present snapshot; None if it does not."""
+    """Describe one table as the publication has it, in the connection's present snapshot.
+
+    None: the publication does not have the table.
+    """
     query = _TABLES.format(more=_FILTER + _KEYS, which=" AND s.nspname = %s AND c.relname = %s")
     row = connection.execute(query, (publication, schema, table)).fetchone()
     if row is None:
         return None
     row_filter, partitioned, orders, keys = row[5:]
     unique = tuple(tuple(columns) for columns in keys or ())
-    orders = {name: KeyOrder(**said) for name, said in (orders or {}).items()}
+    orders = {name: KeyOrder(**order) for name, order in (orders or {}).items()}
     return DescribedTable(_relation(row[:5]), row_filter, partitioned, orders, unique)
 
 
 def describe_filters(connection: PlainConnection, publication: str) -> tuple[DescribedTable, ...]:
-    """All tables as the publication has them, without what their keys are."""
+    """Describe all tables as the publication has them, without their keys."""
     rows = connection.execute(_TABLES.format(more=_FILTER, which=""), (publication,)).fetchall()
     return tuple(DescribedTable(_relation(row[:5]), row[5], row[6], {}, ()) for row in rows)
 

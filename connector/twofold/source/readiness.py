@@ -1,4 +1,8 @@
-"""Whether a source is fit for Twofold, and what mends it if not. Reads only. `init` stops at what must be mended before it makes a slot; it and `run` pass the advice on."""
+"""Checks whether a source is ready for Twofold, and names the remedy if it is not.
+
+Reads only. `init` stops at required repairs before it creates a slot; `init` and `run` pass the
+advice on.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
 
 @dataclass(frozen=True, slots=True)
 class ReadinessFinding:
-    """`must`: nothing works before it is mended. Otherwise it is advice."""
+    """A problem of the source, with its remedy. With `must`, nothing works before the repair."""
 
     what: str
     remedy: str
@@ -38,14 +42,17 @@ class ReadinessFinding:
 def require(
     conninfo: str, *, slot: str, publications: Sequence[str] = (), two_phase: bool
 ) -> tuple[ReadinessFinding, ...]:
-    """Raise SetupError with all that must be mended; else return the advice. Refused: the slot is there, and its stream has a gap that nothing mends."""
+    """Raise SetupError with all required repairs; otherwise return the advice.
+
+    Refused: the slot exists, and nothing can close the gap in its stream.
+    """
     if (state := slot_state(conninfo, slot)) is not None:
         _refuse_a_gap(conninfo, state, publications)
     return refuse(examine(conninfo, slot=slot, publications=publications, two_phase=two_phase))
 
 
 def refuse(findings: tuple[ReadinessFinding, ...]) -> tuple[ReadinessFinding, ...]:
-    """Raise SetupError with all that must be mended; else they are advice."""
+    """Raise SetupError with all required repairs; otherwise return the advice."""
     if must := [finding for finding in findings if finding.must]:
         raise SetupError("\n".join(map(str, must)))
     return findings
@@ -63,7 +70,10 @@ def _refuse_a_gap(conninfo: str, state: SlotState, publications: Sequence[str]) 
 def examine(
     conninfo: str, *, slot: str, publications: Sequence[str] = (), two_phase: bool = True
 ) -> tuple[ReadinessFinding, ...]:
-    """All that is wrong. `publications` are those that must be there, and not those that `twofold init` makes."""
+    """Return all problems.
+
+    `publications` are those that must exist, without those that `twofold init` creates.
+    """
     state = slot_state(conninfo, slot)
     with connect(conninfo) as connection:
         findings = [*_server(connection, slot_exists=state is not None, two_phase=two_phase)]
@@ -92,22 +102,22 @@ def _server(connection: PlainConnection, *, slot_exists: bool, two_phase: bool) 
     if not slot_exists and slots >= slots_max:
         findings.append(
             ReadinessFinding(
-                f"all {slots_max} replication slots are taken",
-                "drop one that nobody needs, see pg_replication_slots, or raise max_replication_slots and restart PostgreSQL",
+                f"all {slots_max} replication slots are in use",
+                "drop an unused slot (see pg_replication_slots), or raise max_replication_slots and restart PostgreSQL",
             )
         )
     if senders >= senders_max:
         findings.append(
             ReadinessFinding(
                 f"all {senders_max} WAL senders are in use",
-                "end a replication client, see pg_stat_replication, or raise max_wal_senders and restart PostgreSQL",
+                "end a replication client (see pg_stat_replication), or raise max_wal_senders and restart PostgreSQL",
             )
         )
     if two_phase and prepared_max == 0:
         findings.append(
             ReadinessFinding(
                 "max_prepared_transactions is 0: PREPARE TRANSACTION is refused",
-                "ALTER SYSTEM SET max_prepared_transactions = 100 if it is to be used, and restart PostgreSQL",
+                "to use it, ALTER SYSTEM SET max_prepared_transactions = 100, and restart PostgreSQL",
                 must=False,
             )
         )
@@ -115,20 +125,20 @@ def _server(connection: PlainConnection, *, slot_exists: bool, two_phase: bool) 
 
 
 def known_bugs(version: int) -> tuple[ReadinessFinding, ...]:
-    """What is known of this minor version, given as server_version_num."""
+    """Return the known bugs of this minor version, given as server_version_num."""
     major, minor = divmod(version, 10000)
     floor = FLOORS.get(major, 0)
     if minor >= floor:
         return ()
-    what = f"PostgreSQL {major}.{minor} has known bugs in two-phase decoding (outcomes without their prepare, or the reverse)"
-    return (ReadinessFinding(what, f"upgrade to {major}.{floor} or later", must=False),)
+    problem = f"PostgreSQL {major}.{minor} has known bugs in two-phase decoding (outcomes without their prepare, or the reverse)"
+    return (ReadinessFinding(problem, f"upgrade to {major}.{floor} or later", must=False),)
 
 
 def _publications(connection: PlainConnection, wanted: Sequence[str]) -> list[ReadinessFinding]:
     return [
         ReadinessFinding(
             f"publication {name!r} does not exist in this database",
-            f'CREATE PUBLICATION "{name}" FOR TABLE ..., or name the tables in source.tables, or correct source.publication',
+            f'correct source.publication, or list the tables in source.tables, or CREATE PUBLICATION "{name}" FOR TABLE ...',
         )
         for name in _missing(connection, wanted)
     ]
@@ -154,15 +164,17 @@ def _slot(conninfo: str, state: SlotState, database: str, *, two_phase: bool) ->
     elif state.two_phase != two_phase:
         findings.append(
             ReadinessFinding(
-                f"slot {state.name!r} was made with two_phase {'on' if state.two_phase else 'off'}, the configuration says otherwise",
-                f"change the configuration back, or start over ({RESET_REPAIR}): a slot's two_phase must never be toggled",
+                f"slot {state.name!r} was created with two_phase {'on' if state.two_phase else 'off'}, which cannot be changed, but source.two_phase differs",
+                f"change source.two_phase back, or start over: {RESET_REPAIR}",
             )
         )
     if state.active_pid is not None:
         pid, holder = slot_holder(conninfo, state.name)
         findings.append(
             ReadinessFinding(
-                f"slot {state.name!r} is in use by process {pid} from {holder}", "nothing, if that is meant", must=False
+                f"slot {state.name!r} is in use by process {pid} from {holder}",
+                "none is needed if this is intended",
+                must=False,
             )
         )
     return findings

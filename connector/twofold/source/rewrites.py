@@ -1,6 +1,7 @@
-"""What the catalog tells of changes that PostgreSQL sends nothing of: a table that was rewritten, a column or an attribute that is storage_of in another way.
+"""Detects changes that PostgreSQL does not send, by the catalog.
 
-Read now and then, and compared with what was read before; what a table holds is not looked at.
+They are a rewritten table, and a column or an attribute that is stored differently. The catalog is
+read from time to time and compared with the earlier state; the tables' content is not read.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import psycopg
 
 from twofold.errors import Unreachable
 from twofold.source.connection import address, connect
-from twofold.source.diagnosis import words_of
+from twofold.source.diagnosis import error_text
 from twofold.source.messages import Relation
 from twofold.source.published_tables import published_tables
 
-# Not pg_partition_tree(): it locks what it names. The xmin of a column's row tells of ALTER TABLE, which a rewrite alone (VACUUM FULL, CLUSTER, TRUNCATE) does not touch.
+# Not pg_partition_tree(): it locks the tables that it names. ALTER TABLE changes the xmin of a
+# column's row; a rewrite alone (VACUUM FULL, CLUSTER, TRUNCATE) does not.
 _STORED = """
 WITH RECURSIVE tree AS (
     SELECT oid AS root, oid FROM unnest(%s::oid[]) oid
@@ -50,17 +52,17 @@ SELECT tree.root::bigint,
 
 @dataclass(frozen=True, slots=True)
 class TableStorage:
-    """How a table is storage_of."""
+    """The physical storage of a table, as far as the catalog shows it."""
 
     files: str
-    """Which ones, its partitions' among them."""
+    """A digest of its files, its partitions' included."""
     columns: str
-    """When each was last changed."""
+    """A digest of when each column was last changed."""
     plain: frozenset[int]
-    """Columns that are not generated, by number."""
+    """The numbers of the columns that are not generated."""
     generated: frozenset[int]
     attributes: frozenset[str]
-    """Of the composite types of its columns: type and number."""
+    """The attributes of its columns' composite types, as type and number."""
     composites: frozenset[str]
 
     def to_text(self) -> str:
@@ -74,7 +76,7 @@ class TableStorage:
 
 
 def storage_of(conninfo: str, tables: Iterable[int]) -> dict[int, TableStorage]:
-    """How these tables are storage_of now."""
+    """Return the present storage of these tables."""
     with connect(conninfo) as connection:
         rows = connection.execute(_STORED, (list(tables),)).fetchall()
     return {
@@ -91,23 +93,26 @@ def storage_of(conninfo: str, tables: Iterable[int]) -> dict[int, TableStorage]:
 
 
 def storage_of_tables(conninfo: str, publication: str) -> tuple[tuple[Relation, ...], dict[int, TableStorage]]:
-    """The publication's tables and how they are storage_of. `Unreachable` if PostgreSQL gave up a question."""
+    """Return the publication's tables and their storage.
+
+    Unreachable: PostgreSQL failed to answer a query.
+    """
     try:
         relations = published_tables(conninfo, publication)
         return relations, storage_of(conninfo, [relation.oid for relation in relations])
     except psycopg.Error as error:
-        raise Unreachable(f"PostgreSQL at {address(conninfo)}: {words_of(error)}") from error
+        raise Unreachable(f"PostgreSQL at {address(conninfo)}: {error_text(error)}") from error
 
 
-def unsent(before: TableStorage, now: TableStorage) -> str | None:
-    """What happened to rows that PostgreSQL does not send again; None if nothing did that is known."""
+def unsent_change(before: TableStorage, now: TableStorage) -> str | None:
+    """Describe a change of rows that PostgreSQL does not send; None if none is known."""
     if before.generated & now.plain:
-        return "a generated column became a plain one, and rows of before were sent without it"
-    gone = {a for a in before.attributes - now.attributes if a.partition(".")[0] in now.composites}
-    if gone:
-        return "a composite type lost an attribute, and rows of before were sent with it"
+        return "a generated column became a plain one, but earlier rows were sent without it"
+    lost = {a for a in before.attributes - now.attributes if a.partition(".")[0] in now.composites}
+    if lost:
+        return "a composite type lost an attribute, but earlier rows were sent with it"
     if before.files != now.files and before.columns != now.columns:
-        return "ALTER TABLE rewrote it, and PostgreSQL sends no row of that"
+        return "ALTER TABLE rewrote the table, and PostgreSQL does not send the rewritten rows"
     return None
 
 

@@ -1,14 +1,20 @@
-"""The replication session: reads a slot's stream and reports positions back, over libpq's COPY BOTH.
+"""The replication session: reads a slot's stream and reports positions over libpq's COPY BOTH.
 
-One thread reads, reports, tends and closes; another may have opened it. None of the calls may overlap, and but for `open` only `read` waits (at most `wait_s`). Nothing is
-buffered here but what libpq has received, and all of that comes again after a kill: the server moves the slot only to what was reported.
+One thread reads, reports, tends and closes; another thread may have opened the session. No two
+calls may overlap. Apart from `open`, only `read` waits, for at most `wait_s`. Only libpq buffers
+received data here, and after a kill all of it is sent again: the server moves the slot only to
+reported positions.
 
-`read` is hot: a row costs one call into libpq and one tuple. What PostgreSQL must be told in time (it ends a client that is silent for
-wal_sender_timeout) is told by `read` and, within a long turn, by `tend`, which costs a look at the clock when nothing is due. In the other
-direction a server that is silent for `receive_timeout_s`, though asked half-way for a sign of life, ends the run. So does one that shuts down and waits for a confirmation that it cannot get.
+`read` is hot: a row costs one call into libpq and one tuple. PostgreSQL ends a client that is
+silent for wal_sender_timeout. `read` therefore reports in time, and so does `tend` within a long
+turn; `tend` costs one clock reading when nothing is due.
 
-A position reported here is remembered and sent again with every answer to a keepalive. Until the first `report` both positions are 0/0, which
-the server takes as nothing.
+In the other direction, a server that is silent for `receive_timeout_s` ends the run; half-way it is
+asked for a sign of life. A server that is shutting down ends the run too, if it waits for a
+confirmation that it cannot get.
+
+Every answer to a keepalive repeats the last reported position. Until the first `report` both
+positions are 0/0, which the server ignores.
 """
 
 from __future__ import annotations
@@ -32,20 +38,25 @@ from twofold_common.positions import NO_LSN, Lsn, format_lsn
 Streaming: TypeAlias = Literal["off", "on", "parallel"]
 
 STATUS_INTERVAL_S = 0.25
-"""Far more often than a server's wal_sender_timeout asks for: since 16 a walsender can miss a wake-up and then sleeps for up to 10 s with a commit in
-hand, unless a client speaks (docs/inside/source.md). A report is 34 bytes."""
+"""Far more often than a server's wal_sender_timeout requires. Since 16 a walsender can miss a
+wake-up; it then sleeps for up to 10 s although it has a commit to send, unless a client speaks
+(docs/inside/source.md). A report is 34 bytes."""
 RECEIVE_TIMEOUT_S = 60.0
-SPIN_ASKS = 100
-SPIN_S = 2.0
-"""A server that shuts down asks again as soon as it is answered, until all that it has sent is confirmed: while a prepared transaction is in doubt, for ever. So many questions without a row between
-them, over so long, are that."""
+SHUTDOWN_ASKS = 100
+SHUTDOWN_S = 2.0
+"""A server that is shutting down asks again after each answer, until everything it sent is
+confirmed. While a prepared transaction is in doubt, it would ask for ever. More than
+`SHUTDOWN_ASKS` questions without a row between them, over more than this time, are such a
+shutdown."""
 CLOSE_WAIT_S = 2.0
-"""How long a clean end waits for the server's own CopyDone. After it the socket is closed, which loses nothing."""
+"""How long a clean end waits for the server's own CopyDone. The socket is closed after that,
+which loses nothing."""
 
 _STREAM_EARLY = """
 SELECT pg_catalog.set_config(name, '8MB', false) FROM pg_catalog.pg_settings
 WHERE name = 'logical_decoding_work_mem' AND source = 'default'"""
-"""What a transaction has below this setting is decoded after its end, which readers wait for; by default it is 64 MB. Who has set it keeps it."""
+"""A transaction below this setting is decoded after its end, and readers wait for that; the
+default is 64 MB. A value that somebody has set is kept."""
 
 _XLOG_DATA = ord("w")
 _KEEPALIVE = ord("k")
@@ -57,7 +68,7 @@ _XLOG_DATA_HEADER = 25
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What the slot's stream is asked for; `negotiate` fits it to the server's version."""
+    """The requested options of the stream; `negotiate` adapts them to the server's version."""
 
     two_phase: bool = True
     streaming: Streaming = "on"
@@ -65,12 +76,13 @@ class SessionOptions:
     messages: bool = True
     origin: Literal["none", "any"] | None = None
     receive_timeout_s: float | None = None
-    """None: `RECEIVE_TIMEOUT_S`, or the server's wal_sender_timeout where that is longer; half of it a server may decode without a word."""
+    """None: `RECEIVE_TIMEOUT_S`, or the server's wal_sender_timeout if that is longer. A server
+    may decode silently for half of this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """The server has sent all that it had to send up to `wal_end`."""
+    """The server's statement that it has sent everything up to `wal_end`."""
 
     wal_end: Lsn
 
@@ -107,9 +119,10 @@ class ReplicationSession:
         self._failure: TwofoldError | None = None
 
     def open(self, start: Lsn = NO_LSN) -> None:
-        """Take the slot and start its stream at the later of `start` and what the slot has confirmed.
+        """Take the slot and start its stream at `start` or its confirmed position, the later one.
 
-        SlotBusy: another client holds it. UsageError, SetupError, Refused, Unreachable: each with its remedy.
+        SlotBusy: another client holds the slot. UsageError, SetupError, Refused, Unreachable: each
+        with its remedy.
         """
         connection = connect(self._conninfo, self._application_name, replication=True)
         self._connection = connection
@@ -125,17 +138,17 @@ class ReplicationSession:
                 raise other_two_phase(self._slot, wanted=True)
             self._start(connection, start, options)
         except BaseException:
-            self._drop()
+            self._disconnect()
             raise
         self._heard = time.monotonic()
         self._send_status()
 
     def _start(self, connection: PlainConnection, start: Lsn, options: dict[str, str]) -> None:
-        said = sql.SQL(", ").join(
+        arguments = sql.SQL(", ").join(
             sql.SQL("{} {}").format(sql.Identifier(n), sql.Literal(v)) for n, v in options.items()
         )
         command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
-            sql.Identifier(self._slot), sql.SQL(format_lsn(start)), said
+            sql.Identifier(self._slot), sql.SQL(format_lsn(start)), arguments
         )
         pgconn = connection.pgconn
         try:
@@ -154,41 +167,45 @@ class ReplicationSession:
 
     @property
     def backend_pid(self) -> int:
-        """The walsender's process on the server, by which pg_locks and pg_stat_replication name this session."""
+        """Return the walsender's process id: pg_locks and pg_stat_replication show it."""
         return self._open_connection().info.backend_pid
 
     def read(self, *, rows_max: int, bytes_max: int, wait_s: float) -> Received:
-        """All that has arrived, in order, up to either limit (the message that passes `bytes_max` is still given).
+        """Return all that has arrived, in order, up to either limit.
 
-        Returns at once when there is anything, else with the first that comes, else empty after `wait_s`.
+        The message that exceeds `bytes_max` is still included. Returns at once when anything has
+        arrived, else with the first arrival, else empty after `wait_s`.
         """
         deadline = time.monotonic() + wait_s
         while True:
-            taken = self._take(rows_max, bytes_max)
+            received = self._receive(rows_max, bytes_max)
             self.tend()
             now = time.monotonic()
-            if taken:
+            if received:
                 self._heard, self._asked = now, None
-                return taken
+                return received
             self._check_silence(now)
             if now >= deadline:
-                return taken
-            silence = (self._heard if self._asked is None else self._asked) + self._patience_s
+                return received
+            silence = (self._heard if self._asked is None else self._asked) + self._half_timeout_s
             self._wait(max(0.0, min(deadline, self._status_due, silence) - now))
 
     def report(self, *, write: Lsn, flush: Lsn) -> None:
-        """Tell the server how far the stream is written and how far it is safe; sent now if either differs from the last."""
+        """Report how far the stream is written and how far it is safe; a change is sent now."""
         if (write, flush) != (self._write, self._flush):
             self._write, self._flush = write, flush
             self._send_status()
 
     def tend(self) -> None:
-        """Send what is due, and nothing else: to be called often within a long turn."""
+        """Send whatever is due, and nothing else: to be called often within a long turn."""
         if time.monotonic() >= self._status_due:
             self._send_status()
 
     def close(self) -> None:
-        """End the stream as the protocol wants it, so that the slot is free at once. Never raises; may be called twice."""
+        """End the stream as the protocol requires, so that the slot is free at once.
+
+        Never raises; may be called twice.
+        """
         if self._connection is None:
             return
         pgconn = self._connection.pgconn
@@ -202,10 +219,10 @@ class ReplicationSession:
                     self._wait(left)
                     pgconn.consume_input()
         except psycopg.Error:
-            pass  # the server or the network went first: what we wanted to end has ended
-        self._drop()
+            pass  # the server or the network was first: the stream has ended already
+        self._disconnect()
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -215,35 +232,35 @@ class ReplicationSession:
             raise RunEnded("the replication session is not open")
         return self._connection
 
-    def _take(self, rows_max: int, bytes_max: int) -> Received:
+    def _receive(self, rows_max: int, bytes_max: int) -> Received:
         pgconn = self._open_connection().pgconn
-        taken: Received = []
-        add, get, unpack = taken.append, pgconn.get_copy_data, _U64.unpack_from
-        room, fresh = bytes_max, False
+        received: Received = []
+        append, get, unpack = received.append, pgconn.get_copy_data, _U64.unpack_from
+        room, just_consumed = bytes_max, False
         try:
-            while len(taken) < rows_max and room > 0:
+            while len(received) < rows_max and room > 0:
                 size, view = get(1)
                 if size > 0:
                     if size > _XLOG_DATA_HEADER and view[0] == _XLOG_DATA:
-                        add((unpack(view, 1)[0], view[_XLOG_DATA_HEADER:].tobytes()))
+                        append((unpack(view, 1)[0], view[_XLOG_DATA_HEADER:].tobytes()))
                         room -= size
                     else:
-                        add(self._keepalive(view.tobytes()))
-                    fresh = False
+                        append(self._keepalive(view.tobytes()))
+                    just_consumed = False
                 elif size < 0:
                     self._raise_end(pgconn)
-                elif fresh:
+                elif just_consumed:
                     break
                 else:
                     pgconn.consume_input()
-                    fresh = True
+                    just_consumed = True
         except psycopg.OperationalError as error:
             raise stream_error(self._conninfo, self._slot, error) from error
         if self._failure is not None:
             raise self._failure
         if room < bytes_max:
             self._asks = 0
-        return taken
+        return received
 
     def _keepalive(self, data: bytes) -> Keepalive:
         if data[0] != _KEEPALIVE or len(data) != _KEEPALIVE_FORM.size:
@@ -255,29 +272,33 @@ class ReplicationSession:
         return Keepalive(Lsn(wal_end))
 
     def _note_ask(self) -> None:
-        """One that comes of a short wal_sender_timeout comes half of it after our last word at the earliest."""
+        """Count the server's questions, and end the run if they mean a shutdown.
+
+        A question caused by a short wal_sender_timeout comes half of that time after our last
+        report at the earliest.
+        """
         now = time.monotonic()
         if self._asks == 0 or 0 < self._timeout_s <= 4 * (now - self._last_ask):
             self._asks, self._asks_since = 0, now
         self._asks += 1
         self._last_ask = now
-        if self._asks > SPIN_ASKS and now - self._asks_since > SPIN_S:
+        if self._asks > SHUTDOWN_ASKS and now - self._asks_since > SHUTDOWN_S:
             self.close()
             raise RunEnded(
-                f"PostgreSQL asks slot {self._slot!r} again and again, as it does in order to shut down: it is let go, for not all that it has sent can be confirmed now"
+                f"PostgreSQL is shutting down and waits for slot {self._slot!r} to confirm everything it sent; the connector disconnects, because it cannot confirm all of that now"
             )
 
     def _raise_end(self, pgconn: pq.abc.PGconn) -> None:
         result = pgconn.get_result()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             raise stream_error(self._conninfo, self._slot, psycopg.errors.error_from_result(result))
-        raise RunEnded(f"PostgreSQL ended the stream of slot {self._slot!r} without a reason")
+        raise RunEnded(f"PostgreSQL ended the stream of slot {self._slot!r} without giving a reason")
 
     def _send_status(self, *, ask: bool = False) -> None:
         pgconn = self._open_connection().pgconn
         now_us = time.time_ns() // 1000 - POSTGRES_EPOCH_US
         try:
-            # libpq queues what the socket does not take now; the next flush, of this or the next call, sends it.
+            # libpq queues what the socket does not take now; a later flush sends it.
             pgconn.put_copy_data(_STATUS_FORM.pack(b"r", self._write, self._flush, self._flush, now_us, ask))
             pgconn.flush()
         except psycopg.OperationalError as error:
@@ -285,16 +306,20 @@ class ReplicationSession:
         self._status_due = time.monotonic() + self._status_interval_s
 
     @property
-    def _patience_s(self) -> float:
+    def _half_timeout_s(self) -> float:
         return (self._options.receive_timeout_s or max(RECEIVE_TIMEOUT_S, self._timeout_s)) / 2
 
     def _check_silence(self, now: float) -> None:
-        """Only ever called with the socket found empty, so a long turn of ours is not taken for silence of the server's."""
-        if self._asked is None and now - self._heard >= self._patience_s:
+        """Ask a silent server for a sign of life, or end the run.
+
+        It is called only with the socket found empty, so our own long turn never counts as the
+        server's silence.
+        """
+        if self._asked is None and now - self._heard >= self._half_timeout_s:
             self._send_status(ask=True)
             self._asked = now
-        elif self._asked is not None and now - self._asked >= self._patience_s:
-            raise RunEnded(f"PostgreSQL gave no sign of life for {now - self._heard:.0f} s (slot {self._slot!r})")
+        elif self._asked is not None and now - self._asked >= self._half_timeout_s:
+            raise RunEnded(f"PostgreSQL has sent nothing for {now - self._heard:.0f} s (slot {self._slot!r})")
 
     def _wait(self, seconds: float | None) -> None:
         poll = select.poll()
@@ -306,29 +331,35 @@ class ReplicationSession:
 
 
 def negotiate(options: SessionOptions, server_version: int, publications: Sequence[str]) -> dict[str, str]:
-    """The options of START_REPLICATION for this server. What costs nothing to go without is left out; the rest is refused."""
+    """Return the options of START_REPLICATION for this server.
+
+    An unsupported option is left out if that costs nothing; otherwise it is refused.
+    """
     modern = server_version >= 160000
     if options.origin is not None and not modern:
         raise SetupError(
-            f"origin = {options.origin!r} needs PostgreSQL 16, the server is {server_version // 10000}: "
-            "leave it out, or upgrade the server"
+            f"origin = {options.origin!r} needs PostgreSQL 16, but the server is {server_version // 10000}: "
+            "remove the option, or upgrade the server"
         )
-    said = {
+    negotiated = {
         "proto_version": "4" if modern else "3",
         "publication_names": ",".join('"' + name.replace('"', '""') + '"' for name in publications),
     }
     if options.streaming != "off":
-        said["streaming"] = options.streaming if modern else "on"
+        negotiated["streaming"] = options.streaming if modern else "on"
     for name, wanted in (("two_phase", options.two_phase), ("binary", options.binary), ("messages", options.messages)):
         if wanted:
-            said[name] = "on"
+            negotiated[name] = "on"
     if options.origin is not None:
-        said["origin"] = options.origin
-    return said
+        negotiated["origin"] = options.origin
+    return negotiated
 
 
 def _decodes_at_commit(connection: PlainConnection, slot: str) -> bool:
-    """Is it a slot made without two_phase? START_REPLICATION with it would turn it on, silently and for good."""
+    """Return whether the slot was created without two_phase.
+
+    START_REPLICATION with two_phase would turn it on, silently and for good.
+    """
     row = connection.execute(
         "SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s AND database = current_database() AND NOT two_phase",
         (slot,),
@@ -337,7 +368,7 @@ def _decodes_at_commit(connection: PlainConnection, slot: str) -> bool:
 
 
 def _wal_sender_timeout_s(connection: PlainConnection) -> float:
-    """0 if there is none."""
+    """Return the server's wal_sender_timeout; 0 if there is none."""
     row = connection.execute(
         "SELECT setting::int FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
     ).fetchone()

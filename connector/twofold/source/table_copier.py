@@ -1,7 +1,9 @@
-"""Reads a table as one snapshot sees it: described, then copied in binary, in stretches of its key. Writes nothing and takes no lock above ACCESS SHARE.
+"""Reads a table as one snapshot sees it: describes it, then copies ranges of its key in binary.
 
-The table is locked before the snapshot is taken, so its definition cannot change between being described and being copied, and a change that the snapshot does not see is not described either.
-Where several megabytes are asked for, reading ends early: a table's rows may be of any width.
+It writes nothing and takes no lock above ACCESS SHARE. The table is locked before the snapshot is
+taken. So its definition cannot change between description and copy, and a change that the snapshot
+does not see is not described either. The reader may stop a large copy early, because rows can have
+any width.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from psycopg.pq.abc import PGconn
 
 from twofold.errors import RunEnded, SetupError
 from twofold.source.connection import PlainConnection, connect
-from twofold.source.diagnosis import NOT_UTF8, not_utf8, words_of
+from twofold.source.diagnosis import NOT_UTF8, error_text, not_utf8
 from twofold.source.locks import TableWriter, needs_slot, wait_for_all, writers
 from twofold.source.published_tables import DescribedTable, describe
 from twofold_avro.shapes import TableShape
@@ -34,7 +36,7 @@ _IS_PARTITIONED = """
 SELECT c.relkind = 'p' FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %s AND c.relname = %s
 """
-# The snapshot is taken before the columns are computed: the log's end lies behind every commit that it sees.
+# The snapshot precedes the other columns: the WAL's end lies behind every commit that it sees.
 _SNAPSHOT = """
 SELECT pg_catalog.pg_current_snapshot()::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
        pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.current_setting('wal_block_size')::int
@@ -43,28 +45,33 @@ SELECT pg_catalog.pg_current_snapshot()::text, (extract(epoch FROM clock_timesta
 
 @dataclass(frozen=True, slots=True)
 class CopyView:
-    """What a snapshot shows of a table, as long as it is open."""
+    """A snapshot's view of a table, valid while the snapshot is open."""
 
     described: DescribedTable | None
     """None: the publication does not have the table."""
     snapshot: str
-    """As pg_current_snapshot() writes it."""
+    """The snapshot, as pg_current_snapshot() writes it."""
     at_us: int
     lsn: Lsn
-    """Behind every commit that the snapshot sees. Not behind all that happens while it is read, and need not be: the stream brings that behind the rows."""
+    """A position behind every commit that the snapshot sees. Commits during the copy may lie
+    behind it: the stream delivers those after the rows."""
 
 
 class TableCopier:
-    """One table, one connection, one thread. Another thread may `cancel`."""
+    """The copier of one table, with one connection and one thread. Another thread may `cancel`."""
 
     def __init__(self, conninfo: str, publication: str, schema: str, table: str) -> None:
         self._connection = connect(conninfo, "twofold backfill")
         self._publication = publication
         self._schema, self._table = schema, table
-        self._connection.execute("SET row_security = off")  # an error is better than rows that are left out
+        self._connection.execute("SET row_security = off")  # an error is better than missing rows
 
     def cancel(self) -> None:
-        """Whatever runs ends with an error. A server that cannot be told is gone, or silent: then the connection ends it, not we."""
+        """Make the running query end with an error.
+
+        A server that does not take the request is gone or silent; then the connection's own
+        timeout ends the query.
+        """
         with suppress(psycopg.Error):
             self._connection.cancel_safe(timeout=2)
 
@@ -78,9 +85,9 @@ class TableCopier:
         try:
             partitioned = connection.execute(_IS_PARTITIONED, (self._schema, self._table)).fetchone()
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            if partitioned is not None:  # else there is no such table, and the publication does not have it either
-                which = sql.SQL("" if partitioned[0] else "ONLY "), sql.Identifier(self._schema, self._table)
-                connection.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(*which))
+            if partitioned is not None:  # else there is no such table, nor is it in the publication
+                target = sql.SQL("" if partitioned[0] else "ONLY "), sql.Identifier(self._schema, self._table)
+                connection.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(*target))
             row = connection.execute(_SNAPSHOT).fetchone()
             assert row is not None
             described = describe(connection, self._publication, self._schema, self._table)
@@ -89,7 +96,9 @@ class TableCopier:
             raise self._error(error) from error
         finally:
             if not connection.closed:
-                # Reading writes WAL (hint bits, pruning), and the next chunk waits until the stream is behind it. COMMIT has it flushed at once, a rollback leaves it to the background writer.
+                # Reading writes WAL (hint bits, pruning), and the next chunk waits until the stream
+                # has passed it. COMMIT flushes it at once; after a rollback the background writer
+                # does it later.
                 connection.commit()
 
     def rows(
@@ -101,33 +110,39 @@ class TableCopier:
         among: Sequence[Mapping[str, str]] | None = None,
         limit: int | None = None,
     ) -> Iterator[bytes]:
-        """The tuples of COPY in binary: of the stretch behind the key `after`, in the order of the key, or of the keys `among`. The reader may stop before the end."""
+        """Yield the tuples of a binary COPY: rows behind the key `after`, or of the keys `among`.
+
+        Rows behind `after` come in key order. The reader may stop before the end.
+        """
         query = _query(described, shape, after=after, among=among, limit=limit)
-        # In a savepoint: stopping early is an error to the server, and the view still ends by COMMIT.
+        # In a savepoint: stopping early is an error to the server, but the view still COMMITs.
         with self._connection.transaction(), self._connection.cursor().copy(query) as copy:
             messages = _messages(self._connection.pgconn, copy)
             head = next(messages, b"")
-            assert head.startswith(_SIGNATURE), "COPY in binary begins with its signature"
-            for data in chain([head[_HEADER_BYTES:]], messages):  # without any row the end is in the head's message
+            assert head.startswith(_SIGNATURE), "a binary COPY begins with its signature"
+            for data in chain([head[_HEADER_BYTES:]], messages):  # without rows, the end is in the first message
                 if data and data != _END:
                     yield data
 
     def estimate(self, described: DescribedTable) -> int:
-        """How many rows the planner expects, in an open view."""
+        """Return the planner's row count, in an open view."""
         return planned_rows(self._connection, described)
 
     def snapshot(self) -> str:
-        """What a snapshot of now would see."""
+        """Return a present snapshot as pg_current_snapshot() writes it."""
         row = self._connection.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
         assert row is not None
         return str(row[0])
 
     def writers(self) -> tuple[TableWriter, ...]:
-        """Who holds a lock under which rows of the table are written."""
+        """Return the holders of a lock that rows of the table are written under."""
         return writers(self._connection, self._schema, self._table)
 
     def wait_for_all(self) -> bool:
-        """Where locks do not tell (`locks.needs_slot`), wait for every transaction that runs; else False."""
+        """Wait for every running transaction where locks do not suffice (`locks.needs_slot`).
+
+        Return False, without waiting, where they do.
+        """
         if not needs_slot(self._connection):
             return False
         wait_for_all(self._connection, f"twofold_barrier_{self._connection.info.backend_pid}")
@@ -138,20 +153,28 @@ class TableCopier:
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             return _forbidden(name, self._connection, error)
         if error.sqlstate in NOT_UTF8:
-            return not_utf8(f"table {name}", words_of(error))
-        return RunEnded(f"the backfill of {name}: {words_of(error)}")
+            return not_utf8(f"table {name}", error_text(error))
+        return RunEnded(f"the backfill of {name} failed: {error_text(error)}")
 
 
 def _reached(lsn: Lsn, page: int) -> Lsn:
-    """What the stream reaches when it has sent all before the insert position: that is behind a page's header at the page's beginning, and the stream is not until more is written."""
+    """Return the position that the stream reaches once it has sent everything before `lsn`.
+
+    An insert position at a page's beginning lies behind the page's header. The stream does not
+    reach it until more is written.
+    """
     return Lsn(lsn - lsn % page) if lsn % page <= _PAGE_HEADER_BYTES_MAX else lsn
 
 
 def _messages(pgconn: PGconn, copy: psycopg.Copy) -> Iterator[bytes]:
-    """What COPY sends, in its pieces. psycopg's own iteration is asked only to wait: a generator and a wait for each row cost more than the row."""
-    take = pgconn.get_copy_data
+    """Yield the messages of COPY.
+
+    psycopg's own iteration only serves to wait: its generator and wait for each row cost more than
+    the row.
+    """
+    get = pgconn.get_copy_data
     while True:
-        size, data = take(1)
+        size, data = get(1)
         if size > 0:
             yield bytes(data)
         elif size == 0:
@@ -159,7 +182,7 @@ def _messages(pgconn: PGconn, copy: psycopg.Copy) -> Iterator[bytes]:
                 return
             yield bytes(awaited)
         else:
-            # All of them, or the connection could not even roll back, and that error would hide this one.
+            # Read all results: otherwise even a rollback fails, and its error hides this one.
             failed = [r for r in iter(pgconn.get_result, None) if r.status != ExecStatus.COMMAND_OK]
             if failed:
                 raise psycopg.errors.error_from_result(failed[0])
@@ -167,7 +190,7 @@ def _messages(pgconn: PGconn, copy: psycopg.Copy) -> Iterator[bytes]:
 
 
 def planned_rows(connection: PlainConnection, described: DescribedTable) -> int:
-    """How many rows the planner expects the table to have; of partitioned tables and of those that were never analysed too."""
+    """Return the planner's row count, also of partitioned and never analysed tables."""
     query = sql.SQL("EXPLAIN (FORMAT json) SELECT {}").format(_from(described, []))
     row = connection.execute(query).fetchone()
     assert row is not None
@@ -175,13 +198,13 @@ def planned_rows(connection: PlainConnection, described: DescribedTable) -> int:
 
 
 def has_rows(conninfo: str, schema: str, table: str) -> bool:
-    """Whether a new snapshot shows any."""
+    """Return whether a new snapshot shows any row."""
     with connect(conninfo) as connection:
         try:
             connection.execute("SET row_security = off")
             partitioned = connection.execute(_IS_PARTITIONED, (schema, table)).fetchone()
-            which = sql.SQL("" if partitioned and partitioned[0] else "ONLY "), sql.Identifier(schema, table)
-            row = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {}{})").format(*which)).fetchone()
+            target = sql.SQL("" if partitioned and partitioned[0] else "ONLY "), sql.Identifier(schema, table)
+            row = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {}{})").format(*target)).fetchone()
         except psycopg.errors.InsufficientPrivilege as error:
             raise _forbidden(f"{schema}.{table}", connection, error) from error
     return row is not None and bool(row[0])
@@ -189,7 +212,7 @@ def has_rows(conninfo: str, schema: str, table: str) -> bool:
 
 def _forbidden(name: str, connection: PlainConnection, error: psycopg.Error) -> SetupError:
     return SetupError(
-        f'table {name} cannot be read for its backfill: {words_of(error)}; remedy: GRANT SELECT ON {name} TO "{connection.info.user}" (and USAGE on its schema)'
+        f'the backfill cannot read table {name}: {error_text(error)}; remedy: grant USAGE on its schema, and GRANT SELECT ON {name} TO "{connection.info.user}"'
     )
 
 
@@ -226,13 +249,20 @@ def _from(described: DescribedTable, conditions: list[sql.Composable]) -> sql.Co
 
 
 def _columns(described: DescribedTable, key: Sequence[str]) -> sql.Composable:
-    """By their full names: what is selected of another column may be called like one of them."""
+    """Return the columns with their table's name:
+
+    another selected column may have a name of theirs.
+    """
     table = described.relation.schema, described.relation.table
     return sql.SQL(", ").join(sql.Identifier(*table, name) for name in key)
 
 
 def _behind(described: DescribedTable, key: Sequence[str], after: Mapping[str, str]) -> sql.Composable:
-    """In the order that ORDER BY has. Of an extension's type the operators are not on the path, so that those of another type would be taken, or none be found."""
+    """Return the condition for rows behind the key, in the order of ORDER BY.
+
+    An extension type's operators are not on the search path: without their schema, another type's
+    would be used, or none found.
+    """
     if not described.foreign_order(key):
         return sql.SQL("({}) > {}").format(_columns(described, key), _values(described, key, after))
     return _either(
@@ -267,5 +297,8 @@ def _values(described: DescribedTable, key: Sequence[str], texts: Mapping[str, s
 
 
 def _value(described: DescribedTable, name: str, texts: Mapping[str, str]) -> sql.Composable:
-    """A literal of the column's own type, so that the key's index serves; below its domains, for a value may be older than what a domain demands."""
+    """Return a literal of the column's own type below its domains, so that the key's index serves.
+
+    A stored value may be older than a domain's constraint.
+    """
     return sql.Literal(texts[name]) + sql.SQL(f"::{described.orders[name].type}")

@@ -15,7 +15,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_database, fresh_prefix
 from helpers.connector.backfill_traffic import fold, newest_by_offset
 from twofold.backfill.chunk_rule import ChangeMemory, DroppedRows, Snapshot
-from twofold.backfill.loader import BARRIER_LOOK_S, Loader
+from twofold.backfill.loader import BARRIER_PAUSE_S, Loader
 from twofold.config import load
 from twofold.runner.initialisation import initialise
 from twofold.runner.status_report import BackfillStatus, backfills, read_progress, read_status
@@ -125,7 +125,7 @@ def test_what_a_snapshot_does_not_see_is_newer(
                 between.further(10_000)
                 until_chunks(here, 4 if judge is as_it_is else 2)
                 assert here.ask("SELECT version FROM item WHERE id = 1600") == 0
-            assert chunks(here) < 4 + (time.monotonic() - went_on) / BARRIER_LOOK_S, "read again at leisure"
+            assert chunks(here) < 4 + (time.monotonic() - went_on) / BARRIER_PAUSE_S, "read again at leisure"
             ready(here)
             here.caught_up()
         assert wrong(here) == ({1500, 1600} if judge is no_drop else {1600} if judge is not_again else set())
@@ -168,7 +168,7 @@ def test_a_table_that_joins_with_a_transaction_in_doubt(
 ) -> None:
     """Prepared before it joined, committed after: in neither the stream nor a naive copy. It is waited for, and named; one on another table, and a report, are not. Nothing else changes in the table."""
     if not barrier:
-        monkeypatch.setattr(Loader, "_through_barrier", lambda *_: True)
+        monkeypatch.setattr(Loader, "_pass_barrier", lambda *_: True)
     here = make()
     here.sql("CREATE TABLE late (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)", "TRUNCATE item")
     here.sql("INSERT INTO late VALUES (1)")
@@ -195,7 +195,7 @@ def test_a_transaction_that_is_prepared_while_it_is_waited_for(
 ) -> None:
     """It has no process any more, and is the same one: what it wrote before the table joined is in neither the stream nor a copy that does not wait for its outcome."""
     looks: list[bool] = []
-    look_once = Loader._through_barrier
+    look_once = Loader._pass_barrier
 
     def looked(loader: Loader) -> bool:
         through = look_once(loader)
@@ -203,7 +203,7 @@ def test_a_transaction_that_is_prepared_while_it_is_waited_for(
             looks.append(through)
         return through
 
-    monkeypatch.setattr(Loader, "_through_barrier", looked)
+    monkeypatch.setattr(Loader, "_pass_barrier", looked)
     here = make()
     here.sql("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1)")
     initialise(load(here.file), print)

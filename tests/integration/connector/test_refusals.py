@@ -166,7 +166,7 @@ def test_a_tables_topic_is_gone(stopped: Installation, admin: AdminClient) -> No
 def test_a_tables_topic_has_other_partitions(stopped: Installation, admin: AdminClient) -> None:
     topic = stopped.table("account")
     admin.create_partitions([NewPartitions(topic, 5)])[topic].result(20)
-    refuses(stopped, f"the topic {topic} has 5 partitions, and must have 3", "twofold backfill start public.account")
+    refuses(stopped, f"the topic {topic} has 5 partitions, but must have 3", "twofold backfill start public.account")
 
 
 @pytest.mark.core
@@ -267,9 +267,11 @@ def test_a_slots_two_phase_is_not_turned_on(connector: Maker) -> None:
     """PostgreSQL would, when the stream begins."""
     here = connector(source={"two_phase": False})
     here.configure({"source": {"two_phase": True}})
-    refuses(here, "source.two_phase is true", "was made with false", kind=UsageError)
+    refuses(here, "source.two_phase is true", "was created with false", kind=UsageError)
     assert here.slot("two_phase") is False
-    init_refuses(here, "made with two_phase off, the configuration says otherwise", kind=SetupError)
+    init_refuses(
+        here, "created with two_phase off, which cannot be changed, but source.two_phase differs", kind=SetupError
+    )
 
 
 def test_rows_of_a_prepared_transaction_that_will_not_come_again(connector: Maker) -> None:
@@ -298,5 +300,5 @@ def test_rows_of_a_prepared_transaction_that_will_not_come_again(connector: Make
 @pytest.mark.core
 def test_the_publication_is_gone(stopped: Installation) -> None:
     stopped.sql(f"DROP PUBLICATION {stopped.prefix}", INSERT.format(2))
-    refuses(stopped, "a publication of this slot is gone", "twofold reset")
-    init_refuses(stopped, "a publication of this slot is gone", "twofold reset")
+    refuses(stopped, "a publication of this slot no longer exists", "twofold reset")
+    init_refuses(stopped, "a publication of this slot no longer exists", "twofold reset")

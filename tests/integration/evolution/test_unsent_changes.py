@@ -9,7 +9,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.evolving import Evolving
 from twofold.config import load
 from twofold.runner.initialisation import initialise
-from twofold.source.rewrites import storage_of, unsent
+from twofold.source.rewrites import storage_of, unsent_change
 
 TABLES = """
 CREATE TYPE pair AS (a int, b int);
@@ -19,7 +19,7 @@ CREATE TABLE root (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
 CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (10);
 INSERT INTO root VALUES (1, 1);
 """
-REWRITTEN = "ALTER TABLE rewrote it"
+REWRITTEN = "ALTER TABLE rewrote the table"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_the_catalog_tells(database: str, change: str, what: str | None) ->
         before = storage_of(database, rows)
         connection.execute(change)
         now = storage_of(database, rows)
-    told = [words for oid in rows if (words := unsent(before[oid], now[oid]))]
+    told = [words for oid in rows if (words := unsent_change(before[oid], now[oid]))]
     assert len(told) == (what is not None)
     assert what is None or what in told[0]
     assert {oid: type(s).from_text(s.to_text()) for oid, s in now.items()} == now
@@ -81,7 +81,7 @@ def test_a_rewrite_is_noticed(
 
     def is_done() -> bool:
         """Told, or loaded anew: a stop in between has it told again."""
-        told = "e.t: ALTER TABLE rewrote it" in caplog.text
+        told = "e.t: ALTER TABLE rewrote the table" in caplog.text
         return told and (not reloads or table.rows() == {1: {"id": 1, "v": 110}})
 
     with here.carrying():
@@ -97,5 +97,5 @@ def test_a_rewrite_is_noticed(
         wait_until(is_done, 60, "it is noticed")
         assert reloads or "run: twofold backfill start e.t" in caplog.text
         here.caught_up()
-    assert caplog.text.count("ALTER TABLE rewrote it") == 1
+    assert caplog.text.count("ALTER TABLE rewrote the table") == 1
     assert reloads or table.rows() == {1: {"id": 1, "v": 10}}

@@ -55,7 +55,7 @@ def test_of_a_prepared_transaction(proxied: tuple[Ground, Proxy], monkeypatch: p
                 patch.setattr(OpenCheck, "assert_open", lambda *_: None)
                 publisher.commit_prepared(0, commit(sequence, "prepared"), progress(sequence), ledger={})
                 continue
-        with pytest.raises(EndedElsewhere, match="somebody else has ended it"):
+        with pytest.raises(EndedElsewhere, match="somebody else ended the transaction of"):
             publisher.commit_prepared(0, commit(sequence, "prepared"), progress(sequence), ledger={})
     publisher.close()
     assert ground.committed() == []

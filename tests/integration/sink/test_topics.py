@@ -93,7 +93,7 @@ def test_another_number_of_partitions_than_pinned_is_refused(topics: Topics, adm
     make(admin, table, 3)
     assert topics.ensure([RequiredTopic(table, "table", 3, pinned=True)]) == {table: 3}
     with pytest.raises(
-        Refused, match=r"has 3 partitions, and must have 6 as before[\s\S]*twofold backfill start public\.a"
+        Refused, match=r"has 3 partitions, but must have 6 as before[\s\S]*twofold backfill start public\.a"
     ):
         topics.ensure([RequiredTopic(table, "table", 6, pinned=True, table="public.a")])
 
@@ -109,9 +109,9 @@ def test_what_is_not_as_it_was_can_be_asked(topics: Topics, admin: AdminClient, 
     make(admin, table, 2)
     make(admin, f"{table}2", 2)
     wanted = [RequiredTopic(f"{table}{n}", "table", p, pinned=True) for n, p in (("", 1), ("2", 2), ("3", 1))]
-    [(name, refusal)] = topics.unlike(wanted)
+    [(name, refusal)] = topics.mismatched(wanted)
     assert name == table
-    assert "has 2 partitions, and must have 1 as before" in refusal.what
+    assert "has 2 partitions, but must have 1 as before" in refusal.what
 
 
 @pytest.mark.parametrize("kind", ["table", "progress"])

@@ -35,13 +35,13 @@ def test_the_streams_start_waits_and_says_for_whom(database: str, prefix: str, w
         with locked(writer, "pg_publication_rel"):
             stream = ending.enter_context(streaming(database, prefix))
             assert stream.read(1.0) == [], "the walsender reads what is published at the first row"
-            (holder,) = locks.waits(database, slot=prefix, application_name="another name")
+            (holder,) = locks.connector_blockers(database, slot=prefix, application_name="another name")
             assert holder.gid == "shuts"
             assert "AccessExclusiveLock on table pg_publication_rel" in str(holder)
         got = stream.until_mark(writer)
     assert kinds(got)[:3] == [Begin, Insert, Commit]
     assert [k for k in kinds(got)[3:] if k is not Insert] == [BeginPrepare, Prepare, RollbackPrepared]
-    assert locks.waits(database, slot=prefix, application_name=prefix) == ()
+    assert locks.connector_blockers(database, slot=prefix, application_name=prefix) == ()
 
 
 def test_a_stream_that_has_begun_goes_on(database: str, prefix: str, writer: Writer) -> None:
@@ -57,11 +57,11 @@ def test_no_session_can_begin_and_another_database_tells_why(database: str, pref
     impatient = psycopg.conninfo.make_conninfo(database, connect_timeout=2)
     with locked(writer, "pg_class"):
         with (
-            pytest.raises(Unreachable, match="`twofold status` says who keeps new sessions out"),
+            pytest.raises(Unreachable, match="`twofold status` shows the transaction that blocks new sessions"),
             streaming(impatient, prefix),
         ):
             pass
-        (holder,) = locks.who_keeps_out(impatient)
+        (holder,) = locks.new_session_blockers(impatient)
         assert holder.gid == "shuts"
         assert "AccessExclusiveLock on table pg_class" in str(holder)
     with streaming(database, prefix) as stream:
@@ -70,4 +70,4 @@ def test_no_session_can_begin_and_another_database_tells_why(database: str, pref
             Prepare,
             RollbackPrepared,
         ]
-    assert locks.who_keeps_out(database) == ()
+    assert locks.new_session_blockers(database) == ()

@@ -48,7 +48,7 @@ def test_a_server_that_was_never_made_for_it(connector: Maker, own_postgres: Cal
     here.sql(TABLE, "SELECT pg_create_physical_replication_slot('anothers')")
     lacks = (
         "wal_level is replica; remedy: ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL",
-        "all 1 replication slots are taken; remedy: drop one that nobody needs, see pg_replication_slots, or raise max_replication_slots",
+        "all 1 replication slots are in use; remedy: drop an unused slot (see pg_replication_slots), or raise max_replication_slots",
     )
     refused(here.init(), 3, *lacks)
     assert here.ask("SELECT count(*) FROM pg_publication") == 0
@@ -66,7 +66,7 @@ def test_a_server_that_was_never_made_for_it(connector: Maker, own_postgres: Cal
         mended.stop()
     assert done.returncode == 0, done.stderr
     assert (
-        "note: max_prepared_transactions is 0: PREPARE TRANSACTION is refused; remedy: ALTER SYSTEM SET max_prepared_transactions = 100"
+        "note: max_prepared_transactions is 0: PREPARE TRANSACTION is refused; remedy: to use it, ALTER SYSTEM SET max_prepared_transactions = 100"
         in done.stdout
     )
     assert "ready: the stream starts at" in done.stdout
@@ -83,7 +83,7 @@ def test_a_role_without_the_right(here: Installation, connector: Maker, database
         refused(
             connector(conninfo=humble, init=False, source=PUBLISHED).init(),
             3,
-            f"role {here.prefix} may not make a publication in database",
+            f"role {here.prefix} may not create a publication in database",
             f'remedy: GRANT CREATE ON DATABASE "{here.ask("SELECT current_database()")}" TO "{here.prefix}";',
             f'remedy: GRANT "postgres" TO "{here.prefix}"; or ALTER TABLE "public"."account" OWNER TO "{here.prefix}";',
         )
@@ -100,8 +100,8 @@ def test_a_role_without_the_right(here: Installation, connector: Maker, database
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        (["public.acount"], ("source.tables names public.acount, and database", "has no such table")),
-        (["public.Account"], ("has no such table; there is public.account",)),
+        (["public.acount"], ("source.tables names public.acount, but database", "has no such table")),
+        (["public.Account"], ("has no such table; similar names: public.account",)),
         (["shop.*"], ("has no schema shop", 'CREATE SCHEMA "shop";')),
         (["public.seen"], ("public.seen, which is a view",)),
         (["public.fast"], ("which is an unlogged table", 'ALTER TABLE "public"."fast" SET LOGGED;')),
@@ -164,11 +164,16 @@ def test_a_slot_in_use_a_publication_that_went_and_a_slot_of_another_kind(
     assert f"already initialised: slot {here.prefix}" in here.init().stdout
 
     here.configure({"source": {"two_phase": False}})
-    refused(here.init(), 3, "was made with two_phase on, the configuration says otherwise", "twofold reset")
+    refused(
+        here.init(),
+        3,
+        "was created with two_phase on, which cannot be changed, but source.two_phase differs",
+        "twofold reset",
+    )
     here.configure({"source": {"two_phase": True}})
 
     here.sql(f"DROP PUBLICATION {here.prefix}")
-    refused(here.init(), 5, "a publication of this slot is gone", "at stake: ", "repair:   `twofold reset`")
+    refused(here.init(), 5, "a publication of this slot no longer exists", "at stake: ", "repair:   `twofold reset`")
 
 
 @ON_18
@@ -208,7 +213,7 @@ def test_a_transaction_that_it_waits_for(here: Installation, connections: Callab
     done = here.init()
     name = psycopg.conninfo.conninfo_to_dict(here.conninfo)["dbname"]
     waits = f"waits for prepared transaction 'in the way' (database {name}, owner postgres, "
-    refused(done, 4, waits, "remedy: end them (COMMIT PREPARED or ROLLBACK PREPARED)")
+    refused(done, 4, waits, "remedy: end these transactions (COMMIT PREPARED or ROLLBACK PREPARED)")
     assert f"slot {here.prefix} waits for: prepared transaction 'in the way'" in done.stdout
     here.sql("COMMIT PREPARED 'in the way'")
     assert here.init().returncode == 0

@@ -64,7 +64,7 @@ def test_bytes_that_are_no_text(here: Installation, how: str, monkeypatch: pytes
         here.sql(f"INSERT INTO t VALUES (2, {LATIN1_BYTE})")
     refusal = here.refusal()
     assert isinstance(refusal, Refused)
-    assert "has text that PostgreSQL cannot give as UTF-8: invalid byte sequence" in refusal.what
+    assert "has text that PostgreSQL cannot convert to UTF-8: invalid byte sequence" in refusal.what
     assert "pg_dump -E LATIN1 OLD | psql NEW" in refusal.repair
     if how == "loaded":
         assert refusal.what.startswith("table public.t ")

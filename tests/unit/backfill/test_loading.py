@@ -50,7 +50,7 @@ def record(key: bytes | None, value: bytes) -> Record:
 class Looking:
     """A value here is its transaction and its op; * behind it: an unchanged value was left out."""
 
-    def at(self, value: bytes) -> tuple[int, str, bool]:
+    def read(self, value: bytes) -> tuple[int, str, bool]:
         xid, op = value.decode().split()
         return int(xid), op.rstrip("*"), op.endswith("*")
 
@@ -91,16 +91,16 @@ class Table(Reader):
     def wait_for_all(self) -> bool:
         return True
 
-    def seen(self) -> SnapshotSeen:
+    def current_snapshot(self) -> SnapshotSeen:
         return SnapshotSeen(TOPIC, self._world.snapshot)
 
     def cancel(self) -> None: ...
 
     def close(self) -> None: ...
 
-    def emptying(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
+    def make_truncate(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         del ask
-        return self._chunk([TRUNCATE], wish="start")
+        return self._chunk([TRUNCATE], command="start")
 
     def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         del ask
@@ -120,7 +120,7 @@ class Table(Reader):
     def _chunk(self, rows: list[tuple[bytes, bytes]], **more: Any) -> Chunk:
         values: dict[str, Any] = {
             "topic": TOPIC,
-            "copying": TableEncoding(cast("Any", None), 1, cast("Any", None), None),
+            "encoding": TableEncoding(cast("Any", None), 1, cast("Any", None), None),
             "lists": [[record(key, value) for key, value in rows]],
             "snapshot": self._world.snapshot,
             "end_lsn": Lsn(1),
@@ -168,7 +168,7 @@ class World:
         )
         publisher = cast("Publisher", self.topic)
         self.gate = Gate(publisher, pins=pins, in_backfill=self.tables.in_backfill, schema_of=lambda _: "", spool=spool)
-        self.gate._look = cast("Any", Looking())
+        self.gate._envelopes = cast("Any", Looking())
         config = BackfillConfig(readers=readers)  # type: ignore[call-arg]
         self.loads = LoadPool(config, make_reader=lambda _: Table(self), delivered=lambda: ())
         others = cast("ActionExecutor", self), cast("BackfillCommands", self), cast("JoinedTables", Nobody())
@@ -181,7 +181,7 @@ class World:
     def forget(self, topic: str, snapshot: Snapshot) -> None:
         self.gate.forget(topic, snapshot)
 
-    def take(self) -> dict[str, str]:
+    def read_new(self) -> dict[str, str]:
         wished, self._wished = self._wished, {}
         return wished
 

@@ -41,4 +41,4 @@ def test_it_is_complete_when_nothing_is_to_be_read_again() -> None:
 def test_the_time_that_is_left(rows: int, estimate: int, left_s: float | None, words: str) -> None:
     place = LoadProgress().counted(rows // 2, rows * 10, rows / 4000).counted(rows // 2, rows * 10, rows / 4000)
     assert place.left_s(estimate) == left_s
-    assert place.words(estimate) == words
+    assert place.describe(estimate) == words

@@ -20,7 +20,7 @@ class NoTopics:
     def missing(self, names: Iterable[str]) -> set[str]:
         return set(names)
 
-    def unlike(self, wanted: Iterable[RequiredTopic]) -> list[Any]:
+    def mismatched(self, wanted: Iterable[RequiredTopic]) -> list[Any]:
         assert not list(wanted)
         return []
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from twofold.sink.rate_limited_log import AGAIN_S, RateLimitedLog
+from twofold.sink.rate_limited_log import REPEAT_S, RateLimitedLog
 
 AWAY = "FAIL [rdkafka#{}] [thrd:a:1/0]: a:1/0: Connect to ipv4#a:1 failed: Connection refused (after {}ms in state CONNECT)"
 
@@ -35,8 +35,8 @@ def test_the_same_of_any_client_is_said_once_in_a_while_and_how_often_it_was(log
     for number in range(2, 9):
         log.now += 1
         assert log.says(AWAY.format(f"consumer-{number}", number)) is None
-    log.now += AGAIN_S - 7
-    assert log.says(first) == f"{first} (7 more like it since 30 s ago)"
+    log.now += REPEAT_S - 7
+    assert log.says(first) == f"{first} (7 similar lines in the last 30 s)"
     assert log.says(first) is None
 
 
@@ -44,5 +44,5 @@ def test_what_is_new_is_said_at_once(log: Log) -> None:
     assert log.says(AWAY.format("producer-1", 0))
     assert log.says(AWAY.format("producer-1", 0).replace("a:1", "b:2"))
     assert log.says("TXNERR [rdkafka#producer-1]: fenced")
-    log.now += AGAIN_S
+    log.now += REPEAT_S
     assert log.says(AWAY.format("producer-1", 0)) == AWAY.format("producer-1", 0), "none was kept back"

@@ -28,5 +28,5 @@ def test_a_topic_with_all_that_it_must_have_is_taken() -> None:
 
 @pytest.mark.parametrize("setting", TOLD)
 def test_a_setting_that_kafka_does_not_tell_is_named(setting: str) -> None:
-    with pytest.raises(SetupError, match=f"Kafka does not tell {setting} of topic bank.commits"):
+    with pytest.raises(SetupError, match=f"Kafka does not report {setting} of topic bank.commits"):
         look(found(without=setting))

@@ -179,13 +179,13 @@ def test_the_empty_schema_is_pg_catalog() -> None:
         (b"C\x01" + bytes(24), 1, "unknown bits"),
         (b"I" + bytes(4) + b"K\0\0", 5, "a new row starts with N"),
         (b"D" + bytes(4) + b"N\0\0", 5, "an old row starts with K or O"),
-        (b"I" + bytes(4) + b"N\0\x01x", 8, "no value is of kind b'x'"),
+        (b"I" + bytes(4) + b"N\0\x01x", 8, "b'x' is not a kind of value"),
         (b"I" + bytes(4) + b"N\0\x01t\xff\xff\xff\xff", 13, "4294967295 bytes"),
         (b"T\xff\xff\xff\xff\0", 6, "4294967295 relations"),
         (b"T\0\0\0\0\x04", 5, "unknown bits"),
         (b"O" + bytes(8) + b"\xc3\x28\0", 9, "not UTF-8"),
         (b"O" + bytes(8) + b"name", 9, "has no end"),
-        (b"R" + bytes(4) + b"s\0t\0x\0\0", 9, "b'x' is no replica identity"),
+        (b"R" + bytes(4) + b"s\0t\0x\0\0", 9, "b'x' is not a replica identity"),
     ],
 )
 def test_the_error_says_what_and_where(payload: bytes, offset: int, words: str) -> None:

@@ -67,7 +67,7 @@ def test_one_that_asks_as_soon_as_it_is_answered_is_let_go(
 ) -> None:
     server = Asking(ASKED, every_s)
     session = opened(monkeypatch, server, timeout_s)
-    with pytest.raises(RunEnded, match="in order to shut down"):
+    with pytest.raises(RunEnded, match="is shutting down and waits for slot"):
         read(session, 100_000)
     assert 2 < server.now < 6
     with pytest.raises(RunEnded, match="not open"):
