@@ -39,12 +39,12 @@ from pyspark.sql.avro.functions import from_avro
 from helpers.spark.writer import Open, Writer, table
 from twofold.stack import KafkaCluster, RegistryServer, java, temporary_folder
 from twofold_spark import session
-from twofold_spark.changelog import Changelog
-from twofold_spark.kafka import Kafka
-from twofold_spark.mirror import Applied, Mirror
-from twofold_spark.registry import Registry
-from twofold_spark.running import Job, Trigger
-from twofold_spark.sinks.iceberg import IcebergSink
+from twofold_spark.changelog.changelog_job import Changelog
+from twofold_spark.mirror.mirror_job import Applied, Mirror
+from twofold_spark.sinks.iceberg_sink import IcebergSink
+from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.registry import Registry
+from twofold_spark.streaming import Job, Trigger
 
 ORDERS = table(
     "orders",

@@ -31,7 +31,7 @@ from twofold_avro.names import topic_of
 from twofold_avro.schemas import envelope_schema, fixed
 from twofold_avro.shapes import TableShape
 from twofold_spark import errors as job_errors
-from twofold_spark.arguments import parser
+from twofold_spark.job.arguments import parser
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 _METRIC: Final = re.compile(r"^\| (`twofold_\w+.*) \|$", re.MULTILINE)

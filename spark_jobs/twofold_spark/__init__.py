@@ -10,15 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from twofold_spark.cuts import Tables, read_cut
     from twofold_spark.errors import JobError
-    from twofold_spark.global_transactions import branches
-    from twofold_spark.kafka import Kafka
-    from twofold_spark.registry import Registry
+    from twofold_spark.readers.cut_tables import Tables, read_cut
+    from twofold_spark.readers.global_transactions import branches
     from twofold_spark.sinks import Cut
-    from twofold_spark.sinks.delta import DeltaReader
+    from twofold_spark.sinks.delta_sink import DeltaReader
     from twofold_spark.sinks.iceberg_tables import IcebergReader
     from twofold_spark.sinks.jdbc_tables import JdbcReader
+    from twofold_spark.sources.kafka_reader import Kafka
+    from twofold_spark.sources.registry import Registry
 
 __version__ = "0.1.0"
 __all__ = [
@@ -37,15 +37,15 @@ __all__ = [
 
 _HOMES: Final = {
     "Cut": "sinks",
-    "DeltaReader": "sinks.delta",
+    "DeltaReader": "sinks.delta_sink",
     "IcebergReader": "sinks.iceberg_tables",
     "JdbcReader": "sinks.jdbc_tables",
     "JobError": "errors",
-    "Kafka": "kafka",
-    "Registry": "registry",
-    "Tables": "cuts",
-    "branches": "global_transactions",
-    "read_cut": "cuts",
+    "Kafka": "sources.kafka_reader",
+    "Registry": "sources.registry",
+    "Tables": "readers.cut_tables",
+    "branches": "readers.global_transactions",
+    "read_cut": "readers.cut_tables",
 }
 
 

@@ -10,7 +10,7 @@ _MISSING_GROUND = 3
 
 def main() -> int:
     try:
-        from twofold_spark import cli  # noqa: PLC0415  (nothing of the jobs can be imported without Spark)
+        from twofold_spark.job import cli  # noqa: PLC0415  (nothing of the jobs can be imported without Spark)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise

@@ -15,7 +15,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from twofold_spark.words import lsn_text, time_text
+from twofold_spark.formatting import lsn_text, time_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from twofold_spark.sinks import Asked, Cut
-from twofold_spark.sinks.merging import text
+from twofold_spark.sinks.merge_sql import text
 
 COLUMNS = (
     "sequence bigint, applied_lsn bigint, committed_at timestamp, published_at timestamp, whole boolean, "

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from twofold_spark.errors import MissingGround, Refused
-from twofold_spark.quarantine import PLACE
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks import ANY, Asked, Cut, cut_rows, evolution
-from twofold_spark.sinks.merging import text
+from twofold_spark.sinks import ANY, Asked, Cut, column_changes, cut_rows
+from twofold_spark.sinks.merge_sql import text
+from twofold_spark.sources.unreadable_records import PLACE
 
 SEQUENCE = "twofold.sequence"
 KEY = "twofold.key"
@@ -84,11 +84,11 @@ def prepare(spark: SparkSession, name: str, columns: StructType, *, label: str, 
         with _MAKING:
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         spark.sql(
-            f"CREATE TABLE {name} ({evolution.columns_sql(columns)}) USING iceberg "
+            f"CREATE TABLE {name} ({column_changes.columns_sql(columns)}) USING iceberg "
             f"TBLPROPERTIES ({properties_sql({**V3, **properties})})"
         )
         return
-    for change in evolution.changes(spark.table(name).schema, columns, table=label):
+    for change in column_changes.changes(spark.table(name).schema, columns, table=label):
         spark.sql(f"ALTER TABLE {name} {change}")
 
 

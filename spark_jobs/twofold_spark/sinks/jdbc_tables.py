@@ -8,11 +8,11 @@ from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from twofold_spark.carry import OP, UNCHANGED
 from twofold_spark.errors import MissingGround, Refused, TableRefused
-from twofold_spark.sinks import ANY, Asked, Cut, Table, merging
-from twofold_spark.sinks.database import Run, alone, jdbc
-from twofold_spark.source import identifier, literal
+from twofold_spark.mirror.toast_values import OP, UNCHANGED
+from twofold_spark.sinks import ANY, Asked, Cut, Table, merge_sql
+from twofold_spark.sinks.mirror_database import Run, alone, jdbc
+from twofold_spark.sources.source_database import identifier, literal
 
 _COLUMNS = """
 SELECT coalesce(json_object_agg(attname, format_type(atttypid, atttypmod) ORDER BY attnum), '{{}}')
@@ -85,7 +85,7 @@ def rekey(run: Run, table: Table) -> None:
     had = key_of(run, str(table)) or ()
     if had == table.key:
         return
-    name, quote = name_of(table), merging.POSTGRES.quote
+    name, quote = name_of(table), merge_sql.POSTGRES.quote
     constraint = run(f"SELECT conname FROM pg_constraint WHERE conrelid = {literal(name)}::regclass AND contype = 'p'")
     if constraint is not None:
         run(f"ALTER TABLE {name} DROP CONSTRAINT {quote(constraint)}")
@@ -118,7 +118,7 @@ def staged_columns(run: Run, table: Table) -> dict[str, str]:
 
 def alters(table: Table, there: dict[str, str], wanted: dict[str, str]) -> list[str]:
     """What follows ALTER TABLE; nothing for a table that is not there yet."""
-    out, quote = [], merging.POSTGRES.quote
+    out, quote = [], merge_sql.POSTGRES.quote
     for column, kind in wanted.items() if there else ():
         had = there.get(column)
         if had is None:

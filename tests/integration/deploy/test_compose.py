@@ -20,7 +20,7 @@ from twofold import config
 from twofold.cli import COMMANDS
 from twofold.ops.health import Health
 from twofold.ops.server import Answers, StatusServer
-from twofold_spark import arguments as spark_commands
+from twofold_spark.job import arguments as spark_commands
 
 pytestmark = pytest.mark.core
 

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 from fixtures.spark import Lake
 from helpers.spark.writer import table
 from twofold_avro import records, schemas
-from twofold_spark import commit_topic, mirror
-from twofold_spark.commits import Range
-from twofold_spark.registry import Registry
+from twofold_spark.sources import commit_topic
+from twofold_spark.sources.commit_records import Range
+from twofold_spark.sources.registry import Registry
 
 
 class _Counted(Range):
@@ -35,7 +35,7 @@ def test_a_backlog_is_applied_with_a_bounded_number_of_ranges_in_the_driver(
     _Counted.alive = _Counted.most = 0
     monkeypatch.setattr(commit_topic, "Range", _Counted)
     monkeypatch.setattr(commit_topic, "COMMITS_OF_A_TASK", 10)
-    monkeypatch.setattr(mirror, "_RANGES_AT_ONCE", 90)
+    monkeypatch.setattr(mirror_job, "_RANGES_AT_ONCE", 90)
     tasks: list[int] = []
     decoded = commit_topic._decoded
 

@@ -11,8 +11,8 @@ from helpers.spark.changelog_tables import ids, log, lose, sql, written
 from helpers.spark.writer import table
 from twofold_avro import schemas
 from twofold_spark.errors import Refused
-from twofold_spark.running import Trigger
 from twofold_spark.sinks import iceberg_tables
+from twofold_spark.streaming import Trigger
 
 
 @pytest.mark.core

@@ -9,8 +9,8 @@ import pytest
 from fixtures.spark import Lake
 from helpers.spark.changelog_tables import delete, ids, lose, make_anew, sql, written
 from helpers.spark.writer import table
-from twofold_spark import kafka
 from twofold_spark.errors import TableRefused
+from twofold_spark.sources import kafka_reader
 
 
 def test_a_record_that_is_no_change_stops_the_job_and_is_named(lake: Lake) -> None:
@@ -169,7 +169,7 @@ def test_retention_that_comes_while_records_are_read_is_the_tables_trouble(
     events, others = (
         lake.writer.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("events", "others")
     )
-    committed = kafka.committed
+    committed = kafka_reader.committed
 
     def lost(*arguments: Any) -> Any:
         """Between the look at the offsets and the reading."""
@@ -182,7 +182,7 @@ def test_retention_that_comes_while_records_are_read_is_the_tables_trouble(
     lake.changelog()
     for name in (events, others):
         written(lake, name, 2, 3)
-    monkeypatch.setattr(kafka, "committed", lost)
+    monkeypatch.setattr(kafka_reader, "committed", lost)
     said: list[str] = []
     lake.changelog(on_table_error="go-on", warn=said.append)
     assert ids(lake, others) == [1, 2, 3]

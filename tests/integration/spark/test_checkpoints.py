@@ -7,8 +7,9 @@ from confluent_kafka import TopicPartition
 
 from fixtures.spark import Lake, new_lake
 from helpers.spark.writer import Writer, table
-from twofold_spark import cli, session
-from twofold_spark.sinks.choice import SinkChoice
+from twofold_spark import session
+from twofold_spark.job import cli
+from twofold_spark.sinks.sink_choice import SinkChoice
 
 
 @pytest.fixture(autouse=True)

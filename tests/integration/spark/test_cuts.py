@@ -13,7 +13,7 @@ from fixtures.spark import Lake
 from helpers.spark.writer import table
 from twofold_spark.errors import MissingGround
 from twofold_spark.sinks import Cut
-from twofold_spark.sinks.choice import SinkChoice
+from twofold_spark.sinks.sink_choice import SinkChoice
 
 versioned = pytest.mark.parametrize(
     "kept", ["iceberg", pytest.param("delta", marks=[pytest.mark.slow, pytest.mark.timeout(900)])], indirect=True

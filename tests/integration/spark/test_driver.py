@@ -23,7 +23,7 @@ from helpers.spark import process as spark_process
 from helpers.spark.bank import MONEY, TOKENS, Reader, opened, totals
 from helpers.spark.writer import table
 from twofold.stack.process import choose_port
-from twofold_spark import running
+from twofold_spark import streaming
 
 MANY = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -169,15 +169,15 @@ def test_sigterm_within_a_long_batch_ends_it_between_two_bites_and_the_next_star
 def test_a_batch_that_does_not_end_in_time_is_cut_off_and_that_is_no_failure(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(streaming, "_PATIENCE_S", 0.5)
     asked = threading.Event()
 
     def long(batch: DataFrame, _number: int) -> None:
         asked.set()
         batch.sparkSession._jvm.java.lang.Thread.sleep(60_000)  # type: ignore[union-attr]
 
-    job = running.Job("long", long)
-    job.start(spark.readStream.format("rate").load(), tmp_path / "checkpoint", running.Trigger.parse("continuous"))
+    job = streaming.Job("long", long)
+    job.start(spark.readStream.format("rate").load(), tmp_path / "checkpoint", streaming.Trigger.parse("continuous"))
     began = time.monotonic()
     job.run(asked)
     assert time.monotonic() - began < 30

@@ -12,13 +12,15 @@ from confluent_kafka import TopicPartition
 
 from fixtures.spark import Lake
 from helpers.spark.writer import Open, table
-from twofold_spark import cli, registry, session
-from twofold_spark.kafka import Kafka
-from twofold_spark.registry import Registry
-from twofold_spark.source import Source, jdbc_url
-from twofold_spark.touched import Touches
-from twofold_spark.verify import Compared, Verify
-from twofold_spark.words import lsn_text
+from twofold_spark import session
+from twofold_spark.formatting import lsn_text
+from twofold_spark.job import cli
+from twofold_spark.sources import registry
+from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.source_database import Source, jdbc_url
+from twofold_spark.verify.last_change import Touches
+from twofold_spark.verify.verification import Compared, Verify
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} UTC"
 

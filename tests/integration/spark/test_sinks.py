@@ -12,7 +12,7 @@ import pytest
 from fixtures.spark import KEPT_CORE, KEPT_SHORT, Lake
 from helpers.spark.writer import table
 from twofold_spark.errors import MissingGround, Refused, TableRefused
-from twofold_spark.sinks.choice import SinkChoice
+from twofold_spark.sinks.sink_choice import SinkChoice
 
 DOCS = table("docs", {"id": "int8", "title": "text", "body": "text"})
 LINES = table("lines", {"a": "int4", "b": "text"}, key=())
@@ -60,7 +60,7 @@ def test_a_key_is_found_in_a_large_table_whatever_its_text_means_to_spark(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its keys are written into the statement, where Spark looks for variables."""
-    monkeypatch.setattr("twofold_spark.sinks.iceberg._LARGE", 0)
+    monkeypatch.setattr("twofold_spark.sinks.iceberg_sink._LARGE", 0)
     w = lake.writer
     pages = w.table(PAGES)
     paths = ["/users/${id}/edit", "${env:HOME}", "a'b\\c", "\\u0024{id}", '"', "%s", "$", ""]
@@ -78,8 +78,8 @@ def test_a_key_is_found_in_a_large_table_whatever_its_text_means_to_spark(
 
 
 def test_many_keys_find_their_rows_in_a_large_table_by_a_filter(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twofold_spark.sinks.iceberg._LARGE", 100)
-    monkeypatch.setattr("twofold_spark.sinks.iceberg._FEW", 10)
+    monkeypatch.setattr("twofold_spark.sinks.iceberg_sink._LARGE", 100)
+    monkeypatch.setattr("twofold_spark.sinks.iceberg_sink._FEW", 10)
     w = lake.writer
     docs, cells = w.table(DOCS), w.table(CELLS)
     with w.commit() as tx:

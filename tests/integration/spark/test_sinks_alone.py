@@ -15,11 +15,11 @@ from fixtures.spark import Lake
 from helpers.spark.writer import table
 from twofold_spark import session
 from twofold_spark.errors import MissingGround, Refused, TableRefused
-from twofold_spark.sinks import Cut, Sink, Table, merging
-from twofold_spark.sinks.choice import SinkChoice
-from twofold_spark.sinks.database import Run, connect, transaction
-from twofold_spark.sinks.iceberg import IcebergSink
-from twofold_spark.source import jdbc_url
+from twofold_spark.sinks import Cut, Sink, Table, merge_sql
+from twofold_spark.sinks.iceberg_sink import IcebergSink
+from twofold_spark.sinks.mirror_database import Run, connect, transaction
+from twofold_spark.sinks.sink_choice import SinkChoice
+from twofold_spark.sources.source_database import jdbc_url
 
 
 @dataclass
@@ -158,14 +158,14 @@ def test_a_table_in_delta_that_two_jobs_merged_into_is_refused_until_it_is_dropp
     (t,) = _tables(delta, "t")
     _cut_5(delta, t)
     one, other = _two_jobs(delta, t)
-    statement = merging.merge
+    statement = merge_sql.merge
 
     def just_before(*arguments: Any, **named: Any) -> str:
-        monkeypatch.setattr(merging, "merge", statement)
+        monkeypatch.setattr(merge_sql, "merge", statement)
         other.merge(t, 10)
         return statement(*arguments, **named)
 
-    monkeypatch.setattr(merging, "merge", just_before)
+    monkeypatch.setattr(merge_sql, "merge", just_before)
     with pytest.raises(Refused, match="two jobs merged into"):
         one.merge(t, 12)
     version = other.sink.version(t)

@@ -23,11 +23,11 @@ from helpers.source.streaming import streamed
 from twofold.config import load
 from twofold.runner.initialisation import initialise
 from twofold.runner.status_report import read_status
-from twofold_spark.registry import Registry
-from twofold_spark.sinks.choice import SinkChoice
-from twofold_spark.source import Source, jdbc_url
-from twofold_spark.touched import Touches
-from twofold_spark.verify import Compared, Verify
+from twofold_spark.sinks.sink_choice import SinkChoice
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.source_database import Source, jdbc_url
+from twofold_spark.verify.last_change import Touches
+from twofold_spark.verify.verification import Compared, Verify
 
 pytestmark = pytest.mark.timeout(900)
 NAMES = ("public.account", "public.item", "public.line")

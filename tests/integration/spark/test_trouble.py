@@ -203,7 +203,7 @@ def test_an_answer_of_the_registry_that_is_lost_is_asked_for_again(lake: Lake) -
 def test_a_registry_that_is_away_ends_the_job_only_where_it_is_needed(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twofold_spark.registry.PATIENCE_S", 0.5)
+    monkeypatch.setattr("twofold_spark.sources.registry.PATIENCE_S", 0.5)
     t = lake.writer.table(table("t", {"id": "int8", "v": "text"}))
     _rows(lake, t, ids=range(3))
     registry = lake.writer.registry

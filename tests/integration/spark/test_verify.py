@@ -13,8 +13,8 @@ import pytest
 from fixtures.spark import Lake
 from helpers.spark.writer import table
 from twofold_spark.errors import MissingGround
-from twofold_spark.source import Source, jdbc_url
-from twofold_spark.verify import Compared, Verify
+from twofold_spark.sources.source_database import Source, jdbc_url
+from twofold_spark.verify.verification import Compared, Verify
 
 COLUMNS = {
     "id": "int8", "small": "int2", "flag": "bool", "single": "float4", "double": "float8", "body": "text",

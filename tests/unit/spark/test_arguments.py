@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from twofold_spark import session
-from twofold_spark.arguments import parser
 from twofold_spark.errors import BadUsage
+from twofold_spark.job.arguments import parser
 
 _LINE = ("mirror", "--bootstrap", "b", "--registry", "r", "--prefix", "p")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold_spark import __version__
-from twofold_spark.arguments import parser
+from twofold_spark.job.arguments import parser
 
 NEEDED = ["--warehouse", "lake", "--prefix", "bank", "--bootstrap", "kafka:9092", "--registry", "http://registry"]
 

@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twofold_spark.commits import Commit, Pace, Range, Turns, bites, by_topic, from_last_reload, joined, missing
 from twofold_spark.errors import Refused
+from twofold_spark.sources.commit_records import (
+    Commit,
+    Pace,
+    Range,
+    Turns,
+    bites,
+    by_topic,
+    from_last_reload,
+    joined,
+    missing,
+)
 
 
 def _commit(sequence: int, rows: int = 1, *ranges: Range) -> Commit:

@@ -17,11 +17,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from twofold_spark.decode import reader_schema, row_schema
 from twofold_spark.errors import Refused
-from twofold_spark.registry import Avro, Subject
-from twofold_spark.running import Trigger
-from twofold_spark.sinks.evolution import changes
+from twofold_spark.sinks.column_changes import changes
+from twofold_spark.sources.decoding import reader_schema, row_schema
+from twofold_spark.sources.registry import Avro, Subject
+from twofold_spark.streaming import Trigger
 
 
 def _struct(**columns: DataType) -> StructType:

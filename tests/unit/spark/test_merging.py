@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from twofold_spark.decode import merge_key
-from twofold_spark.sinks.choice import SinkChoice
-from twofold_spark.sinks.merging import POSTGRES, lacking, merge
+from twofold_spark.sinks.merge_sql import POSTGRES, lacking, merge
+from twofold_spark.sinks.sink_choice import SinkChoice
+from twofold_spark.sources.decoding import merge_key
 
 
 def test_names_and_unchanged_columns_are_written_as_each_engine_has_them() -> None:

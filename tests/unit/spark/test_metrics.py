@@ -9,7 +9,7 @@ import pytest
 
 from twofold_spark import __version__
 from twofold_spark.errors import MissingGround
-from twofold_spark.metrics import Metrics, serve
+from twofold_spark.job.metrics import Metrics, serve
 
 
 def test_bites_are_added_up_and_gauges_are_the_last_ones() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from helpers.spark.writer import table
 from twofold_avro import schemas
-from twofold_spark.kafka import Kafka
-from twofold_spark.merge import Merger
-from twofold_spark.registry import Registry
+from twofold_spark.mirror.table_merge import Merger
+from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.registry import Registry
 
 TOPIC = "shop.public.t"
 SHAPE = table("t", {"id": "int8", "region": "text"})

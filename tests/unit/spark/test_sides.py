@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twofold_spark.sides import LOOKED_INTO, buckets_for
+from twofold_spark.verify.compared_table import LOOKED_INTO, buckets_for
 
 
 @pytest.mark.parametrize("rows", [0, 1, 262_144, 100_000_000, 2_000_000_000])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold_spark.errors import BadUsage
-from twofold_spark.source import jdbc_url
+from twofold_spark.sources.source_database import jdbc_url
 
 
 @pytest.mark.parametrize(

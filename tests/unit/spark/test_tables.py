@@ -14,7 +14,7 @@ from twofold_avro.names import avro_name, postgres_name, topic_of
 from twofold_spark.errors import TableRefused
 from twofold_spark.sinks import Table
 from twofold_spark.sinks.jdbc_tables import check_names
-from twofold_spark.tables import names_of, topics_pattern
+from twofold_spark.sources.topic_names import names_of, topics_pattern
 
 _NAME = st.text(st.characters(min_codepoint=1, codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=63)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from twofold_spark.digest import values
+from twofold_spark.formatting import lsn_text, time_text
 from twofold_spark.sinks import Asked, Cut
-from twofold_spark.words import lsn_text, time_text
+from twofold_spark.verify.row_digest import values
 
 
 def test_a_position_is_what_postgresql_prints() -> None:

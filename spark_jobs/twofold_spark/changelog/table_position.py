@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from twofold_spark.sinks import iceberg_tables
-from twofold_spark.topics import Offsets, Topic
+from twofold_spark.sources.table_topics import Offsets, Topic
 
 OFFSETS = "twofold.offsets"
 TOPIC_ID = "twofold.topic-id"

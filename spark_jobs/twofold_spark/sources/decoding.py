@@ -22,8 +22,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
 
-from twofold_spark.carry import KEY_TEXT
-from twofold_spark.registry import Avro, Subject
+from twofold_spark.mirror.toast_values import KEY_TEXT
+from twofold_spark.sources.registry import Avro, Subject
 
 _FRAME = 5
 """Magic 0 and the schema id, four bytes."""

@@ -21,11 +21,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from twofold_spark import carry, decode
-from twofold_spark.carry import COPIES, KEY, KEY_TEXT, OP, UNCHANGED, persisted
 from twofold_spark.errors import TableRefused
-from twofold_spark.registry import Subject
+from twofold_spark.mirror import toast_values
+from twofold_spark.mirror.toast_values import COPIES, KEY, KEY_TEXT, OP, UNCHANGED, persisted
 from twofold_spark.sinks import Table
+from twofold_spark.sources import decoding
+from twofold_spark.sources.registry import Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,9 @@ class Folded:
             )
 
 
-def changes(raw: DataFrame, subject: Subject, parts: decode.Parts) -> DataFrame:
+def changes(raw: DataFrame, subject: Subject, parts: decoding.Parts) -> DataFrame:
     """The records of a topic as columns: where they lie, and the envelope; `unreadable` marks what has none."""
-    decoded = raw.withColumn("e", decode.envelope(f.col("value"), subject, parts))
+    decoded = raw.withColumn("e", decoding.envelope(f.col("value"), subject, parts))
     unreadable = f.col("value").isNotNull() & f.col("e.op").isNull()
     return decoded.select(
         "partition", "offset", "key", f.length("value").alias("bytes"), unreadable.alias("unreadable"), "e.*"
@@ -73,7 +74,7 @@ def fold_multiset(raw: DataFrame, subject: Subject, held: ExitStack) -> Folded:
     Its updates and deletes have the whole old row (REPLICA IDENTITY FULL; without it PostgreSQL refuses them), so a value
     that was not sent again is in `before`.
     """
-    records = persisted(changes(raw, subject, decode.CHANGE), held)
+    records = persisted(changes(raw, subject, decoding.CHANGE), held)
     found = (
         records.groupBy("partition")
         .agg(
@@ -158,13 +159,13 @@ def fold(
     unchanged: tuple[str, ...] = ()
     nameless = any(row["nameless"] for row in found)
     if any(row["partial"] for row in found) and not nameless:
-        records = alive(changes(raw, subject, decode.CHANGE), truncates)
+        records = alive(changes(raw, subject, decoding.CHANGE), truncates)
         own = tuple(name.removeprefix(KEY_TEXT) if name in texts else name for name in key)
-        rows, unchanged = carry.carried(records, own, lambda: None if truncates else current(columns), held)
+        rows, unchanged = toast_values.carried(records, own, lambda: None if truncates else current(columns), held)
     else:
         rows = alive(cached, truncates).select("image.*", f.col("op").alias(OP), _nothing(), f.col("key").alias(KEY))
     for name in texts:
-        rows = rows.withColumn(name, decode.record(f.col(KEY), keys)[name.removeprefix(KEY_TEXT)])
+        rows = rows.withColumn(name, decoding.record(f.col(KEY), keys)[name.removeprefix(KEY_TEXT)])
     return Folded(
         rows=rows.drop(KEY),
         columns=columns,
@@ -200,8 +201,8 @@ def _last(raw: DataFrame, subject: Subject, *, every: bool) -> DataFrame:
     schema's id alone.
     """
     value = f.col("value")
-    op = decode.envelope(value, subject, decode.OP)["op"] if every else f.lit("?")
-    readable = value.isNotNull() & (op.isNotNull() if every else ~decode.unknown(value, subject))
+    op = decoding.envelope(value, subject, decoding.OP)["op"] if every else f.lit("?")
+    readable = value.isNotNull() & (op.isNotNull() if every else ~decoding.unknown(value, subject))
     seen = raw.select("partition", "offset", "key", "value", readable.alias("readable"))
     # Spark sorts for this; by the hash first, it compares two longs and not two keys.
     last = seen.groupBy(f.xxhash64("key"), "partition", "key").agg(
@@ -211,7 +212,7 @@ def _last(raw: DataFrame, subject: Subject, *, every: bool) -> DataFrame:
         f.sum(f.length("value")).alias("bytes"),
         f.sum((value.isNotNull() & ~f.col("readable")).cast("long")).alias("unreadable"),
     )
-    decoded = last.withColumn("e", decode.envelope(f.col("last.value"), subject, decode.CHANGE))
+    decoded = last.withColumn("e", decoding.envelope(f.col("last.value"), subject, decoding.CHANGE))
     # A record whose schema is known and whose bytes are not what it says.
     torn = f.col("last").isNotNull() & f.col("e.op").isNull()
     return decoded.select(
@@ -223,7 +224,7 @@ def _last(raw: DataFrame, subject: Subject, *, every: bool) -> DataFrame:
         "bytes",
         (f.col("unreadable") + torn.cast("long")).alias("unreadable"),
         f.col("e.op").alias("op"),
-        carry.image("e.").alias("image"),
+        toast_values.image("e.").alias("image"),
         (f.size("e.unchanged") > 0).alias("partial"),
         # A truncate has no key. Rows without one are a partition's last record without one, or a truncate took them.
         f.when(f.col("e.op") == "t", f.col("last.offset")).alias("truncate"),

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from twofold_spark import decode, kafka
-from twofold_spark.commits import Commit, Range
 from twofold_spark.errors import MissingGround, Refused
-from twofold_spark.kafka import Kafka
-from twofold_spark.registry import Registry, Subject
+from twofold_spark.sources import decoding, kafka_reader
+from twofold_spark.sources.commit_records import Commit, Range
+from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.registry import Registry, Subject
 
 _COMMITS_OF_A_BATCH = 20_000
 COMMITS_OF_A_TASK = 500
@@ -34,7 +34,7 @@ class CommitTopic:
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """From the beginning, in micro-batches."""
-        return kafka.stream(
+        return kafka_reader.stream(
             spark,
             self._where,
             max_offsets=_COMMITS_OF_A_BATCH,
@@ -45,7 +45,9 @@ class CommitTopic:
     def behind(self, spark: SparkSession, offset: int) -> Iterator[Commit]:
         """What is committed now behind an offset."""
         return self.records(
-            kafka.rest(spark, self._where, self._topic, offset + 1, maxRecordsPerPartition=str(COMMITS_OF_A_TASK))
+            kafka_reader.rest(
+                spark, self._where, self._topic, offset + 1, maxRecordsPerPartition=str(COMMITS_OF_A_TASK)
+            )
         )
 
     def records(self, batch: DataFrame) -> Iterator[Commit]:
@@ -64,7 +66,7 @@ class CommitTopic:
 
 
 def _decoded(batch: DataFrame, subject: Subject) -> Iterator[Row]:
-    records = batch.select(decode.record(f.col("value"), subject).alias("c"), "offset")
+    records = batch.select(decoding.record(f.col("value"), subject).alias("c"), "offset")
     of_each = records.select("c.*", f.unix_micros("c.committed_at").alias("us"), "offset").drop("prepared")
     return of_each.toLocalIterator()
 

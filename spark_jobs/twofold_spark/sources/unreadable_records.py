@@ -11,8 +11,8 @@ from typing import Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from twofold_spark import decode
-from twofold_spark.registry import Subject
+from twofold_spark.sources import decoding
+from twofold_spark.sources.registry import Subject
 
 Choice = Literal["stop", "skip"]
 
@@ -24,12 +24,12 @@ def unreadable(records: DataFrame, subject: Subject, topic: str) -> DataFrame:
     value = f.col("value")
     identifier = f.conv(f.hex(f.substring(value, 2, 4)), 16, 10)
     reason = f.when(
-        decode.unknown(value, subject),
+        decoding.unknown(value, subject),
         f.concat(f.lit("not framed, or unknown schema id "), f.coalesce(identifier, f.lit("-"))),
     ).otherwise("malformed Avro")
     return (
         records.where(value.isNotNull())
-        .withColumn("e", decode.envelope(value, subject))
+        .withColumn("e", decoding.envelope(value, subject))
         .where(f.col("e.op").isNull())
         .select(
             f.lit(topic).alias("topic"),

@@ -24,12 +24,12 @@ from typing import Any, cast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from twofold_spark.carry import OP
 from twofold_spark.errors import Refused, TableRefused
-from twofold_spark.quarantine import PLACE
-from twofold_spark.sinks import Cut, Table, jdbc_tables, merging
-from twofold_spark.sinks.database import Run, alone, connect, jdbc, transaction
-from twofold_spark.source import identifier, literal
+from twofold_spark.mirror.toast_values import OP
+from twofold_spark.sinks import Cut, Table, jdbc_tables, merge_sql
+from twofold_spark.sinks.mirror_database import Run, alone, connect, jdbc, transaction
+from twofold_spark.sources.source_database import identifier, literal
+from twofold_spark.sources.unreadable_records import PLACE
 
 _GROUND = """
 CREATE SCHEMA IF NOT EXISTS twofold;
@@ -105,10 +105,13 @@ class JdbcSink:
                     repair=f"`twofold backfill start {table}`",
                 )
             if there and (had := jdbc_tables.key_of(run, str(table))) is not None:
-                merging.check_key(table, had, replace=replace)
+                merge_sql.check_key(table, had, replace=replace)
             jdbc_tables.alters(table, there, staged)
-            if not table.key and run(merging.lacking(name, stage, () if replace else there, list(staged))) is not None:
-                raise merging.lacks(table)
+            if (
+                not table.key
+                and run(merge_sql.lacking(name, stage, () if replace else there, list(staged))) is not None
+            ):
+                raise merge_sql.lacks(table)
         with self._lock:
             self._staged[table] = replace, unchanged
 
@@ -147,7 +150,7 @@ class JdbcSink:
             self._connection.close()
 
     def _merge_staged(self, run: Run, table: Table, *, replace: bool, unchanged: tuple[str, ...]) -> None:
-        name, stage, quote = jdbc_tables.name_of(table), jdbc_tables.stage_of(table), merging.POSTGRES.quote
+        name, stage, quote = jdbc_tables.name_of(table), jdbc_tables.stage_of(table), merge_sql.POSTGRES.quote
         wanted = jdbc_tables.staged_columns(run, table)
         self._evolve(run, table, wanted)
         columns = ", ".join(map(quote, wanted))
@@ -158,11 +161,11 @@ class JdbcSink:
             run(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {stage} WHERE {OP} <> 'd'")
         else:
             run(f"ANALYZE {stage}")
-            run(merging.merge(name, stage, table.key, list(wanted), unchanged=unchanged, dialect=merging.POSTGRES))
+            run(merge_sql.merge(name, stage, table.key, list(wanted), unchanged=unchanged, dialect=merge_sql.POSTGRES))
         run(f"DROP TABLE {stage}")
 
     def _evolve(self, run: Run, table: Table, wanted: dict[str, str]) -> None:
-        name, quote = jdbc_tables.name_of(table), merging.POSTGRES.quote
+        name, quote = jdbc_tables.name_of(table), merge_sql.POSTGRES.quote
         there = jdbc_tables.columns_of(run, name)
         ours = run(f"SELECT prefix FROM twofold.mirrored WHERE name = {literal(str(table))}")
         if not there:

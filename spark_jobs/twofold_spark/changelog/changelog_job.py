@@ -22,15 +22,15 @@ from typing import Literal, TypeVar
 
 from pyspark.sql import SparkSession
 
-from twofold_spark import kafka, quarantine
-from twofold_spark.append import Appender
+from twofold_spark.changelog.table_append import Appender
 from twofold_spark.errors import TableRefused
-from twofold_spark.kafka import Kafka
-from twofold_spark.registry import Registry
-from twofold_spark.running import Job, Trigger, asked_to_end, say
 from twofold_spark.session import CATALOG
-from twofold_spark.tables import topics_pattern
-from twofold_spark.topics import Offsets, Topic, Topics
+from twofold_spark.sources import kafka_reader, unreadable_records
+from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.table_topics import Offsets, Topic, Topics
+from twofold_spark.sources.topic_names import topics_pattern
+from twofold_spark.streaming import Job, Trigger, asked_to_end, say
 
 T = TypeVar("T")
 _REST_S = 60
@@ -66,7 +66,7 @@ class Changelog:
         catalog: str = CATALOG,
         batch_rows: int = 500_000,
         tables_at_once: int = 3,
-        unreadable: quarantine.Choice = "stop",
+        unreadable: unreadable_records.Choice = "stop",
         on_table_error: Literal["stop", "go-on"] = "stop",
         report: Callable[[Appended], None] = lambda _: None,
         warn: Callable[[str], None] = say,
@@ -96,7 +96,7 @@ class Changelog:
             self._catch_up(asked)
             if not asked.is_set():
                 job = Job("changelog", lambda _batch, _number: self._catch_up(asked))
-                job.start(kafka.news(self._spark, self._where, self._pattern), checkpoint, trigger)
+                job.start(kafka_reader.news(self._spark, self._where, self._pattern), checkpoint, trigger)
                 job.run(asked)
             self._note(self._restless)
 

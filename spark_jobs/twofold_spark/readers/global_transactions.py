@@ -17,10 +17,10 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from twofold_spark import decode
 from twofold_spark.errors import BadUsage, MissingGround
-from twofold_spark.kafka import Kafka
-from twofold_spark.registry import Registry
+from twofold_spark.sources import decoding
+from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.registry import Registry
 
 
 def branches(spark: SparkSession, sources: Iterable[tuple[Kafka, Registry, str]]) -> DataFrame:
@@ -41,7 +41,7 @@ def _of_source(spark: SparkSession, where: Kafka, registry: Registry, prefix: st
         .options(**where.options("read_committed"))
         .option("subscribe", topic)
         .load()
-        .select(decode.record(f.col("value"), subject).alias("c"))
+        .select(decoding.record(f.col("value"), subject).alias("c"))
     )
     return commits.select(f.lit(prefix).alias("prefix"), "c.sequence", f.explode("c.prepared").alias("p")).select(
         "prefix",

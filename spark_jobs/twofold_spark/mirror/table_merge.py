@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from twofold_spark import decode, kafka, quarantine
-from twofold_spark.commits import Range
 from twofold_spark.errors import TableRefused
-from twofold_spark.fold import Folded, fold, fold_multiset
-from twofold_spark.kafka import Kafka
-from twofold_spark.registry import Registry, Subject
+from twofold_spark.mirror.keyed_folding import Folded, fold, fold_multiset
 from twofold_spark.sinks import Sink, Table
-from twofold_spark.stable import StableOffsets
-from twofold_spark.tables import names_of
+from twofold_spark.sources import decoding, kafka_reader, unreadable_records
+from twofold_spark.sources.commit_records import Range
+from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.registry import Registry, Subject
+from twofold_spark.sources.stable_offsets import StableOffsets
+from twofold_spark.sources.topic_names import names_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Merged:
 class Merger:
     """Reads, folds and merges; several tables at once may call it."""
 
-    def __init__(self, where: Kafka, registry: Registry, prefix: str, unreadable: quarantine.Choice) -> None:
+    def __init__(self, where: Kafka, registry: Registry, prefix: str, unreadable: unreadable_records.Choice) -> None:
         self._where = where
         self._registry = registry
         self._prefix = prefix
@@ -62,7 +62,7 @@ class Merger:
             # Refused when it is merged, and asked for again.
             del self._keys[topic]
             return Table(topic, *names_of(topic, self._prefix, None), key=())
-        key = decode.merge_key(keys.latest, subject.latest) if keys else ()
+        key = decoding.merge_key(keys.latest, subject.latest) if keys else ()
         return Table(topic, *names_of(topic, self._prefix, subject.latest), key)
 
     def merge(
@@ -91,12 +91,12 @@ class Merger:
     ) -> Folded:
         try:
             decided = self._stable.have_passed(spark, ranges)
-            raw = kafka.ranges(spark, self._where, ranges, decided=decided, over_markers=True)
+            raw = kafka_reader.ranges(spark, self._where, ranges, decided=decided, over_markers=True)
             folded = self._fold(raw, sink, table, held, refresh=False, carries=carries)
             if _differing(ranges, folded.counts):
                 # What was taken for a marker may be a record of a transaction that is in doubt, or was rolled back.
                 held.close()
-                raw = kafka.ranges(spark, self._where, ranges, decided=decided)
+                raw = kafka_reader.ranges(spark, self._where, ranges, decided=decided)
                 folded = self._fold(raw, sink, table, held, refresh=False, carries=carries)
         except Exception as error:
             if "UnknownTopicOrPartition" not in str(error):
@@ -111,7 +111,7 @@ class Merger:
             held.close()
             folded = self._fold(raw, sink, table, held, refresh=True, carries=carries)
         if folded.unreadable:
-            records = quarantine.unreadable(raw, self._subject(table, refresh=False), table.topic)
+            records = unreadable_records.unreadable(raw, self._subject(table, refresh=False), table.topic)
             with self._quarantining:  # the first of them makes the table
                 sink.quarantine(records)
         if folded.unreadable and self._unreadable == "stop":

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from twofold_spark.carry import COPIES, OP, UNCHANGED
 from twofold_spark.errors import TableRefused
+from twofold_spark.mirror.toast_values import COPIES, OP, UNCHANGED
 from twofold_spark.sinks import Table
 
 _LACKING = "twofold: more copies taken away than there are"

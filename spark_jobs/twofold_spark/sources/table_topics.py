@@ -14,8 +14,8 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from twofold_spark import kafka
-from twofold_spark.kafka import Kafka
+from twofold_spark.sources import kafka_reader
+from twofold_spark.sources.kafka_reader import Kafka
 
 Offsets = Mapping[int, int]
 """By partition."""
@@ -40,7 +40,7 @@ class Topics:
         self._jvm = jvm
         self._common = jvm.org.apache.kafka.common
         self._client = jvm.org.apache.kafka.clients.admin
-        self._admin = kafka.admin(spark, where)
+        self._admin = kafka_reader.admin(spark, where)
         self._pattern = re.compile(pattern)
         self._partitions: dict[tuple[str, int], Any] = {}
         """Java's objects: a call into the JVM takes longer than all that is done here."""

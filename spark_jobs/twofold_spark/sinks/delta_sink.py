@@ -19,11 +19,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from twofold_spark.carry import OP, UNCHANGED
 from twofold_spark.errors import MissingGround, Refused
-from twofold_spark.quarantine import PLACE
-from twofold_spark.sinks import ANY, Asked, Cut, Table, cut_rows, evolution, merging
-from twofold_spark.sinks.merging import text
+from twofold_spark.mirror.toast_values import OP, UNCHANGED
+from twofold_spark.sinks import ANY, Asked, Cut, Table, column_changes, cut_rows, merge_sql
+from twofold_spark.sinks.merge_sql import text
+from twofold_spark.sources.unreadable_records import PLACE
 
 _APPLICATION = "twofold"
 _TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
@@ -68,8 +68,8 @@ class DeltaSink:
         name = self._reader.path(str(table))
         if not self._reader.exists(str(table)):
             properties = {"twofold.topic": table.topic, _KEY: ",".join(table.key)}
-            self._create(str(table), evolution.columns_sql(columns), properties)
-        for change in evolution.changes(self._spark.table(name).schema, columns, table=str(table)):
+            self._create(str(table), column_changes.columns_sql(columns), properties)
+        for change in column_changes.changes(self._spark.table(name).schema, columns, table=str(table)):
             self._spark.sql(f"ALTER TABLE {name} {change}")
 
     def current(self, table: Table) -> DataFrame | None:
@@ -78,7 +78,7 @@ class DeltaSink:
     def merge(self, table: Table, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int) -> None:
         name, spark = self._reader.path(str(table)), rows.sparkSession
         had = self._reader.key_of(str(table))
-        merging.check_key(table, had, replace=replace)
+        merge_sql.check_key(table, had, replace=replace)
         if had != table.key:
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_KEY}' = '{text(','.join(table.key))}')")
         before, known = self._reader.at(str(table))
@@ -94,17 +94,17 @@ class DeltaSink:
         columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
         view = f"_twofold_{abs(hash(table))}"
         if replace or known == 0:
-            names = ", ".join(merging.SPARK.quote(c) for c in columns)
-            merging.arriving(rows, table.key).createOrReplaceTempView(view)
+            names = ", ".join(merge_sql.SPARK.quote(c) for c in columns)
+            merge_sql.arriving(rows, table.key).createOrReplaceTempView(view)
             statement = f"INSERT {'OVERWRITE' if replace else 'INTO'} {name} ({names}) SELECT {names} FROM {view}"
         else:
             rows.createOrReplaceTempView(view)
-            statement = merging.merge(name, view, table.key, columns, unchanged=unchanged)
+            statement = merge_sql.merge(name, view, table.key, columns, unchanged=unchanged)
         try:
             spark.sql(statement)
         except Exception as error:
-            if merging.is_lacking(error):
-                raise merging.lacks(table) from error
+            if merge_sql.is_lacking(error):
+                raise merge_sql.lacks(table) from error
             raise
         after = self._reader.at(str(table))
         if after != (before + 1, sequence):
@@ -163,7 +163,7 @@ class DeltaReader:
         return "/".join((self._folder, *name.split(".", 1)))
 
     def path(self, name: str) -> str:
-        return f"delta.{merging.SPARK.quote(self.folder(name))}"
+        return f"delta.{merge_sql.SPARK.quote(self.folder(name))}"
 
     def exists(self, name: str) -> bool:
         """Not by `isDeltaTable`: of a table that it met while another process made it, it says for an hour that there is none."""

@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from twofold_avro.names import topic_of
-from twofold_spark import digest
-from twofold_spark.cuts import Tables, read_cut
 from twofold_spark.errors import SPARKS, JobError, MissingGround, said
-from twofold_spark.sides import LOOKED_INTO, Sides
+from twofold_spark.readers.cut_tables import Tables, read_cut
 from twofold_spark.sinks import Reader
-from twofold_spark.source import Source, identifier, literal
-from twofold_spark.tables import at_source
-from twofold_spark.touched import Touches
+from twofold_spark.sources.source_database import Source, identifier, literal
+from twofold_spark.sources.topic_names import at_source
+from twofold_spark.verify import row_digest
+from twofold_spark.verify.compared_table import LOOKED_INTO, Sides
+from twofold_spark.verify.last_change import Touches
 
 MARKER = "twofold.verify"
 _NAMED = 20
@@ -47,7 +47,7 @@ class Difference:
 
     @property
     def key(self) -> str:
-        values = ["null" if value is None else value for value in digest.values(self.text)]
+        values = ["null" if value is None else value for value in row_digest.values(self.text)]
         return values[0] if len(values) == 1 else f"({', '.join(values)})"
 
     def __str__(self) -> str:

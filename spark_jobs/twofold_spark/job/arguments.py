@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from twofold_spark import __version__, session
-from twofold_spark.running import Trigger
-from twofold_spark.sinks.choice import SinkChoice
+from twofold_spark.sinks.sink_choice import SinkChoice
+from twofold_spark.streaming import Trigger
 
 T = TypeVar("T")
 

@@ -13,9 +13,9 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from twofold_spark import kafka
-from twofold_spark.kafka import Kafka
-from twofold_spark.mirror import Applied
+from twofold_spark.mirror.mirror_job import Applied
+from twofold_spark.sources import kafka_reader
+from twofold_spark.sources.kafka_reader import Kafka
 
 
 class Whereabouts:
@@ -24,7 +24,7 @@ class Whereabouts:
     def __init__(self, spark: SparkSession, where: Kafka, prefix: str, group: str, say: Callable[[str], None]) -> None:
         jvm: Any = spark._jvm
         self._jvm = jvm
-        self._admin = kafka.admin(spark, where)
+        self._admin = kafka_reader.admin(spark, where)
         self._partition = jvm.org.apache.kafka.common.TopicPartition(f"{prefix}.commits", 0)
         self._group = group
         self._say = say

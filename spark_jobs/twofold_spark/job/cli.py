@@ -24,18 +24,18 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from twofold_spark import jars, session
-from twofold_spark.arguments import parser
-from twofold_spark.changelog import Appended, Changelog
+from twofold_spark.changelog.changelog_job import Appended, Changelog
 from twofold_spark.errors import BadUsage, JobError
-from twofold_spark.kafka import Kafka, check_answers
-from twofold_spark.metrics import Metrics, serve
-from twofold_spark.mirror import Applied, Mirror
-from twofold_spark.registry import Registry
-from twofold_spark.running import Job, say
-from twofold_spark.source import Source, jdbc_url
-from twofold_spark.touched import Touches
-from twofold_spark.verify import Verify
-from twofold_spark.whereabouts import Whereabouts
+from twofold_spark.job.arguments import parser
+from twofold_spark.job.metrics import Metrics, serve
+from twofold_spark.mirror.mirror_job import Applied, Mirror
+from twofold_spark.mirror.mirror_progress import Whereabouts
+from twofold_spark.sources.kafka_reader import Kafka, check_answers
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.source_database import Source, jdbc_url
+from twofold_spark.streaming import Job, say
+from twofold_spark.verify.last_change import Touches
+from twofold_spark.verify.verification import Verify
 
 _INTERRUPTED = 130
 """What a shell says of a command that Ctrl-C has ended."""

@@ -14,9 +14,9 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from twofold_spark import kafka
-from twofold_spark.commits import Range
-from twofold_spark.kafka import Kafka
+from twofold_spark.sources import kafka_reader
+from twofold_spark.sources.commit_records import Range
+from twofold_spark.sources.kafka_reader import Kafka
 
 MARKERS_S = 5.0
 """The broker writes the markers of a transaction some milliseconds after it has answered the commit; so long they are waited for."""
@@ -59,7 +59,7 @@ class StableOffsets:
 
     def _ask(self, spark: SparkSession, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         with self._making:
-            self._admin = self._admin or kafka.admin(spark, self._where)
+            self._admin = self._admin or kafka_reader.admin(spark, self._where)
         jvm: Any = spark._jvm
         common, client = jvm.org.apache.kafka.common, jvm.org.apache.kafka.clients.admin
         partitions = {place: common.TopicPartition(*place) for place in places}

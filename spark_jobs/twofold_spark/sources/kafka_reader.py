@@ -21,9 +21,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from twofold_spark.commits import Range, joined
 from twofold_spark.errors import MissingGround
-from twofold_spark.running import asked_to_end
+from twofold_spark.sources.commit_records import Range, joined
+from twofold_spark.streaming import asked_to_end
 
 ANSWER_WITHIN_S: Final = 15
 _BLOCK_BITS = 10

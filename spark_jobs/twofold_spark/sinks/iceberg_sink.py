@@ -27,11 +27,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from twofold_spark.carry import OP, UNCHANGED
 from twofold_spark.errors import Refused
+from twofold_spark.mirror.toast_values import OP, UNCHANGED
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks import Cut, Table, cut_rows, iceberg_tables, merging
-from twofold_spark.sinks.merging import text
+from twofold_spark.sinks import Cut, Table, cut_rows, iceberg_tables, merge_sql
+from twofold_spark.sinks.merge_sql import text
 
 _MERGE_ON_READ = {
     "write.delete.mode": "merge-on-read",
@@ -118,7 +118,7 @@ class IcebergSink:
     def merge(self, table: Table, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int) -> None:
         name = self._name(table)
         spark = rows.sparkSession
-        merging.check_key(table, self._keys[table], replace=replace)
+        merge_sql.check_key(table, self._keys[table], replace=replace)
         if self._keys[table] != table.key:
             key = iceberg_tables.properties_sql({iceberg_tables.KEY: ",".join(table.key)})
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({key})")
@@ -129,18 +129,18 @@ class IcebergSink:
         base = self._bases[table]
         try:
             if replace:
-                merging.arriving(rows, table.key).writeTo(name).overwrite(f.lit(True))
+                merge_sql.arriving(rows, table.key).writeTo(name).overwrite(f.lit(True))
             elif base is None:
-                merging.arriving(rows, table.key).writeTo(name).append()
+                merge_sql.arriving(rows, table.key).writeTo(name).append()
             else:
                 view = f"_twofold_{abs(hash(str(table)))}"
                 columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
                 rows, among = self._narrowed(table, rows)
                 rows.createOrReplaceTempView(view)
-                spark.sql(merging.merge(name, view, table.key, columns, unchanged=unchanged, among=among))
+                spark.sql(merge_sql.merge(name, view, table.key, columns, unchanged=unchanged, among=among))
         except Exception as error:
-            if merging.is_lacking(error):
-                raise merging.lacks(table) from error
+            if merge_sql.is_lacking(error):
+                raise merge_sql.lacks(table) from error
             if any(conflict in str(error) for conflict in _CONFLICTS):
                 raise _another_writer(table, "Iceberg refused the merge") from error
             raise
@@ -223,7 +223,7 @@ class IcebergSink:
         if len(values) > _FEW:
             return "true"
         listed = ", ".join(str(v) if isinstance(v, int) else f"'{text(v)}'" for v in set(values) if v is not None)
-        return f"t.{merging.SPARK.quote(table.key[0])} IN ({listed or 'NULL'})"
+        return f"t.{merge_sql.SPARK.quote(table.key[0])} IN ({listed or 'NULL'})"
 
     def _since(self) -> str:
         """What a batch is made for, of all its tables alike: as a rule the cut, and no table is ahead of it."""

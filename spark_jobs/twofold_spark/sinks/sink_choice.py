@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 
 from twofold_spark.session import place
 from twofold_spark.sinks import Reader, Sink
-from twofold_spark.sinks.delta import DeltaReader, DeltaSink
-from twofold_spark.sinks.iceberg import IcebergSink
+from twofold_spark.sinks.delta_sink import DeltaReader, DeltaSink
+from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sinks.iceberg_tables import IcebergReader
-from twofold_spark.sinks.jdbc import JdbcSink
+from twofold_spark.sinks.jdbc_sink import JdbcSink
 from twofold_spark.sinks.jdbc_tables import JdbcReader
-from twofold_spark.source import jdbc_url
+from twofold_spark.sources.source_database import jdbc_url
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType
 
 from twofold_avro.names import postgres_name
-from twofold_spark import digest
-from twofold_spark.carry import COPIES, KEY_TEXT
-from twofold_spark.cuts import read_cut
-from twofold_spark.digest import Pair
 from twofold_spark.errors import MissingGround
+from twofold_spark.mirror.toast_values import COPIES, KEY_TEXT
+from twofold_spark.readers.cut_tables import read_cut
 from twofold_spark.sinks import Reader
-from twofold_spark.source import Source, identifier
+from twofold_spark.sources.source_database import Source, identifier
+from twofold_spark.verify import row_digest
+from twofold_spark.verify.row_digest import Pair
 
 LOOKED_INTO = 64
 """Differing buckets that are looked into at a time, row by row."""
@@ -54,7 +54,7 @@ class Sides:
 
     def unsaid(self) -> dict[str, int]:
         """How many values of the source the mirror has as null, because their column's type cannot say them."""
-        counts = {p.source.name: digest.source_unsaid(p) for p in self._pairs if digest.may_be_unsaid(p)}
+        counts = {p.source.name: row_digest.source_unsaid(p) for p in self._pairs if row_digest.may_be_unsaid(p)}
         if not counts:
             return {}
         (found,) = self._source.rows(f"SELECT {', '.join(counts.values())} FROM {self._from}")
@@ -62,23 +62,23 @@ class Sides:
 
     def source_buckets(self) -> dict[int, tuple[int, int]]:
         rows = self._source.rows(
-            f"SELECT {digest.source_bucket('k', self.buckets)} AS bucket, count(*) AS n, "
-            f"sum({digest.source_number('r')})::text AS total FROM ({self._source_digests()}) d GROUP BY 1"
+            f"SELECT {row_digest.source_bucket('k', self.buckets)} AS bucket, count(*) AS n, "
+            f"sum({row_digest.source_number('r')})::text AS total FROM ({self._source_digests()}) d GROUP BY 1"
         )
         return {int(bucket): (int(n), int(total)) for bucket, n, total in rows}
 
     def mirror_buckets(self) -> dict[int, tuple[int, int]]:
         rows = (
             self._mirror_digests()
-            .groupBy(digest.mirror_bucket(f.col("k"), self.buckets).alias("bucket"))
-            .agg(f.count("*").alias("n"), f.sum(digest.mirror_number(f.col("r"))).alias("total"))
+            .groupBy(row_digest.mirror_bucket(f.col("k"), self.buckets).alias("bucket"))
+            .agg(f.count("*").alias("n"), f.sum(row_digest.mirror_number(f.col("r"))).alias("total"))
             .collect()
         )
         return {row["bucket"]: (row["n"], int(row["total"])) for row in rows}
 
     def source_rows(self, buckets: set[int]) -> dict[str, str]:
         listed = ", ".join(map(str, sorted(buckets)))
-        where = f"{digest.source_bucket('k', self.buckets)} IN ({listed})"
+        where = f"{row_digest.source_bucket('k', self.buckets)} IN ({listed})"
         return _by_key(
             self._source.rows(
                 f"SELECT t, r || ' ' || count(*) AS r FROM ({self._source_digests()}) d WHERE {where} GROUP BY t, r"
@@ -86,22 +86,22 @@ class Sides:
         )
 
     def mirror_rows(self, buckets: set[int]) -> dict[str, str]:
-        inside = digest.mirror_bucket(f.col("k"), self.buckets).isin(sorted(buckets))
+        inside = row_digest.mirror_bucket(f.col("k"), self.buckets).isin(sorted(buckets))
         counted = self._mirror_digests().where(inside).groupBy("t", "r").count()
         rows = counted.select("t", f.concat_ws(" ", "r", f.col("count").cast("string"))).collect()
         return _by_key(rows)
 
     def _source_digests(self) -> str:
         return (
-            f"SELECT {digest.source_text(self.key)} AS t, {digest.source_md5(self.key)} AS k, "
-            f"{digest.source_md5(self._pairs)} AS r FROM {self._from}"
+            f"SELECT {row_digest.source_text(self.key)} AS t, {row_digest.source_md5(self.key)} AS k, "
+            f"{row_digest.source_md5(self._pairs)} AS r FROM {self._from}"
         )
 
     def _mirror_digests(self) -> DataFrame:
         return self._mirror().select(
-            digest.mirror_text(self.key).alias("t"),
-            digest.mirror_md5(self.key).alias("k"),
-            digest.mirror_md5(self._pairs).alias("r"),
+            row_digest.mirror_text(self.key).alias("t"),
+            row_digest.mirror_md5(self.key).alias("k"),
+            row_digest.mirror_md5(self._pairs).alias("r"),
         )
 
     def _mirror(self) -> DataFrame:

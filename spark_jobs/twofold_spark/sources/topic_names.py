@@ -10,7 +10,7 @@ import re
 
 from twofold_avro.names import postgres_name
 from twofold_spark.errors import MissingGround
-from twofold_spark.registry import Avro
+from twofold_spark.sources.registry import Avro
 
 _DIGEST = r"-[0-9a-f]{32}"
 _LONGEST = 249

@@ -15,19 +15,20 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from twofold_spark import decode, digest, kafka
-from twofold_spark.carry import KEY_TEXT
-from twofold_spark.digest import Pair
 from twofold_spark.errors import MissingGround
-from twofold_spark.fold import whole_after
-from twofold_spark.kafka import Kafka
-from twofold_spark.registry import Registry, Subject
-from twofold_spark.words import lsn_text, time_text
+from twofold_spark.formatting import lsn_text, time_text
+from twofold_spark.mirror.keyed_folding import whole_after
+from twofold_spark.mirror.toast_values import KEY_TEXT
+from twofold_spark.sources import decoding, kafka_reader
+from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.registry import Registry, Subject
+from twofold_spark.verify import row_digest
+from twofold_spark.verify.row_digest import Pair
 
 _OPS = {"c": "insert", "u": "update", "d": "delete", "r": "loaded by a backfill", "t": "truncate"}
-_ROW: decode.Parts = {**decode.OP, "before": frozenset(), "after": frozenset(), "unchanged": frozenset()}
-_PLACE: decode.Parts = {
-    **decode.OP,
+_ROW: decoding.Parts = {**decoding.OP, "before": frozenset(), "after": frozenset(), "unchanged": frozenset()}
+_PLACE: decoding.Parts = {
+    **decoding.OP,
     "source": frozenset({"lsn", "gid", "ts_us"}),
     "transaction": frozenset({"id"}),
 }
@@ -73,16 +74,16 @@ class Touches:
         subject, keys = self._registry.subject(f"{topic}-value"), self._registry.subject(f"{topic}-key")
         if subject is None:
             raise MissingGround(f"the registry has no subject {topic}-value: is it the connector's registry?")
-        records = kafka.whole(self._spark, self._where, topic).where(f.col("value").isNotNull())
+        records = kafka_reader.whole(self._spark, self._where, topic).where(f.col("value").isNotNull())
         rows = _keyed(records, keys, key) if keys is not None else _keyless(records, subject)
-        text = f.when(f.col(f"{_RECORD}.is_row"), digest.mirror_text(key))
+        text = f.when(f.col(f"{_RECORD}.is_row"), row_digest.mirror_text(key))
         last = (
             rows.select(f"{_RECORD}.*", text.alias("text"))
             .where(f.col("text").isin(list(texts)) | ~f.col("is_row"))
             .groupBy("text", "partition")
             .agg(f.max(f.struct("offset", "value")).alias("last"))
             .select(
-                "text", "partition", "last.offset", decode.envelope(f.col("last.value"), subject, _PLACE).alias("e")
+                "text", "partition", "last.offset", decoding.envelope(f.col("last.value"), subject, _PLACE).alias("e")
             )
             .collect()
         )
@@ -91,13 +92,13 @@ class Touches:
 
 def _keyed(records: DataFrame, keys: Subject, key: Sequence[Pair]) -> DataFrame:
     """The message key says which row it is: its columns are the row's, or the texts that `_key_<column>` holds."""
-    named = records.select(_record(f.col("key").isNotNull()), decode.record(f.col("key"), keys).alias("k"))
+    named = records.select(_record(f.col("key").isNotNull()), decoding.record(f.col("key"), keys).alias("k"))
     return named.select(_RECORD, *(f.col("k")[pair.mirror.removeprefix(KEY_TEXT)].alias(pair.mirror) for pair in key))
 
 
 def _keyless(records: DataFrame, subject: Subject) -> DataFrame:
     """Every row that a change brought or took away."""
-    known = records.withColumn("e", decode.envelope(f.col("value"), subject, _ROW)).select("*", "e.*")
+    known = records.withColumn("e", decoding.envelope(f.col("value"), subject, _ROW)).select("*", "e.*")
     gone = f.when(f.col("op").isin("u", "d"), f.col("before"))
     came = f.when(f.col("op").isin("c", "r", "u"), whole_after(cast("StructType", known.schema["after"].dataType)))
     rows = known.withColumn("image", f.explode_outer(f.array_compact(f.array(gone, came))))

@@ -17,18 +17,18 @@ from dataclasses import dataclass, replace
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from twofold_spark import decode, kafka, quarantine
+from twofold_spark.changelog.table_position import OFFSETS, Position, beginning, note, position_of, properties
 from twofold_spark.errors import SPARKS, MissingGround, Refused, TableRefused
-from twofold_spark.kafka import Kafka
-from twofold_spark.position import OFFSETS, Position, beginning, note, position_of, properties
-from twofold_spark.registry import Registry, Subject
 from twofold_spark.sinks import iceberg_tables
-from twofold_spark.tables import names_of
-from twofold_spark.topics import Offsets, Topic
+from twofold_spark.sources import decoding, kafka_reader, unreadable_records
+from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.registry import Registry, Subject
+from twofold_spark.sources.table_topics import Offsets, Topic
+from twofold_spark.sources.topic_names import names_of
 
 _OF_GID = ("global_id", "branch")
-_CHANGE: decode.Parts = {
-    **decode.CHANGE,
+_CHANGE: decoding.Parts = {
+    **decoding.CHANGE,
     "special": frozenset(),
     "source": frozenset({"lsn", "gid", "ts_us", *_OF_GID}),
     "transaction": frozenset({"id", "total_order"}),
@@ -66,7 +66,7 @@ class Appender:
         prefix: str,
         *,
         catalog: str,
-        unreadable: quarantine.Choice,
+        unreadable: unreadable_records.Choice,
     ) -> None:
         self._spark = spark
         self._where = where
@@ -90,7 +90,7 @@ class Appender:
         end = {p: until[p] for p in first}
         after = replace(here, ends={**here.ends, **end})
         try:
-            records = kafka.committed(self._spark, self._where, topic.name, first, end)
+            records = kafka_reader.committed(self._spark, self._where, topic.name, first, end)
             ids, changes = _content(records)
             if changes:
                 self._write(records, self._subject(topic.name, ids), topic.name, target, here, after)
@@ -125,7 +125,7 @@ class Appender:
     ) -> None:
         skip = self._unreadable == "skip"
         if skip:
-            iceberg_tables.quarantine(quarantine.unreadable(records, subject, topic), self._catalog)
+            iceberg_tables.quarantine(unreadable_records.unreadable(records, subject, topic), self._catalog)
         rows = _changes(records, subject, skip=skip)
         made_with = {"twofold.topic": topic, **properties(here)}
         try:
@@ -148,7 +148,7 @@ class Appender:
                 ) from error
             if (place := re.search(rf"{_UNREADABLE} (\S+)", str(error))) is None:
                 raise
-            iceberg_tables.quarantine(quarantine.unreadable(records, subject, topic), self._catalog)
+            iceberg_tables.quarantine(unreadable_records.unreadable(records, subject, topic), self._catalog)
             raise TableRefused(
                 f"the record at {topic}-{place[1]} cannot be decoded; the quarantine table has it",
                 at_stake="its change",
@@ -218,7 +218,7 @@ def _changes(records: DataFrame, subject: Subject, *, skip: bool) -> DataFrame:
     op: Column = f.coalesce(f.col("e.op"), unreadable)
     decoded = (
         records.where(f.col("value").isNotNull())
-        .withColumn("e", decode.envelope(f.col("value"), subject, _CHANGE))
+        .withColumn("e", decoding.envelope(f.col("value"), subject, _CHANGE))
         .where(f.lit(not skip) | f.col("e.op").isNotNull())
     )
     # A connector that is older than this job does not say what a gid means.

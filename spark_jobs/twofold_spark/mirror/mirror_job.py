@@ -19,16 +19,16 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from twofold_avro.names import topic_of
-from twofold_spark import quarantine
-from twofold_spark.commit_topic import CommitTopic
-from twofold_spark.commits import Commit, Pace, Turns, bites, by_topic, from_last_reload, missing
 from twofold_spark.errors import Refused, TableRefused
-from twofold_spark.kafka import Kafka
-from twofold_spark.merge import Merged, Merger
-from twofold_spark.registry import Registry
-from twofold_spark.running import AskedToEnd, say
+from twofold_spark.mirror.table_merge import Merged, Merger
 from twofold_spark.sinks import EVERY, Cut, Sink, Table
-from twofold_spark.tables import at_source
+from twofold_spark.sources import unreadable_records
+from twofold_spark.sources.commit_records import Commit, Pace, Turns, bites, by_topic, from_last_reload, missing
+from twofold_spark.sources.commit_topic import CommitTopic
+from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.topic_names import at_source
+from twofold_spark.streaming import AskedToEnd, say
 
 _RANGES_AT_ONCE = 200_000
 """Ranges that a bite's commit records have together, two hundred bytes each in the driver: 50 tables of six partitions have 300 in each record."""
@@ -71,7 +71,7 @@ class Mirror:
         bite_rows: int = 500_000,
         tables_at_once: int = 3,
         bite_bytes: int = 512 << 20,
-        unreadable: quarantine.Choice = "stop",
+        unreadable: unreadable_records.Choice = "stop",
         on_table_error: Literal["stop", "go-on"] = "stop",
         maintain_every: int = 100,
         keep_cuts: dt.timedelta = dt.timedelta(hours=1),

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from twofold_spark.source import SourceColumn, identifier
+from twofold_spark.sources.source_database import SourceColumn, identifier
 
 _ROW_DIGITS, _BUCKET_DIGITS = 15, 7
 """Of an md5: 60 bits go into a bucket's sum, 28 choose the bucket."""
