@@ -12,7 +12,7 @@ same one after thirty. Growth is a batch of a thousand random keys into tables o
 job has one such batch in each. Large is throughput where the table has a hundred rows for each key, so ten million; the plain job is there twice,
 into a table as Iceberg makes it and into one with merge-on-read. The last line is one JSON object.
 
-The mirror is timed without its maintenance, which comes once in a hundred bites and in the first of them wherever a process begins: the plain
+The mirror is timed without its maintenance, which comes once in a hundred batches and in the first of them wherever a process begins: the plain
 job has none.
 """
 
@@ -40,11 +40,12 @@ from helpers.spark.writer import Open, Writer, table
 from twofold.stack import KafkaCluster, RegistryServer, java, temporary_folder
 from twofold_spark import session
 from twofold_spark.changelog.changelog_job import Changelog
-from twofold_spark.mirror.mirror_job import Applied, Mirror
+from twofold_spark.mirror.applied_batch import AppliedBatch
+from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.sinks.iceberg_sink import IcebergSink
-from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
-from twofold_spark.streaming import Job, Trigger
+from twofold_spark.streaming import StreamingJob, Trigger
 
 ORDERS = table(
     "orders",
@@ -101,7 +102,7 @@ class Bench:
         self.spark = spark
         self.writer = writer
         self.folder = folder
-        self.applied: list[tuple[Applied, float]] = []
+        self.applied: list[tuple[AppliedBatch, float]] = []
 
     def throughput(self, changes: int, keys: int) -> dict[str, float]:
         with said(f"written: {keys} inserts"):
@@ -284,7 +285,7 @@ class Bench:
         process = self.spark._jvm.java.lang.ProcessHandle.current()
         return float(process.info().totalCpuDuration().get().toMillis()) / 1000
 
-    def job(self, trigger: str) -> Job:
+    def job(self, trigger: str) -> StreamingJob:
         where, registry = Kafka(self.writer.bootstrap), Registry(self.writer.registry)
         prefix = self.writer.prefix
         mirror = Mirror(
@@ -295,9 +296,9 @@ class Bench:
             report=lambda a: self.applied.append((a, time.time())),
             maintain_every=10_000,
         )
-        job = Job("mirror", mirror)
+        job = StreamingJob("mirror", mirror)
         self.writer.visible()
-        job.start(mirror.stream(self.spark), self.folder / "mirror-checkpoint", Trigger.parse(trigger))
+        job.start(mirror.open_stream(self.spark), self.folder / "mirror-checkpoint", Trigger.parse(trigger))
         return job
 
     def plain(
@@ -348,7 +349,7 @@ class Bench:
         return time.monotonic() - began, self.cpu() - cpu, seconds
 
     def registry_schema(self, orders: str = "orders") -> object:
-        subject = Registry(self.writer.registry).subject(f"bench.public.{orders}-value")
+        subject = Registry(self.writer.registry).find_subject(f"bench.public.{orders}-value")
         assert subject is not None
         return subject.latest
 

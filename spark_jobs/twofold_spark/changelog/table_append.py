@@ -1,11 +1,13 @@
-"""One table's part of a turn of the changelog: a stretch of its topic, read, decoded and appended.
+"""One table's part of a turn of the changelog: a range of its topic is read, decoded and appended.
 
-The rows go onto the snapshot whose offsets were looked at; Iceberg refuses them if another job has appended any since. What is one table's
-own trouble (`TableRefused`): records that retention took before they were appended, a topic that is not the one that the table was made
-of, a record that cannot be decoded, a change of columns that no widening leads to.
+The rows go onto the snapshot whose offsets were read; Iceberg refuses them if another job has appended
+since. What concerns one table raises `TableRefused`: retention removed records before they were
+appended, the topic is not the one that the table was made from, a record cannot be decoded, or a
+column changed to a type that is not wider.
 
-A change is a row: `op`, `before`, `after`, where it was in the source (`lsn`, `transaction_id`, `total_order`, `gid`, `source_us`, and of a
-gid in a known form `global_id` and `branch`) and where it came from (`partition`, `offset`). Tombstones repeat a delete and are not kept.
+Each change becomes a row: `op`, `before`, `after`; its place in the source (`lsn`, `transaction_id`,
+`total_order`, `gid`, `source_us`, and for a gid in a known form `global_id` and `branch`); and its
+place in Kafka (`partition`, `offset`). Tombstones only repeat a delete, and are not kept.
 """
 
 from __future__ import annotations
@@ -14,32 +16,33 @@ import json
 import re
 from dataclasses import dataclass, replace
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from twofold_spark.changelog.table_position import OFFSETS, Position, beginning, note, position_of, properties
-from twofold_spark.errors import SPARKS, MissingGround, Refused, TableRefused
+from twofold_spark.changelog.changelog_rows import UNREADABLE, count_changes, select_changelog_rows
+from twofold_spark.changelog.table_position import (
+    OFFSETS,
+    TablePosition,
+    initial_position,
+    position_properties,
+    read_position,
+    write_position,
+)
+from twofold_spark.errors import SPARK_ERRORS, Refused, SetupError, TableRefused
 from twofold_spark.sinks import iceberg_tables
-from twofold_spark.sources import decoding, kafka_reader, unreadable_records
-from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources import kafka_reader
+from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry, Subject
-from twofold_spark.sources.table_topics import Offsets, Topic
-from twofold_spark.sources.topic_names import names_of
+from twofold_spark.sources.table_topics import Offsets, TopicState
+from twofold_spark.sources.topic_names import parse_topic_name
+from twofold_spark.sources.unreadable_records import UnreadableChoice, select_unreadable
 
-_OF_GID = ("global_id", "branch")
-_CHANGE: decoding.Parts = {
-    **decoding.CHANGE,
-    "special": frozenset(),
-    "source": frozenset({"lsn", "gid", "ts_us", *_OF_GID}),
-    "transaction": frozenset({"id", "total_order"}),
-}
-_UNREADABLE = "twofold: unreadable"
 _LOST = ("failOnDataLoss", "UnknownTopicOrPartition")
 _CONFLICT = "org.apache.iceberg.exceptions.ValidationException"
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class AppendResult:
     """How far the table is now, and how many changes were appended."""
 
     ends: Offsets
@@ -47,195 +50,167 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
-    """A topic's table."""
+class _ChangelogTable:
+    """The table of a topic."""
 
     table: str
     label: str
-    """What the source calls it."""
+    """Its name in the source."""
 
 
-class Appender:
-    """Several tables at once may be given to it."""
+class TableAppender:
+    """Appends to tables; several threads may use it, each for a table of its own."""
 
     def __init__(
         self,
         spark: SparkSession,
-        where: Kafka,
+        kafka: Kafka,
         registry: Registry,
         prefix: str,
         *,
         catalog: str,
-        unreadable: unreadable_records.Choice,
+        unreadable: UnreadableChoice,
     ) -> None:
         self._spark = spark
-        self._where = where
+        self._kafka = kafka
         self._registry = registry
         self._prefix = prefix
         self._catalog = catalog
         self._unreadable = unreadable
 
-    def ends(self, topic: Topic, beginnings: Offsets) -> Offsets:
-        """How far the topic's table is."""
-        target = self._target(topic.name)
-        return self._position(topic, beginnings, target).ends
+    def read_ends(self, topic: TopicState, first_offsets: Offsets) -> Offsets:
+        """Read how far the topic's table is."""
+        return self._read_position(topic, first_offsets, self._find_table(topic.name)).ends
 
-    def append(self, topic: Topic, beginnings: Offsets, until: Offsets) -> Done:
-        """Brings the table from where it is to `until`."""
-        target = self._target(topic.name)
-        here = self._position(topic, beginnings, target)
-        first = {p: here.ends.get(p, 0) for p, end in until.items() if here.ends.get(p, 0) < end}
+    def append(self, topic: TopicState, first_offsets: Offsets, until: Offsets) -> AppendResult:
+        """Bring the table from where it is to `until`."""
+        target = self._find_table(topic.name)
+        position = self._read_position(topic, first_offsets, target)
+        first = {p: position.ends.get(p, 0) for p, end in until.items() if position.ends.get(p, 0) < end}
         if not first:
-            return Done(here.ends, 0)
+            return AppendResult(position.ends, 0)
         end = {p: until[p] for p in first}
-        after = replace(here, ends={**here.ends, **end})
+        after = replace(position, ends={**position.ends, **end})
         try:
-            records = kafka_reader.committed(self._spark, self._where, topic.name, first, end)
-            ids, changes = _content(records)
+            records = kafka_reader.read_committed(self._spark, self._kafka, topic.name, first, end)
+            ids, changes = count_changes(records)
             if changes:
-                self._write(records, self._subject(topic.name, ids), topic.name, target, here, after)
+                self._write(records, self._find_subject(topic.name, ids), topic.name, target, position, after)
             elif self._spark.catalog.tableExists(target.table):
-                note(self._spark, target.table, after)
-        except SPARKS as error:
+                write_position(self._spark, target.table, after)
+        except SPARK_ERRORS as error:
             if not any(word in str(error) for word in _LOST):
                 raise
-            what = f"Kafka lost records of {topic.name} between {first} and {end} while they were read"
-            raise _refused(target, what, "the changes in them: the next start names what is there") from error
-        return Done(after.ends, changes)
+            what = f"Kafka lost records of {topic.name} between {first} and {end} while the job read them"
+            raise _refuse_topic(
+                target, what, "the changes in them; the next start names those that are lost"
+            ) from error
+        return AppendResult(after.ends, changes)
 
-    def note(self, topic: str) -> None:
-        """Has the table note how far it is: compaction and `expire_snapshots` may leave no snapshot that says so."""
-        table = self._target(topic).table
-        if (here := position_of(self._spark, table)) is not None:
-            note(self._spark, table, here)
+    def record_position(self, topic: str) -> None:
+        """Write the table's position into its property: compaction and `expire_snapshots` may remove the snapshot."""
+        table = self._find_table(topic).table
+        if (position := read_position(self._spark, table)) is not None:
+            write_position(self._spark, table, position)
 
-    def _position(self, topic: Topic, beginnings: Offsets, target: _Target) -> Position:
-        here = position_of(self._spark, target.table)
-        if here is None:
-            return beginning(topic, beginnings)
-        _check(topic, beginnings, target, here)
-        if here.taken_back or (topic.id and not here.topic_id):
-            # At once: of snapshots that are expired later nobody could say any more what came from what.
-            here = replace(here, topic_id=topic.id, taken_back=False)
-            note(self._spark, target.table, here)
-        return here
+    def _read_position(self, topic: TopicState, first_offsets: Offsets, target: _ChangelogTable) -> TablePosition:
+        position = read_position(self._spark, target.table)
+        if position is None:
+            return initial_position(topic, first_offsets)
+        _check_topic(topic, first_offsets, target, position)
+        if position.rolled_back or (topic.id and not position.topic_id):
+            # At once: when snapshots expire later, nobody could tell which state descends from which.
+            position = replace(position, topic_id=topic.id, rolled_back=False)
+            write_position(self._spark, target.table, position)
+        return position
 
     def _write(
-        self, records: DataFrame, subject: Subject, topic: str, target: _Target, here: Position, after: Position
+        self,
+        records: DataFrame,
+        subject: Subject,
+        topic: str,
+        target: _ChangelogTable,
+        before: TablePosition,
+        after: TablePosition,
     ) -> None:
         skip = self._unreadable == "skip"
         if skip:
-            iceberg_tables.quarantine(unreadable_records.unreadable(records, subject, topic), self._catalog)
-        rows = _changes(records, subject, skip=skip)
-        made_with = {"twofold.topic": topic, **properties(here)}
+            iceberg_tables.quarantine(select_unreadable(records, subject, topic), self._catalog)
+        rows = select_changelog_rows(records, subject, skip_unreadable=skip)
+        properties = {"twofold.topic": topic, **position_properties(before)}
         try:
-            iceberg_tables.prepare(self._spark, target.table, rows.schema, label=target.label, properties=made_with)
+            iceberg_tables.prepare_table(
+                self._spark, target.table, rows.schema, label=target.label, properties=properties
+            )
         except TableRefused as error:
-            raise _refused(target, error.what, "the column's values") from error
+            raise _refuse_topic(target, error.what, "the column's values") from error
         writer = rows.writeTo(target.table).option(f"snapshot-property.{OFFSETS}", json.dumps(after.ends))
         writer = writer.option("isolation-level", "serializable")
-        if here.snapshot is not None:
-            writer = writer.option("validate-from-snapshot-id", str(here.snapshot))
+        if before.snapshot is not None:
+            writer = writer.option("validate-from-snapshot-id", str(before.snapshot))
         try:
-            # append() adds to whatever is there by then. Overwriting no row adds as well, and is checked against what was looked at.
+            # append() would add to any later snapshot. An overwrite of no rows adds too, and Iceberg validates its base.
             writer.overwrite(f.lit(False))
         except Exception as error:
             if _CONFLICT in str(error):
                 raise Refused(
-                    f"another job appended to {target.table} while this one was about to",
-                    at_stake="the same changes appended twice; this job's were not",
-                    repair="let one changelog job run on this warehouse, and start it again",
+                    f"another job appended to {target.table} at the same time as this one",
+                    at_stake="the same changes appended twice; this job's were not appended",
+                    repair="let only one changelog job run on this warehouse, and start it again",
                 ) from error
-            if (place := re.search(rf"{_UNREADABLE} (\S+)", str(error))) is None:
+            if (place := re.search(rf"{UNREADABLE} (\S+)", str(error))) is None:
                 raise
-            iceberg_tables.quarantine(unreadable_records.unreadable(records, subject, topic), self._catalog)
+            iceberg_tables.quarantine(select_unreadable(records, subject, topic), self._catalog)
             raise TableRefused(
                 f"the record at {topic}-{place[1]} cannot be decoded; the quarantine table has it",
                 at_stake="its change",
-                repair="find who else writes to the topic, then go on without it by --unreadable skip",
+                repair="find who else writes to the topic, then go on without the record with --unreadable skip",
             ) from error
 
-    def _target(self, topic: str) -> _Target:
-        schema, name = names_of(topic, self._prefix, self._subject(topic).latest)
-        table = f"{self._catalog}.{iceberg_tables.quoted(f'{schema}_changelog', name)}"
-        return _Target(table, f"{schema}.{name}")
+    def _find_table(self, topic: str) -> _ChangelogTable:
+        schema, name = parse_topic_name(topic, self._prefix, self._find_subject(topic).latest)
+        table = f"{self._catalog}.{iceberg_tables.quote_path(f'{schema}_changelog', name)}"
+        return _ChangelogTable(table, f"{schema}.{name}")
 
-    def _subject(self, topic: str, ids: frozenset[int] = frozenset()) -> Subject:
+    def _find_subject(self, topic: str, ids: frozenset[int] = frozenset()) -> Subject:
         name = f"{topic}-value"
-        subject = self._registry.subject(name)
+        subject = self._registry.find_subject(name)
         if subject is None or not ids <= subject.ids:
-            subject = self._registry.refreshed(name)
+            subject = self._registry.refresh_subject(name)
         if subject is None:
-            raise MissingGround(f"the registry has no subject {name}: is it the connector's registry?")
+            raise SetupError(f"the registry has no subject {name}: give --registry the connector's registry")
         return subject
 
 
-def _check(topic: Topic, beginnings: Offsets, target: _Target, here: Position) -> None:
-    """Whether the topic is the one that the table was made of, and has what follows in it."""
-    if here.topic_id and topic.id and here.topic_id != topic.id:
-        raise _refused(
+def _check_topic(topic: TopicState, first_offsets: Offsets, target: _ChangelogTable, position: TablePosition) -> None:
+    """Refuse a topic that is not the one that the table was made from, or that lacks what follows."""
+    if position.topic_id and topic.id and position.topic_id != topic.id:
+        raise _refuse_topic(
             target,
-            f"{topic.name} was deleted and made anew since {target.label} was last appended to",
-            "what the topic before had and was not appended, and what the new one has: its offsets begin anew",
+            f"{topic.name} was deleted and recreated since {target.label} was last appended to",
+            "changes of the former topic that were not appended, and those of the new one, whose offsets begin at 0 again",
         )
     for partition, end in sorted(topic.ends.items()):
-        reached, begins = here.ends.get(partition, 0), beginnings[partition]
-        if begins > reached:
-            raise _refused(
+        reached, first = position.ends.get(partition, 0), first_offsets[partition]
+        if first > reached:
+            raise _refuse_topic(
                 target,
-                f"Kafka has {topic.name}-{partition} from the offset {begins} on, and the changelog of {target.label} ends before "
+                f"Kafka has {topic.name}-{partition} from offset {first} on, and the changelog of {target.label} ends before "
                 f"{reached}",
-                f"the changes at {reached} to {begins - 1}: retention took them before they were appended",
+                f"the changes at {reached} to {first - 1}: retention removed them before they were appended",
             )
         if end < reached:
-            raise _refused(
+            raise _refuse_topic(
                 target,
                 f"{topic.name}-{partition} ends before {end} in Kafka, and the changelog of {target.label} ends before {reached}",
-                "changes that Kafka took back, or that have the offsets of others now",
+                "changes that Kafka lost, or whose offsets belong to other changes now",
             )
 
 
-def _refused(target: _Target, what: str, at_stake: str) -> TableRefused:
+def _refuse_topic(target: _ChangelogTable, what: str, at_stake: str) -> TableRefused:
     return TableRefused(
         what,
         at_stake=at_stake,
-        repair=f"keep what there is under another name (ALTER TABLE {target.table} RENAME TO ...) and start again: a new "
+        repair=f"keep the table under another name (ALTER TABLE {target.table} RENAME TO ...) and start again: a new "
         "table begins where Kafka does",
-    )
-
-
-def _content(records: DataFrame) -> tuple[frozenset[int], int]:
-    """The schemas that the records were written with, and how many are no tombstones."""
-    identifier = f.conv(f.hex(f.substring("value", 2, 4)), 16, 10).cast("long")
-    row = records.agg(f.collect_set(identifier), f.count("value")).first()
-    assert row is not None, "an aggregate of no rows is a row"
-    return frozenset(row[0]), row[1]
-
-
-def _changes(records: DataFrame, subject: Subject, *, skip: bool) -> DataFrame:
-    place = f.concat_ws("@", f.col("partition").cast("string"), f.col("offset").cast("string"))
-    unreadable = f.raise_error(f.concat(f.lit(f"{_UNREADABLE} "), place)).cast("string")
-    op: Column = f.coalesce(f.col("e.op"), unreadable)
-    decoded = (
-        records.where(f.col("value").isNotNull())
-        .withColumn("e", decoding.envelope(f.col("value"), subject, _CHANGE))
-        .where(f.lit(not skip) | f.col("e.op").isNotNull())
-    )
-    # A connector that is older than this job does not say what a gid means.
-    said = decoded.select("e.source.*").columns
-    of_gid = (f.col(f"e.source.{name}") if name in said else f.lit(None).cast("string") for name in _OF_GID)
-    return decoded.select(
-        op.alias("op"),
-        f.col("e.before"),
-        f.col("e.after"),
-        f.col("e.source.lsn").alias("lsn"),
-        f.col("e.transaction.id").alias("transaction_id"),
-        f.col("e.transaction.total_order").alias("total_order"),
-        f.col("e.source.gid").alias("gid"),
-        f.col("e.source.ts_us").alias("source_us"),
-        f.col("e.unchanged"),
-        f.col("e.special"),
-        f.col("partition"),
-        f.col("offset"),
-        *(column.alias(name) for name, column in zip(_OF_GID, of_gid, strict=True)),
     )

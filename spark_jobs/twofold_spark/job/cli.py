@@ -7,7 +7,8 @@
                             --prefix shop --warehouse ./lake [--bootstrap ... --registry ...]
     twofold-spark jars      fetches the locked jars and prints the class path
 
-A job ends on SIGTERM or Ctrl-C after what it is applying, with exit status 0. Before it is at work, and verify always, Ctrl-C ends it at once with 130.
+SIGTERM and Ctrl-C end a job after the batch in progress, with exit status 0. Before its first batch,
+and during `verify`, Ctrl-C ends the command at once, with exit status 130.
 """
 
 from __future__ import annotations
@@ -24,71 +25,74 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from twofold_spark import jars, session
-from twofold_spark.changelog.changelog_job import Appended, Changelog
-from twofold_spark.errors import BadUsage, JobError
-from twofold_spark.job.arguments import parser
-from twofold_spark.job.metrics import Metrics, serve
-from twofold_spark.mirror.mirror_job import Applied, Mirror
-from twofold_spark.mirror.mirror_progress import Whereabouts
-from twofold_spark.sources.kafka_reader import Kafka, check_answers
+from twofold_spark.changelog.changelog_job import Changelog, TurnReport
+from twofold_spark.errors import JobError, UsageError
+from twofold_spark.job.arguments import build_parser
+from twofold_spark.job.metrics import JobMetrics, serve_metrics
+from twofold_spark.mirror.applied_batch import AppliedBatch
+from twofold_spark.mirror.mirror_job import Mirror
+from twofold_spark.mirror.mirror_progress import ProgressPublisher
+from twofold_spark.sources.kafka_client import Kafka, check_broker_answers
+from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.source_database import Source, jdbc_url
-from twofold_spark.streaming import Job, say
-from twofold_spark.verify.last_change import Touches
-from twofold_spark.verify.verification import Verify
+from twofold_spark.sources.source_database import SourceDatabase
+from twofold_spark.streaming import StreamingJob, print_progress
+from twofold_spark.verify.last_change import LastChangeFinder
+from twofold_spark.verify.verification import Verification
 
 _INTERRUPTED = 130
-"""What a shell says of a command that Ctrl-C has ended."""
+"""The exit status that a shell shows for a command that Ctrl-C has ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status."""
-    options = parser().parse_args(arguments)
+    """Run the command; return the exit status."""
+    options = build_parser().parse_args(arguments)
     try:
         match options.command:
             case "jars":
                 print(os.pathsep.join(str(jar) for jar in jars.fetch()))  # noqa: T201  (what the command is for)
             case "mirror":
-                with _session(options) as spark:
-                    _mirror(spark, options)
+                with _open_session(options) as spark:
+                    _run_mirror(spark, options)
             case "changelog":
-                with _session(options) as spark:
-                    _changelog(spark, options)
+                with _open_session(options) as spark:
+                    _run_changelog(spark, options)
             case "verify":
-                return _verify(options)
+                return _run_verify(options)
     except JobError as error:
-        say(f"{options.command}: {error}")
+        print_progress(f"{options.command}: {error}")
         return error.exit_status
     except KeyboardInterrupt:
-        say(f"{options.command}: interrupted")
+        print_progress(f"{options.command}: interrupted")
         return _INTERRUPTED
     return 0
 
 
-def _mirror(spark: SparkSession, options: argparse.Namespace) -> None:
-    where = _kafka(spark, options)
-    metrics = _metrics(spark, options)
+def _run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
+    kafka = _connect_kafka(spark, options)
+    metrics = _start_metrics(spark, options)
     ending = threading.Event()
-    whereabouts = Whereabouts(spark, where, options.prefix, options.group or f"{options.prefix}.mirror", say)
+    group = options.group or f"{options.prefix}.mirror"
+    progress = ProgressPublisher(spark, kafka, options.prefix, group, print_progress)
 
-    def report(applied: Applied) -> None:
-        metrics.applied(
+    def report(applied: AppliedBatch) -> None:
+        metrics.record_batch(
             applied.changes,
             applied.stages,
             lag_seconds=applied.lag_seconds,
             cut_sequence=applied.cut.sequence,
             tables_stopped=len(applied.cut.stopped_tables),
         )
-        whereabouts.tell(applied)
-        say(str(applied))
+        progress.publish(applied)
+        print_progress(str(applied))
 
     mirror = Mirror(
-        where,
+        kafka,
         Registry(options.registry),
         options.prefix,
-        lambda its: options.sink.sink(its, options.prefix, catalog=options.catalog),
-        bite_rows=options.batch_rows,
-        bite_bytes=options.batch_bytes,
+        lambda its: options.sink.make_sink(its, options.prefix, catalog=options.catalog),
+        batch_rows=options.batch_rows,
+        batch_bytes=options.batch_bytes,
         unreadable=options.unreadable,
         on_table_error=options.on_table_error,
         maintain_every=options.maintain_every,
@@ -96,28 +100,28 @@ def _mirror(spark: SparkSession, options: argparse.Namespace) -> None:
         ending=ending,
         report=report,
     )
-    job = Job("mirror", mirror)
-    checkpoint = options.checkpoint or options.sink.checkpoint(options.warehouse, options.prefix)
-    job.start(mirror.stream(spark), checkpoint, options.trigger)
+    job = StreamingJob("mirror", mirror)
+    checkpoint = options.checkpoint or options.sink.default_checkpoint(options.warehouse, options.prefix)
+    job.start(mirror.open_stream(spark), checkpoint, options.trigger)
     try:
         job.run(ending)
     finally:
         mirror.close()
-        whereabouts.close()
+        progress.close()
 
 
-def _changelog(spark: SparkSession, options: argparse.Namespace) -> None:
-    where = _kafka(spark, options)
-    metrics = _metrics(spark, options)
+def _run_changelog(spark: SparkSession, options: argparse.Namespace) -> None:
+    kafka = _connect_kafka(spark, options)
+    metrics = _start_metrics(spark, options)
 
-    def report(appended: Appended) -> None:
-        say(str(appended))
-        stages = {"append": appended.seconds}
-        metrics.applied(appended.records, stages, tables_stopped=appended.stopped, offsets_behind=appended.behind)
+    def report(turn: TurnReport) -> None:
+        print_progress(str(turn))
+        stages = {"append": turn.seconds}
+        metrics.record_batch(turn.records, stages, tables_stopped=turn.stopped, offsets_behind=turn.behind)
 
     changelog = Changelog(
         spark,
-        where,
+        kafka,
         Registry(options.registry),
         options.prefix,
         catalog=options.catalog,
@@ -132,54 +136,57 @@ def _changelog(spark: SparkSession, options: argparse.Namespace) -> None:
         changelog.close()
 
 
-def _verify(options: argparse.Namespace) -> int:
-    url = jdbc_url(options.source)
+def _run_verify(options: argparse.Namespace) -> int:
+    url = build_jdbc_url(options.source)
     if (options.bootstrap is None) != (options.registry is None):
-        raise BadUsage("the last commits are looked up with both of --bootstrap and --registry, or not at all")
-    with _session(options) as spark:
-        source = Source(spark, url)
+        raise UsageError("verify needs both --bootstrap and --registry to name last commits, or neither")
+    with _open_session(options) as spark:
+        source = SourceDatabase(spark, url)
         try:
-            return _compared(spark, source, options)
+            return _compare(spark, source, options)
         finally:
             source.close()
 
 
-def _compared(spark: SparkSession, source: Source, options: argparse.Namespace) -> int:
-    """The exit status."""
-    verify = Verify(
+def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Namespace) -> int:
+    """Compare all tables; return the exit status."""
+    finder = None
+    if options.bootstrap:
+        finder = LastChangeFinder(spark, _connect_kafka(spark, options), Registry(options.registry))
+    verification = Verification(
         spark,
         source,
-        reader=options.sink.reader(spark, catalog=options.catalog),
+        reader=options.sink.make_reader(spark, catalog=options.catalog),
         prefix=options.prefix,
         publication=options.publication or options.prefix,
         patience=options.patience,
-        touches=Touches(spark, _kafka(spark, options), Registry(options.registry)) if options.bootstrap else None,
-        say=print,
+        last_changes=finder,
+        report=print,
     )
-    differing = any(result.buckets for result in verify.run())
-    if differing and not options.bootstrap:
-        say("with --bootstrap and --registry, verify names the last commit of each row that differs")
-    return 1 if verify.missing() or differing else 0
+    differs = any(result.buckets for result in verification.run())
+    if differs and not options.bootstrap:
+        print_progress("with --bootstrap and --registry, verify names the last commit of each row that differs")
+    return 1 if verification.list_missing() or differs else 0
 
 
-def _metrics(spark: SparkSession, options: argparse.Namespace) -> Metrics:
-    metrics = Metrics(options.command)
+def _start_metrics(spark: SparkSession, options: argparse.Namespace) -> JobMetrics:
+    metrics = JobMetrics(options.command)
     spark.streams.addListener(metrics)
     if options.metrics is not None:
-        serve(metrics, options.metrics)
+        serve_metrics(metrics, options.metrics)
     return metrics
 
 
-def _kafka(spark: SparkSession, options: argparse.Namespace) -> Kafka:
-    """Where the brokers are; they have answered."""
-    where = Kafka(options.bootstrap, {**(options.kafka_file or {}), **dict(options.kafka)})
-    check_answers(spark, where)
-    return where
+def _connect_kafka(spark: SparkSession, options: argparse.Namespace) -> Kafka:
+    """Return where the brokers are, after one has answered."""
+    kafka = Kafka(options.bootstrap, {**(options.kafka_file or {}), **dict(options.kafka)})
+    check_broker_answers(spark, kafka)
+    return kafka
 
 
 @contextmanager
-def _session(options: argparse.Namespace) -> Iterator[SparkSession]:
-    """Ends with the command, unless Spark ran before it."""
+def _open_session(options: argparse.Namespace) -> Iterator[SparkSession]:
+    """Open a session that ends with the command, unless Spark ran before the command."""
     ran_before = SparkContext._active_spark_context is not None
     spark = session.open_session(
         options.warehouse, catalog=options.catalog, memory=options.memory, java_home=options.java_home
@@ -188,6 +195,6 @@ def _session(options: argparse.Namespace) -> Iterator[SparkSession]:
         yield spark
     finally:
         if not ran_before:
-            # Spark tells our listener what is left while we can still hear it: afterwards it would log pages of py4j's errors.
+            # Stop Spark while Python still answers its listener calls. Later, py4j would log pages of errors.
             with suppress(Py4JError):  # the JVM is gone
                 spark.stop()

@@ -1,8 +1,8 @@
-"""A job's metrics for Prometheus: what it applied, how far behind it is, and where the time of its batches goes.
+"""A job's metrics for Prometheus: what it applied, how far it is behind, and how long each stage takes.
 
-Two sources: the job's own reports (rows, lag, the stages of a bite) and Spark's StreamingQueryListener (the stages of a
-trigger, how many offsets the stream has not read yet). Served at `/metrics` where `--metrics` says; without it nothing
-listens. A metrics endpoint that falls over does not touch the job.
+They come from the job's own reports (rows, lag, stages of a batch) and from Spark's
+StreamingQueryListener (stages of a trigger, offsets that the stream has not read). `--metrics` serves
+them at `/metrics`; without it nothing listens. A failure of the endpoint does not touch the job.
 """
 
 from __future__ import annotations
@@ -20,27 +20,33 @@ from pyspark.sql.streaming.listener import (
 )
 
 from twofold_spark import __version__
-from twofold_spark.errors import MissingGround
+from twofold_spark.errors import SetupError
 
 _INFO = "twofold_job_build_info"
 _HELP = {
-    "twofold_job_rows_total": ("counter", "changes applied by this process"),
+    "twofold_job_rows_total": ("counter", "changes that this process applied"),
     "twofold_job_batches_total": (
         "counter",
-        "bites applied and published (changelog: turns that had something) by this process",
+        "batches that this process applied and published (changelog: turns that appended)",
     ),
-    "twofold_job_lag_seconds": ("gauge", "from the source's commit to its cut, of the last one; two machines' clocks"),
-    "twofold_job_cut_sequence": ("gauge", "the last published cut's sequence number"),
-    "twofold_job_tables_stopped": ("gauge", "tables that a refusal of their own has stopped"),
-    "twofold_job_stage_seconds_total": ("counter", "seconds in each stage of a bite; of tables at once, their sum"),
+    "twofold_job_lag_seconds": (
+        "gauge",
+        "time from the source's commit to its cut, for the last batch; by the clocks of two machines",
+    ),
+    "twofold_job_cut_sequence": ("gauge", "sequence number of the last published cut"),
+    "twofold_job_tables_stopped": ("gauge", "tables stopped by a refusal of their own"),
+    "twofold_job_stage_seconds_total": (
+        "counter",
+        "seconds in each stage of a batch; a sum over tables that run at once",
+    ),
     "twofold_job_trigger_seconds_total": ("counter", "seconds in each stage of Spark's triggers"),
-    "twofold_job_triggers_total": ("counter", "Spark's triggers that had a batch"),
-    "twofold_job_offsets_behind": ("gauge", "offsets that the stream has not read yet, at the last trigger"),
+    "twofold_job_triggers_total": ("counter", "Spark's triggers that had a micro-batch"),
+    "twofold_job_offsets_behind": ("gauge", "offsets that the stream had not read at the last trigger"),
 }
 
 
-class Metrics(StreamingQueryListener):
-    """Counts; `text()` is Prometheus' form."""
+class JobMetrics(StreamingQueryListener):
+    """Counts, and renders Prometheus' text format."""
 
     def __init__(self, job: str) -> None:
         self._job = job
@@ -51,28 +57,28 @@ class Metrics(StreamingQueryListener):
         with self._lock:
             self._values[name, stage] = self._values.get((name, stage), 0.0) + value
 
-    def put(self, name: str, value: float) -> None:
+    def set_gauge(self, name: str, value: float) -> None:
         with self._lock:
             self._values[name, ""] = value
 
-    def applied(self, rows: int, stages: Mapping[str, float], **gauges: float) -> None:
-        """What a job reports of each bite."""
+    def record_batch(self, rows: int, stages: Mapping[str, float], **gauges: float) -> None:
+        """Record a job's report of one batch."""
         self.add("twofold_job_rows_total", rows)
         self.add("twofold_job_batches_total", 1)
         for stage, seconds in stages.items():
             self.add("twofold_job_stage_seconds_total", seconds, stage)
         for name, value in gauges.items():
-            self.put(f"twofold_job_{name}", value)
+            self.set_gauge(f"twofold_job_{name}", value)
 
-    def text(self) -> str:
+    def render(self) -> str:
         with self._lock:
             values = sorted(self._values.items())
         version = f'{_INFO}{{job="{self._job}",version="{__version__}"}} 1'
         lines = [f"# HELP {_INFO} constant 1", f"# TYPE {_INFO} gauge", version]
-        for name, (kind, what) in _HELP.items():
+        for name, (kind, help_text) in _HELP.items():
             found = [(stage, value) for (of, stage), value in values if of == name]
             if found:
-                lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}"]
+                lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
             for stage, value in found:
                 labels = f'job="{self._job}"' + (f',stage="{stage}"' if stage else "")
                 lines.append(f"{name}{{{labels}}} {value:.15g}")
@@ -90,7 +96,7 @@ class Metrics(StreamingQueryListener):
         for source in progress.sources:
             behind = source.metrics.get("maxOffsetsBehindLatest")
             if behind is not None:
-                self.put("twofold_job_offsets_behind", float(behind))
+                self.set_gauge("twofold_job_offsets_behind", float(behind))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  (Spark's name)
         pass
@@ -99,12 +105,12 @@ class Metrics(StreamingQueryListener):
         pass
 
 
-def serve(metrics: Metrics, address: tuple[str, int]) -> ThreadingHTTPServer:
-    """Serves `/metrics` until the process ends."""
+def serve_metrics(metrics: JobMetrics, address: tuple[str, int]) -> ThreadingHTTPServer:
+    """Serve `/metrics` until the process ends."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = metrics.text().encode()
+            body = metrics.render().encode()
             self.send_response(200 if self.path == "/metrics" else 404)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.end_headers()
@@ -112,13 +118,14 @@ def serve(metrics: Metrics, address: tuple[str, int]) -> ThreadingHTTPServer:
                 self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Not on the terminal."""
+            """Keep requests off the terminal."""
 
     try:
         server = ThreadingHTTPServer(address, Handler)
     except OSError as error:
-        raise MissingGround(
-            f"--metrics {address[0]}:{address[1]}: {error.strerror}; another job may listen there: give each a port of its own"
+        raise SetupError(
+            f"--metrics cannot listen on {address[0]}:{address[1]} ({error.strerror}); "
+            "if another job listens there, give each a port of its own"
         ) from error
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

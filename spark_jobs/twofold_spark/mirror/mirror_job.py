@@ -1,9 +1,12 @@
 """The mirror: current-state tables, whole transactions, one consistent cut after another.
 
-The stream is `<prefix>.commits`, read_committed. Of each micro-batch: the commit records in order of their dense
-sequence numbers, in bites of a bounded number of rows and ranges; of each bite every table's ranges are read, counted, folded and
-merged, several tables at once; then its cut is published. What was applied is known from the tables and the cuts alone,
-so a retried batch, a killed driver and a lost checkpoint all end in the same tables.
+The stream is `<prefix>.commits`, read_committed. The commit records of a micro-batch come in the order
+of their dense sequence numbers, and are divided into batches of a bounded number of rows and ranges.
+For each batch the ranges of every table are read, counted, folded and merged, several tables at once.
+Then the batch's cut is published.
+
+The tables and the cuts alone say what was applied. So a retried batch, a killed driver and a lost
+checkpoint all end in the same tables.
 """
 
 from __future__ import annotations
@@ -11,253 +14,209 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from twofold_avro.names import topic_of
 from twofold_spark.errors import Refused, TableRefused
-from twofold_spark.mirror.table_merge import Merged, Merger
-from twofold_spark.sinks import EVERY, Cut, Sink, Table
-from twofold_spark.sources import unreadable_records
-from twofold_spark.sources.commit_records import Commit, Pace, Turns, bites, by_topic, from_last_reload, missing
+from twofold_spark.mirror.applied_batch import AppliedBatch
+from twofold_spark.mirror.batching import BatchSizer, MaintenanceSchedule, split_into_batches
+from twofold_spark.mirror.next_cut import NextCut
+from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger
+from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sources.commit_records import CommitRecord, gap_refusal, select_since_reload
 from twofold_spark.sources.commit_topic import CommitTopic
-from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.topic_names import at_source
-from twofold_spark.streaming import AskedToEnd, say
+from twofold_spark.sources.unreadable_records import UnreadableChoice
+from twofold_spark.streaming import EndRequested, print_progress
 
-_RANGES_AT_ONCE = 200_000
-"""Ranges that a bite's commit records have together, two hundred bytes each in the driver: 50 tables of six partitions have 300 in each record."""
+_RANGES_PER_BATCH = 200_000
+"""Ranges of a batch's commit records together, two hundred bytes each in the driver.
 
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """One bite, for the terminal and for metrics."""
-
-    cut: Cut
-    offset: int
-    """Of its last commit record, in the commits topic."""
-    transactions: int
-    changes: int
-    """That were merged: rows of Kafka without the tombstones, and without what the tables had already."""
-    tables: int
-    seconds: float
-    lag_seconds: float
-    """From the source's commit to now; meaningful where both clocks agree."""
-    stages: Mapping[str, float]
-    """Seconds of each: fold and merge of all tables together, though several run at once, and publish."""
-
-    def __str__(self) -> str:
-        return (
-            f"mirror: {self.changes} changes of {self.transactions} transactions in {self.tables} tables, "
-            f"{self.seconds:.2f} s, lag {self.lag_seconds:.1f} s, cut {self.cut.sequence}"
-        )
+50 tables of six partitions have 300 ranges in each commit record.
+"""
 
 
 class Mirror:
-    """What the stream of commit records is given to, batch by batch."""
+    """Handles the micro-batches of the stream of commit records."""
 
     def __init__(
         self,
-        where: Kafka,
+        kafka: Kafka,
         registry: Registry,
         prefix: str,
         make_sink: Callable[[SparkSession], Sink],
         *,
-        bite_rows: int = 500_000,
+        batch_rows: int = 500_000,
         tables_at_once: int = 3,
-        bite_bytes: int = 512 << 20,
-        unreadable: unreadable_records.Choice = "stop",
+        batch_bytes: int = 512 << 20,
+        unreadable: UnreadableChoice = "stop",
         on_table_error: Literal["stop", "go-on"] = "stop",
         maintain_every: int = 100,
         keep_cuts: dt.timedelta = dt.timedelta(hours=1),
         ending: threading.Event | None = None,
-        report: Callable[[Applied], None] = lambda _: None,
-        warn: Callable[[str], None] = say,
+        report: Callable[[AppliedBatch], None] = lambda _: None,
+        warn: Callable[[str], None] = print_progress,
     ) -> None:
-        self._prefix = prefix
-        self._topic = CommitTopic(where, registry, prefix)
+        self._messages_topic = f"{prefix}.messages"
+        self._topic = CommitTopic(kafka, registry, prefix)
         self._make_sink = make_sink
-        self._merger = Merger(where, registry, prefix, unreadable)
-        self._pace = Pace(bite_rows, bite_bytes)
+        self._merger = TableMerger(kafka, registry, prefix, unreadable)
+        self._sizer = BatchSizer(batch_rows, batch_bytes)
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="merge")
         self._on_table_error = on_table_error
-        self._turns = Turns(maintain_every)
+        self._schedule = MaintenanceSchedule(maintain_every)
         self._keep_cuts = keep_cuts
         self._ending = ending or threading.Event()
         self._report = report
         self._warn = warn
-        self._merged: set[str] = set()
-        """Tables that have more files since they were looked after."""
+        self._changed_tables: set[str] = set()
+        """Tables that changed since they were last maintained."""
         self._sink: Sink | None = None
-        self._cut = Cut(0, 0, 0, whole=True, versions={}, backfilling=(), stopped=())
-        self._ahead: dict[str, int] = {}
-        """Tables that have more than the cut says, and up to where."""
+        self._next = NextCut(prefix, warn)
 
-    def __call__(self, batch: DataFrame, _batch_id: int) -> None:
+    def __call__(self, micro_batch: DataFrame, _batch_id: int) -> None:
         # foreachBatch runs in a session of its own, the same one for the life of the query.
-        spark = batch.sparkSession
+        spark = micro_batch.sparkSession
         if self._sink is None:
             self._sink = self._make_sink(spark)
-            self._cut = self._sink.last_cut() or self._cut
-            self._ahead = self._found_ahead(self._sink)
-        for bite in bites(self._due(batch), rows=self._pace.rows, ranges=_RANGES_AT_ONCE):
+            self._next.start_from(self._sink)
+        due = self._select_due(micro_batch)
+        for batch in split_into_batches(due, rows=self._sizer.next_rows, ranges=_RANGES_PER_BATCH):
             if self._ending.is_set():
-                # A backlog's batch is up to 20,000 commit records. The cuts tell what of it is there when it comes again.
-                raise AskedToEnd
-            self._note_gap(bite[0])
-            before = self._cut.sequence
-            self._apply(spark, self._sink, bite)
-            del bite  # before the next one is read
-            if self._turns.is_due(before, self._cut.sequence):
-                # Between two batches: beside a merge it would conflict with it.
-                self._sink.maintain(self._merged & self._cut.versions.keys(), self._keep_cuts)
-                self._merged.clear()
+                # A micro-batch may hold 20,000 commit records. When it comes again, the cuts say what was applied.
+                raise EndRequested
+            self._handle_gap(batch[0])
+            before = self._next.cut.sequence
+            self._apply(spark, self._sink, batch)
+            del batch  # before the next one is read
+            if self._schedule.is_due(before, self._next.cut.sequence):
+                # Between two batches: at the same time as a merge it would conflict with the merge.
+                self._sink.maintain(self._changed_tables & self._next.cut.versions.keys(), self._keep_cuts)
+                self._changed_tables.clear()
 
     def close(self) -> None:
-        """After the last batch."""
+        """Release what the mirror holds, after the last batch."""
         self._pool.shutdown()
         self._merger.close()
         if self._sink is not None:
             self._sink.close()
 
-    def stream(self, spark: SparkSession) -> DataFrame:
-        """The stream that this mirror follows."""
-        return self._topic.stream(spark)
+    def open_stream(self, spark: SparkSession) -> DataFrame:
+        """Open the stream that this mirror follows."""
+        return self._topic.open_stream(spark)
 
-    def _due(self, batch: DataFrame) -> Iterator[Commit]:
-        """What of a micro-batch was not applied before it came."""
-        cut = self._cut
-        for commit in self._topic.records(batch):
-            if commit.sequence > cut.sequence:
-                yield commit
-            elif commit.sequence == cut.sequence:
-                _check_topics_kept(cut, commit)
+    def _select_due(self, micro_batch: DataFrame) -> Iterator[CommitRecord]:
+        """Yield the commit records that were not applied before this micro-batch came."""
+        cut = self._next.cut
+        for record in self._topic.decode(micro_batch):
+            if record.sequence > cut.sequence:
+                yield record
+            elif record.sequence == cut.sequence:
+                _check_same_topics(cut, record)
 
-    def _found_ahead(self, sink: Sink) -> dict[str, int]:
-        """What a process before this one knew when it published its last cut."""
-        if self._cut.whole:
-            return {}
-        names = (name.partition(".") for name in self._cut.versions)
-        tables = [Table("", schema, name, ()) for schema, _, name in names]
-        return {str(table): sequence for table in tables if (sequence := sink.applied(table)) > self._cut.sequence}
-
-    def _note_gap(self, first: Commit) -> None:
-        """What a missing commit record has changed nobody knows: any table."""
-        if first.sequence == self._cut.sequence + 1:
+    def _handle_gap(self, first: CommitRecord) -> None:
+        """Stop every table at a gap: a missing commit record may have changed any of them."""
+        applied = self._next.cut.sequence
+        if first.sequence == applied + 1:
             return
-        gap = missing(self._cut.sequence, first.sequence)
+        gap = gap_refusal(applied, first.sequence)
         if self._on_table_error == "stop":
             raise gap
         self._warn(f"mirror: every table is stopped until it is reloaded: {gap}")
-        stopped = {EVERY, *self._cut.stopped, *self._cut.versions}
-        self._cut = replace(self._cut, sequence=first.sequence - 1, versions={}, stopped=tuple(sorted(stopped)))
-        self._ahead = {}
+        self._next.stop_every_table(first.sequence - 1)
 
-    def _apply(self, spark: SparkSession, sink: Sink, bite: list[Commit]) -> None:
+    def _apply(self, spark: SparkSession, sink: Sink, batch: list[CommitRecord]) -> None:
         began = time.monotonic()
-        last = bite[-1]
-        topics = by_topic(bite)
-        topics.pop(f"{self._prefix}.messages", None)
-        reloaded = {stretch.topic for commit in bite if commit.reload for stretch in commit.ranges}
-        ranges = {self._merger.table(t, reloaded=t in reloaded): stretches for t, stretches in topics.items()}
-        since = {table: sink.applied(table) for table in ranges}
-        stopped = self._stopped(since)
-        work = {}
-        for t in ranges:
-            due, anew = from_last_reload((c for c in bite if c.sequence > since[t]), t.topic)
-            waits = str(t) in stopped or (EVERY in stopped and not since[t])
-            if due:
-                work[t] = self._pool.submit(
-                    self._merger.merge, spark, sink, t, due, last.sequence, from_truncate=waits or anew
-                )
-        wait(work.values())
-        merged = {table: self._outcome(spark, table, job, last) for table, job in work.items()}
-        for table, outcome in merged.items():
-            self._merged.add(str(table))
+        last = batch[-1]
+        tables = self._describe_tables(batch)
+        applied = {table: sink.read_applied(table) for table in tables}
+        stopped = self._next.find_stopped(applied)
+        jobs = self._submit_merges(spark, sink, batch, applied, stopped)
+        wait(jobs.values())
+        outcomes = {table: self._take_outcome(spark, table, job, last) for table, job in jobs.items()}
+        for table, outcome in outcomes.items():
+            self._changed_tables.add(str(table))
             (stopped.discard if outcome.done else stopped.add)(str(table))
-        published_from = time.monotonic()
-        self._publish(sink, last, {t: n for t, n in since.items() if str(t) not in stopped}, stopped)
+        merged = time.monotonic()
+        self._next.publish(sink, last, {t: n for t, n in applied.items() if str(t) not in stopped}, stopped)
         ended = time.monotonic()
-        self._pace.saw(sum(c.rows for c in bite), sum(m.bytes for m in merged.values()))
+        self._sizer.record_batch(sum(r.rows for r in batch), sum(o.bytes for o in outcomes.values()))
         self._report(
-            Applied(
-                cut=self._cut,
+            AppliedBatch(
+                cut=self._next.cut,
                 offset=last.offset,
-                transactions=sum(c.transactions for c in bite),
-                changes=sum(m.changes for m in merged.values()),
-                tables=len(ranges),
+                transactions=sum(r.transactions for r in batch),
+                changes=sum(o.changes for o in outcomes.values()),
+                tables=len(tables),
                 seconds=ended - began,
                 lag_seconds=max(0.0, time.time() - last.committed_us / 1e6),
                 stages={
-                    "fold": sum(m.fold_s for m in merged.values()),
-                    "merge": sum(m.merge_s for m in merged.values()),
-                    "publish": ended - published_from,
+                    "fold": sum(o.fold_s for o in outcomes.values()),
+                    "merge": sum(o.merge_s for o in outcomes.values()),
+                    "publish": ended - merged,
                 },
             )
         )
 
-    def _stopped(self, since: Mapping[Table, int]) -> set[str]:
-        """Those that wait for a reload, before a bite in which these tables are."""
-        stopped = set(self._cut.stopped)
-        for table, sequence in since.items():
-            if str(table) in stopped and sequence > self._cut.sequence:
-                # Its reload was merged, and the process died before it could publish.
-                stopped.discard(str(table))
-            elif str(table) in self._cut.versions and not sequence:
-                self._warn(
-                    f"mirror: {table} is not there any more: it is stopped until `twofold backfill start {table}`"
-                )
-                stopped.add(str(table))
-        return stopped
+    def _describe_tables(self, batch: list[CommitRecord]) -> list[MirrorTable]:
+        topics = dict.fromkeys(each.topic for record in batch for each in record.ranges)
+        topics.pop(self._messages_topic, None)
+        reloaded = {each.topic for record in batch if record.reload for each in record.ranges}
+        return [self._merger.describe_table(topic, reloaded=topic in reloaded) for topic in topics]
 
-    def _outcome(self, spark: SparkSession, table: Table, job: Future[Merged], last: Commit) -> Merged:
-        """A table's trouble is its own where the user wants that, or where it was reloaded since; what was done of the others stays either way."""
+    def _submit_merges(
+        self,
+        spark: SparkSession,
+        sink: Sink,
+        batch: list[CommitRecord],
+        applied: dict[MirrorTable, int],
+        stopped: set[str],
+    ) -> dict[MirrorTable, Future[MergeOutcome]]:
+        """Start the merge of every table that lacks some of the batch."""
+        jobs = {}
+        for table, sequence in applied.items():
+            ranges, reloaded = select_since_reload((r for r in batch if r.sequence > sequence), table.topic)
+            from_truncate = reloaded or self._next.waits_for_reload(table, sequence, stopped)
+            if ranges:
+                jobs[table] = self._pool.submit(
+                    self._merger.merge, spark, sink, table, ranges, batch[-1].sequence, from_truncate=from_truncate
+                )
+        return jobs
+
+    def _take_outcome(
+        self, spark: SparkSession, table: MirrorTable, job: Future[MergeOutcome], last: CommitRecord
+    ) -> MergeOutcome:
+        """Return a merge's outcome, or raise its error.
+
+        The refusal of one table stops that table alone, if the user wants that or if a later reload
+        repairs it. What was done of other tables stays in any case.
+        """
         error = job.exception()
         if error is None:
             return job.result()
         if not isinstance(error, TableRefused):
             raise error
-        if self._on_table_error == "stop" and not self._is_reloaded_behind(spark, table, last):
+        if self._on_table_error == "stop" and not self._has_later_reload(spark, table, last):
             raise error
-        self._warn(f"mirror: {table} is stopped until it is reloaded, the others go on: {error}")
-        return Merged(done=False)
+        self._warn(f"mirror: {table} is stopped until it is reloaded; the other tables go on: {error}")
+        return MergeOutcome(done=False)
 
-    def _is_reloaded_behind(self, spark: SparkSession, table: Table, last: Commit) -> bool:
-        """Whether its repair has come: Spark asks for the batch that failed again, which ends before it."""
-        behind = self._topic.behind(spark, last.offset)
-        return any(c.reload and r.topic == table.topic for c in behind for r in c.ranges)
-
-    def _publish(self, sink: Sink, last: Commit, since: dict[Table, int], stopped: set[str]) -> None:
-        self._ahead |= {str(table): sequence for table, sequence in since.items()}
-        self._ahead = {name: sequence for name, sequence in self._ahead.items() if sequence > last.sequence}
-        versions = {str(table): version for table in since if (version := sink.version(table)) is not None}
-        known = {name: version for name, version in self._cut.versions.items() if name not in stopped}
-        versions = {**known, **versions}
-        self._cut = Cut(
-            sequence=last.sequence,
-            applied_lsn=last.applied_lsn,
-            committed_us=last.committed_us,
-            whole=not self._ahead,
-            versions=versions,
-            backfilling=tuple(sorted(name for name in versions if self._topic_of(name) in last.backfilling)),
-            stopped=tuple(sorted(stopped)),
-        )
-        sink.publish(self._cut)
-
-    def _topic_of(self, table: str) -> str:
-        return topic_of(self._prefix, *at_source(table))
+    def _has_later_reload(self, spark: SparkSession, table: MirrorTable, last: CommitRecord) -> bool:
+        """Whether a reload lies behind this batch: Spark repeats the batch that failed, which ends before the reload."""
+        later = self._topic.read_after(spark, last.offset)
+        return any(record.reload and r.topic == table.topic for record in later for r in record.ranges)
 
 
-def _check_topics_kept(cut: Cut, commit: Commit) -> None:
-    """The record that the last cut was published for is what it was, if it comes again."""
-    if (commit.applied_lsn, commit.committed_us) != (cut.applied_lsn, cut.committed_us):
+def _check_same_topics(cut: Cut, record: CommitRecord) -> None:
+    """Refuse a commit record that differs from the one that the last cut was published for."""
+    if (record.applied_lsn, record.committed_us) != (cut.applied_lsn, cut.committed_us):
         raise Refused(
-            f"commit record {cut.sequence} is not the one that this mirror has applied: the prefix was started anew",
-            at_stake="every change that the new topics have up to that number: they would be passed over",
-            repair="a new warehouse (or catalog, or schema) and a new checkpoint for the new topics",
+            f"commit record {cut.sequence} is not the one that this mirror has applied: the topics of this prefix were recreated",
+            at_stake="every change that the new topics have up to that number: the mirror would skip them",
+            repair="use a new warehouse (or catalog, or schema) and a new checkpoint for the new topics",
         )

@@ -1,7 +1,9 @@
-"""Tells Kafka how far the mirror has come: the offsets of the consumer group `<prefix>.mirror` in the commits topic, as any tool that watches lag reads them.
+"""Publishes the mirror's progress to Kafka, as a consumer group's offset in the commits topic.
 
-With the offset go the cut's sequence number, position and time, which the connector's status page shows. Nothing depends on it: what was applied is known from the tables alone, and a
-group whose offset cannot be written is told once and costs the mirror nothing.
+Any tool that watches consumer lag reads the offset of the group `<prefix>.mirror`. With the offset go
+the cut's sequence number, position and time, which the connector's status page shows. Nothing depends
+on it: the tables alone say what was applied. If the offset cannot be written, the mirror says so once
+and goes on.
 """
 
 from __future__ import annotations
@@ -13,46 +15,48 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from twofold_spark.mirror.mirror_job import Applied
-from twofold_spark.sources import kafka_reader
-from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.mirror.applied_batch import AppliedBatch
+from twofold_spark.sources.kafka_client import Kafka, open_admin
 
 
-class Whereabouts:
-    """Through the Kafka client that Spark brings. `say` is for a person."""
+class ProgressPublisher:
+    """Writes the offset through the Kafka client that Spark brings; `warn` gets a message for a person."""
 
-    def __init__(self, spark: SparkSession, where: Kafka, prefix: str, group: str, say: Callable[[str], None]) -> None:
+    def __init__(self, spark: SparkSession, kafka: Kafka, prefix: str, group: str, warn: Callable[[str], None]) -> None:
         jvm: Any = spark._jvm
         self._jvm = jvm
-        self._admin = kafka_reader.admin(spark, where)
+        self._admin = open_admin(spark, kafka)
         self._partition = jvm.org.apache.kafka.common.TopicPartition(f"{prefix}.commits", 0)
         self._group = group
-        self._say = say
-        self._asked: Any = None
-        self._told = False
+        self._warn = warn
+        self._pending: Any = None
+        self._has_warned = False
 
-    def tell(self, applied: Applied) -> None:
-        """Does not wait: how the last one went is looked at when the next one is due."""
-        self._look_back()
+    def publish(self, applied: AppliedBatch) -> None:
+        """Send the offset without waiting; the next call looks at the answer."""
+        self._check_answer()
         cut = applied.cut
-        said = {"sequence": cut.sequence, "applied_lsn": cut.applied_lsn, "committed_us": cut.committed_us}
-        words = json.dumps(said) + "\0"  # clients on librdkafka read on into their memory until there is one
+        progress = {"sequence": cut.sequence, "applied_lsn": cut.applied_lsn, "committed_us": cut.committed_us}
+        text = json.dumps(progress) + "\0"  # clients on librdkafka read beyond the text until they meet a zero byte
         offsets = self._jvm.java.util.HashMap()
         offsets.put(
-            self._partition, self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(applied.offset + 1, words)
+            self._partition, self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(applied.offset + 1, text)
         )
-        self._asked = self._admin.alterConsumerGroupOffsets(self._group, offsets).all()
+        self._pending = self._admin.alterConsumerGroupOffsets(self._group, offsets).all()
 
     def close(self) -> None:
-        """Waits some seconds for the last one."""
+        """Wait some seconds for the last answer."""
         self._admin.close(self._jvm.java.time.Duration.ofSeconds(5))
-        self._look_back()
+        self._check_answer()
 
-    def _look_back(self) -> None:
-        if self._told or self._asked is None or not self._asked.isDone():
+    def _check_answer(self) -> None:
+        if self._has_warned or self._pending is None or not self._pending.isDone():
             return
         try:
-            self._asked.get()
+            self._pending.get()
         except Py4JJavaError as error:
-            self._told = True
-            self._say(f"mirror: its place cannot be shown: group {self._group}: {error.java_exception.getMessage()}")
+            self._has_warned = True
+            self._warn(
+                f"mirror: cannot publish the mirror's progress to consumer group {self._group}: "
+                f"{error.java_exception.getMessage()}"
+            )

@@ -1,7 +1,7 @@
-"""One table's part of a bite: its ranges read, counted, decoded, folded and given to the sink.
+"""One table's part of a batch: its ranges are read, counted, decoded, folded and given to the sink.
 
-What goes wrong here is one table's trouble (`TableRefused`): a record that cannot be decoded, records that are not there
-any more, a change of its columns that no widening leads to. Whether the others go on is the mirror's to decide.
+What fails here concerns one table (`TableRefused`): a record that cannot be decoded, records that are
+gone, a change of its columns to a type that is not wider. The mirror decides whether other tables go on.
 """
 
 from __future__ import annotations
@@ -16,152 +16,179 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from twofold_spark.errors import TableRefused
-from twofold_spark.mirror.keyed_folding import Folded, fold, fold_multiset
-from twofold_spark.sinks import Sink, Table
-from twofold_spark.sources import decoding, kafka_reader, unreadable_records
-from twofold_spark.sources.commit_records import Range
-from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.mirror.folded_rows import FoldedRows
+from twofold_spark.mirror.keyed_folding import fold_keyed
+from twofold_spark.mirror.keyless_folding import fold_keyless
+from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sources import decoding, kafka_reader
+from twofold_spark.sources.commit_records import OffsetRange
+from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry, Subject
 from twofold_spark.sources.stable_offsets import StableOffsets
-from twofold_spark.sources.topic_names import names_of
+from twofold_spark.sources.topic_names import parse_topic_name
+from twofold_spark.sources.unreadable_records import UnreadableChoice, select_unreadable
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
-    """What became of a table's ranges, and what it took."""
+class MergeOutcome:
+    """What became of a table's ranges, and how long it took."""
 
     done: bool
-    """False where only a truncate was waited for, and none came."""
+    """False if the table waits for a truncate, and none came."""
     changes: int = 0
-    """Tombstones are none."""
+    """Without tombstones."""
     bytes: int = 0
     fold_s: float = 0.0
     merge_s: float = 0.0
 
 
-class Merger:
-    """Reads, folds and merges; several tables at once may call it."""
+class TableMerger:
+    """Reads, folds and merges; several threads may use it, each for a table of its own."""
 
-    def __init__(self, where: Kafka, registry: Registry, prefix: str, unreadable: unreadable_records.Choice) -> None:
-        self._where = where
+    def __init__(self, kafka: Kafka, registry: Registry, prefix: str, unreadable: UnreadableChoice) -> None:
+        self._kafka = kafka
         self._registry = registry
         self._prefix = prefix
         self._unreadable = unreadable
-        self._stable = StableOffsets(where)
-        self._quarantining = threading.Lock()
+        self._stable = StableOffsets(kafka)
+        self._quarantine_lock = threading.Lock()
         self._keys: dict[str, Subject | None] = {}
-        """Of each topic that was met, as it was then or at its last reload: a key does not change in between."""
+        """The key of each topic, as of its first batch or its last reload; it does not change in between."""
 
-    def table(self, topic: str, *, reloaded: bool) -> Table:
-        """The table that a topic is of."""
+    def describe_table(self, topic: str, *, reloaded: bool) -> MirrorTable:
+        """Return the table of a topic."""
         if reloaded or topic not in self._keys:
-            self._registry.refreshed(f"{topic}-value")
-            self._keys[topic] = self._registry.refreshed(f"{topic}-key")
-        subject, keys = self._registry.subject(f"{topic}-value"), self._keys[topic]
+            self._registry.refresh_subject(f"{topic}-value")
+            self._keys[topic] = self._registry.refresh_subject(f"{topic}-key")
+        subject, keys = self._registry.find_subject(f"{topic}-value"), self._keys[topic]
         if subject is None:
-            # Refused when it is merged, and asked for again.
+            # The merge refuses the table; the next batch asks again.
             del self._keys[topic]
-            return Table(topic, *names_of(topic, self._prefix, None), key=())
-        key = decoding.merge_key(keys.latest, subject.latest) if keys else ()
-        return Table(topic, *names_of(topic, self._prefix, subject.latest), key)
+            return MirrorTable(topic, *parse_topic_name(topic, self._prefix, None), key=())
+        key = decoding.merge_key_columns(keys.latest, subject.latest) if keys else ()
+        return MirrorTable(topic, *parse_topic_name(topic, self._prefix, subject.latest), key)
 
     def merge(
-        self, spark: SparkSession, sink: Sink, table: Table, ranges: list[Range], sequence: int, *, from_truncate: bool
-    ) -> Merged:
-        """Brings the table to `sequence`; `from_truncate` if it has missed changes and can only begin anew."""
+        self,
+        spark: SparkSession,
+        sink: Sink,
+        table: MirrorTable,
+        ranges: list[OffsetRange],
+        sequence: int,
+        *,
+        from_truncate: bool,
+    ) -> MergeOutcome:
+        """Bring the table to `sequence`; `from_truncate` if it misses changes, and only a reload repairs it."""
         began = time.monotonic()
         with ExitStack() as held:
-            folded = self._folded(spark, sink, table, ranges, held, carries=not from_truncate)
+            folded = self._read_and_fold(spark, sink, table, ranges, held, fill=not from_truncate)
             read = time.monotonic()
             _check_counts(table, ranges, folded.counts)
             if from_truncate and not folded.truncated:
-                return Merged(done=False)
+                return MergeOutcome(done=False)
             folded.check(table)
             sink.prepare(table, folded.columns)
             sink.merge(table, folded.rows, replace=folded.truncated, unchanged=folded.unchanged, sequence=sequence)
-            merge_s = time.monotonic() - read
-            return Merged(done=True, changes=folded.changes, bytes=folded.bytes, fold_s=read - began, merge_s=merge_s)
+            return MergeOutcome(
+                done=True,
+                changes=folded.changes,
+                bytes=folded.bytes,
+                fold_s=read - began,
+                merge_s=time.monotonic() - read,
+            )
 
     def close(self) -> None:
-        """After the last merge."""
+        """Close the admin client, after the last merge."""
         self._stable.close()
 
-    def _folded(
-        self, spark: SparkSession, sink: Sink, table: Table, ranges: list[Range], held: ExitStack, *, carries: bool
-    ) -> Folded:
+    def _read_and_fold(
+        self,
+        spark: SparkSession,
+        sink: Sink,
+        table: MirrorTable,
+        ranges: list[OffsetRange],
+        held: ExitStack,
+        *,
+        fill: bool,
+    ) -> FoldedRows:
         try:
             decided = self._stable.have_passed(spark, ranges)
-            raw = kafka_reader.ranges(spark, self._where, ranges, decided=decided, over_markers=True)
-            folded = self._fold(raw, sink, table, held, refresh=False, carries=carries)
-            if _differing(ranges, folded.counts):
-                # What was taken for a marker may be a record of a transaction that is in doubt, or was rolled back.
+            raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided, over_markers=True)
+            folded = self._fold(raw, sink, table, held, refresh=False, fill=fill)
+            if _differing_counts(ranges, folded.counts):
+                # An offset between two ranges was no marker, but a record of a transaction in doubt or rolled back.
                 held.close()
-                raw = kafka_reader.ranges(spark, self._where, ranges, decided=decided)
-                folded = self._fold(raw, sink, table, held, refresh=False, carries=carries)
+                raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided)
+                folded = self._fold(raw, sink, table, held, refresh=False, fill=fill)
         except Exception as error:
             if "UnknownTopicOrPartition" not in str(error):
                 raise
             raise TableRefused(
-                f"{table}: its topic {table.topic} is not there any more",
-                at_stake="the changes that were in it",
+                f"{table}: its topic {table.topic} does not exist any more",
+                at_stake="the changes in the topic",
                 repair=f"`twofold backfill start {table}`; if the table is no longer published, --on-table-error go-on",
             ) from error
         if folded.unreadable:
-            # A schema that is newer than what is known is the usual reason: ask, and look again, at every record.
+            # Usually a schema is newer than the known ones: ask the registry, and decode every record.
             held.close()
-            folded = self._fold(raw, sink, table, held, refresh=True, carries=carries)
+            folded = self._fold(raw, sink, table, held, refresh=True, fill=fill)
         if folded.unreadable:
-            records = unreadable_records.unreadable(raw, self._subject(table, refresh=False), table.topic)
-            with self._quarantining:  # the first of them makes the table
-                sink.quarantine(records)
-        if folded.unreadable and self._unreadable == "stop":
-            raise TableRefused(
-                f"{folded.unreadable} records of {table.topic} cannot be decoded; the quarantine table has them",
-                at_stake="their changes",
-                repair=f"find who else writes to the topic, then `twofold backfill start {table}`; or go on without "
-                "them by --unreadable skip",
-            )
+            self._quarantine(raw, sink, table, folded.unreadable)
         return folded
 
+    def _quarantine(self, raw: DataFrame, sink: Sink, table: MirrorTable, count: int) -> None:
+        records = select_unreadable(raw, self._subject(table, refresh=False), table.topic)
+        with self._quarantine_lock:  # the first record creates the table
+            sink.quarantine(records)
+        if self._unreadable == "stop":
+            raise TableRefused(
+                f"{count} records of {table.topic} cannot be decoded; the quarantine table has them",
+                at_stake="their changes",
+                repair=f"find who else writes to the topic, then `twofold backfill start {table}`; or go on without "
+                "these records with --unreadable skip",
+            )
+
     def _fold(
-        self, raw: DataFrame, sink: Sink, table: Table, held: ExitStack, *, refresh: bool, carries: bool
-    ) -> Folded:
+        self, raw: DataFrame, sink: Sink, table: MirrorTable, held: ExitStack, *, refresh: bool, fill: bool
+    ) -> FoldedRows:
         subject = self._subject(table, refresh=refresh)
         keys = self._keys[table.topic]
         if keys is None:
-            return fold_multiset(raw, subject, held)
+            return fold_keyless(raw, subject, held)
 
-        def current(columns: StructType) -> DataFrame | None:
-            # What is read of the table must not change its columns before it is merged.
+        def read_current(columns: StructType) -> DataFrame | None:
+            # Change the columns first: they must not change between this read and the merge.
             sink.prepare(table, columns)
-            return sink.current(table)
+            return sink.read_current(table)
 
-        return fold(raw, subject, keys, table.key, current if carries else lambda _: None, held, every=refresh)
+        current = read_current if fill else lambda _: None
+        return fold_keyed(raw, subject, keys, table.key, current, held, decode_all=refresh)
 
-    def _subject(self, table: Table, *, refresh: bool) -> Subject:
+    def _subject(self, table: MirrorTable, *, refresh: bool) -> Subject:
         name = f"{table.topic}-value"
-        subject = self._registry.refreshed(name) if refresh else self._registry.subject(name)
+        subject = self._registry.refresh_subject(name) if refresh else self._registry.find_subject(name)
         if subject is None or table.topic not in self._keys:
             raise TableRefused(
-                f"the registry has no subject {name}: is it the connector's registry?",
-                at_stake="its changes, which cannot be read",
-                repair=f"if it was deleted, start the connector again, which registers it; then `twofold backfill start {table}`",
+                f"the registry has no subject {name}: is --registry the connector's registry?",
+                at_stake="the table's changes, which cannot be read",
+                repair=f"if the subject was deleted, start the connector again, which registers it; then `twofold backfill start {table}`",
             )
         return subject
 
 
-def _check_counts(table: Table, ranges: Iterable[Range], counts: dict[int, int]) -> None:
-    for partition, there, declared in _differing(ranges, counts):
+def _check_counts(table: MirrorTable, ranges: Iterable[OffsetRange], counts: dict[int, int]) -> None:
+    for partition, present, declared in _differing_counts(ranges, counts):
         raise TableRefused(
-            f"{table.topic}-{partition} holds {there} of the {declared} records that its commit records declare",
-            at_stake="the missing changes: other readers of the topic do not have them either",
-            repair=f"`twofold backfill start {table}`; look at the topic's retention and cleanup.policy, and where they do not say it, `twofold audit` does",
+            f"{table.topic}-{partition} holds {present} of the {declared} records that its commit records declare",
+            at_stake="the missing changes: other readers of the topic lack them too",
+            repair=f"`twofold backfill start {table}`. Check the topic's retention and cleanup.policy; if they are not the cause, "
+            "run `twofold audit`",
         )
 
 
-def _differing(ranges: Iterable[Range], counts: dict[int, int]) -> list[tuple[int, int, int]]:
-    """The partitions that do not hold what is declared of them, with both numbers."""
+def _differing_counts(ranges: Iterable[OffsetRange], counts: dict[int, int]) -> list[tuple[int, int, int]]:
+    """List the partitions that do not hold what is declared, with both numbers."""
     declared: dict[int, int] = {}
-    for stretch in ranges:
-        declared[stretch.partition] = declared.get(stretch.partition, 0) + stretch.count
+    for each in ranges:
+        declared[each.partition] = declared.get(each.partition, 0) + each.count
     return [(p, counts.get(p, 0), count) for p, count in sorted(declared.items()) if counts.get(p, 0) != count]

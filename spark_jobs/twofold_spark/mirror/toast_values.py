@@ -1,63 +1,49 @@
-"""Carries TOASTed values that PostgreSQL did not send over to the row's last state.
+"""Fills in TOASTed values that PostgreSQL did not send because they are unchanged.
 
-Only a batch that has such values comes here. For each such column the value is, in this order: the last one sent within
-the batch since the row was inserted; or, where the row came by a change of its key, what the row had under its old key
-at that moment, which may in turn have come from another key; or what the table has (under the row's own key: then the
-sink keeps it; under an old one: read here).
+Only a batch with such values needs this module. For each such column the value is the first of these.
 
-A change of the key is a delete and an insert with one and the same place in the write-ahead log; that pair, and not an
-offset, joins the insert to its past: the two keys may lie in different partitions.
+1. The last value sent within the batch since the row was inserted.
+2. Where a key change made the row: the value of the row under its old key at that moment. That value
+   may in turn have come from another key.
+3. The table's value. Under the row's own key the sink keeps it; under an old key it is read here.
+
+A change of the key is a delete and an insert at the same place in the write-ahead log. That place, not
+an offset, joins the insert to its past, because the two keys may lie in different partitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from twofold_spark.errors import TableRefused
+from twofold_spark.mirror.folded_rows import cache_until_closed
+from twofold_spark.row_columns import KEY, OP, UNCHANGED
+from twofold_spark.sources.change_rows import row_image
 
-OP, UNCHANGED, KEY = "_twofold_op", "_twofold_unchanged", "_twofold_key"
-"""Beside a row's columns, which may have any name; never a table's."""
-COPIES = "_copies"
-"""A keyless table's column: how often the row is there."""
-KEY_TEXT = "_key_"
-"""Before a key column's name: the text that the message key has of it."""
 _SENT, _MOVED, _TABLE, _LOST = "sent", "moved", "table", "lost"
 
 
-def persisted(frame: DataFrame, held: ExitStack) -> DataFrame:
-    """The frame, cached until `held` is closed. Its plan is brought into the form that Spark compares first, before any other thread can see it.
-
-    Spark compares a new plan with all cached ones, other tables' too, and computes that form at the first comparison. `from_avro`'s
-    options are then evaluated by two threads at once, which they do not bear: `DUPLICATED_MAP_KEY`, seen once in some thousand batches.
-    """
-    query: Any = frame._jdf.queryExecution()
-    query.normalized().canonicalized()
-    held.callback(frame.unpersist)
-    return frame.persist()
-
-
-def carried(
-    records: DataFrame, key: tuple[str, ...], current: Callable[[], DataFrame | None], held: ExitStack
+def fill_unchanged(
+    records: DataFrame, key: tuple[str, ...], read_current: Callable[[], DataFrame | None], held: ExitStack
 ) -> tuple[DataFrame, tuple[str, ...]]:
-    """The last state of every key with its carried values, and in `UNCHANGED` the columns that the table keeps.
+    """Return the last state of every key with unchanged values filled in, and the columns that had such values.
 
-    Also which columns those are; the frame behind is cached until `held` is closed.
+    A row's `UNCHANGED` lists the columns whose value the table keeps.
     """
     columns = sorted(row[0] for row in records.select(f.explode("unchanged")).distinct().collect())
-    history = persisted(_history(records, key, columns), held)
+    history = cache_until_closed(_trace_values(records, key, columns), held)
     last = history.groupBy(KEY).agg(
         f.max(f.struct("_offset", *(c for c in history.columns if c != "_offset"))).alias("l")
     )
     rows = last.select("l.*").where(f.col(OP).isNotNull())
     deletes = history.where(f.col(OP) == "d").select("_this", *(_state(c) for c in columns))
-    rows, of_table = _followed(rows, deletes, columns)
+    rows, of_table = _follow_key_changes(rows, deletes, columns)
     for column in of_table:
-        rows = _looked_up(rows, key, column, current)
+        rows = _look_up(rows, key, column, read_current)
     values = {c: f.when(f.col(f"{_state(c)}.kind") == _SENT, f.col(f"{_state(c)}.value")) for c in columns}
     names = list(rows.select("image.*").columns)
     kept = f.array(*(f.when(f.col(_state(c)).isNull(), f.lit(c)) for c in columns))
@@ -70,25 +56,19 @@ def carried(
     return folded, tuple(columns)
 
 
-def image(envelope: str = "") -> Column:
-    """The row that a record speaks of: of a delete, what it was."""
-    op, before, after = (f.col(envelope + name) for name in ("op", "before", "after"))
-    return f.when(op == "d", before).otherwise(after)
-
-
-def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> DataFrame:
-    """Every record with, per column, what its value then was: sent, moved here from another key, or null: the table's."""
+def _trace_values(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> DataFrame:
+    """Add to every record what the value of each column was: sent, moved from another key, or null (the table's)."""
     place = f.struct(f.col("transaction.id").alias("tx"), f.col("source.lsn").alias("lsn")).alias("at")
 
-    def known_by(row: str, name: str) -> Column:
+    def identify(row: str, name: str) -> Column:
         return f.struct(place, f.struct(*(f.col(row)[k].alias(k) for k in key)).alias("key")).alias(name)
 
-    events = records.withColumn("image", image()).select(
+    events = records.withColumn("image", row_image()).select(
         f.col("key").alias(KEY),
         f.col("offset").alias("_offset"),
         f.col("op").alias(OP),
-        known_by("image", "_this"),
-        known_by("before", "_past"),
+        identify("image", "_this"),
+        identify("before", "_past"),
         "image",
         "unchanged",
     )
@@ -112,17 +92,17 @@ def _history(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> Da
             .when(f.col(OP).isin("c", "r"), moved)
         )
         states[_state(column)] = f.last(here, ignorenulls=True).over(so_far)
-    # At once: a plan as deep as a wide table has columns would overflow the stack.
+    # All at once: a plan with one step for each column of a wide table would overflow the stack.
     return events.withColumns(states)
 
 
-def _followed(rows: DataFrame, deletes: DataFrame, columns: list[str]) -> tuple[DataFrame, list[str]]:
-    """Rows whose value moved with a key change get what the old key had, step by step until none points to a change.
+def _follow_key_changes(rows: DataFrame, deletes: DataFrame, columns: list[str]) -> tuple[DataFrame, list[str]]:
+    """Give rows whose value moved with a key change the old key's value, step by step until none is left.
 
-    Also says in which columns values are now the table's under an old key.
+    Also return the columns with values that are now the table's under an old key.
     """
     while True:
-        # Each step is made before the next is looked at: a chain is short, its plan would not be.
+        # Materialize each step before the next: a chain of key changes is short, but its plan would be long.
         rows = rows.localCheckpoint()
         kinds = {
             (kind, c): f.max(f.col(f"{_state(c)}.kind") == kind) for c in columns for kind in (_MOVED, _TABLE, _LOST)
@@ -131,51 +111,51 @@ def _followed(rows: DataFrame, deletes: DataFrame, columns: list[str]) -> tuple[
         assert found is not None, "an aggregate of no rows is a row"
         if lost := [c for c in columns if found[f"{_LOST} {c}"]]:
             raise TableRefused(
-                f"a key change carries the unchanged columns {lost} and the old key's delete is not in its batch",
+                f"a key change has the unchanged columns {lost}, and the old key's delete is not in its batch",
                 at_stake="the columns' values",
-                repair="reload the table: the topic was not written by Twofold, or lost records",
+                repair="reload the table (`twofold backfill start`): Twofold did not write the topic, or the topic lost records",
             )
         moved = [c for c in columns if found[f"{_MOVED} {c}"]]
         if not moved:
             return rows, [c for c in columns if found[f"{_TABLE} {c}"]]
         for column in moved:
-            rows = _step(rows, deletes, column)
+            rows = _follow_once(rows, deletes, column)
 
 
-def _step(rows: DataFrame, deletes: DataFrame, column: str) -> DataFrame:
-    """One column's values that moved here become what the old key's row was when it moved away."""
+def _follow_once(rows: DataFrame, deletes: DataFrame, column: str) -> DataFrame:
+    """Replace one column's moved values by what the old key's row had when it moved away."""
     state = f.col(_state(column))
-    there = deletes.select(f.col("_this").alias("_there"), state.alias("_found"))
+    old = deletes.select(f.col("_this").alias("_old"), state.alias("_found"))
     moved = state["kind"] == _MOVED
-    met = rows.join(there, moved & (state["past"] == f.col("_there")), "left")
+    met = rows.join(old, moved & (state["past"] == f.col("_old")), "left")
 
-    def now(kind: str) -> Column:
+    def with_kind(kind: str) -> Column:
         return f.struct(f.lit(kind).alias("kind"), state["value"].alias("value"), state["past"].alias("past"))
 
     step = (
         f.when(~f.coalesce(moved, f.lit(False)), state)
-        .when(f.col("_there").isNull(), now(_LOST))
-        .otherwise(f.coalesce(f.col("_found"), now(_TABLE)))
+        .when(f.col("_old").isNull(), with_kind(_LOST))
+        .otherwise(f.coalesce(f.col("_found"), with_kind(_TABLE)))
     )
-    return met.withColumn(_state(column), step).drop("_there", "_found")
+    return met.withColumn(_state(column), step).drop("_old", "_found")
 
 
-def _looked_up(
-    rows: DataFrame, key: tuple[str, ...], column: str, current: Callable[[], DataFrame | None]
+def _look_up(
+    rows: DataFrame, key: tuple[str, ...], column: str, read_current: Callable[[], DataFrame | None]
 ) -> DataFrame:
-    """Rows whose value is the table's under an old key get it; a row in backfill may not be there yet, then null."""
+    """Read values that are the table's under an old key; null for a row that its backfill has not brought yet."""
     state = _state(column)
     wanted = f.col(f"{state}.kind") == _TABLE
-    table = current()
+    table = read_current()
     value_type = rows.select(f"{state}.value").schema[0].dataType
     found: Column = f.lit(None).cast(value_type)
     if table is not None and column in table.columns:
-        speechless = f.lit(False)
+        inexpressible = f.lit(False)
         for k in key:
-            speechless |= f.col(f"{state}.past.key.{k}").isNull()
-        if not rows.where(wanted & speechless).isEmpty():
+            inexpressible |= f.col(f"{state}.past.key.{k}").isNull()
+        if not rows.where(wanted & inexpressible).isEmpty():
             raise TableRefused(
-                f"a row whose key had a special value got another key, and {column} was not sent again",
+                f"a row changed its key from a special value, and the value of {column} was not sent with it",
                 at_stake="that column's value",
                 repair="reload the table: `twofold backfill start`",
             )

@@ -1,13 +1,13 @@
-"""MERGE of folded rows, in Spark's words and in PostgreSQL's. Pure.
+"""MERGE of folded rows, in Spark's SQL and in PostgreSQL's. Pure.
 
-A folded row has the table's columns, `OP` (`d`, or anything else for a row that is there now) and `UNCHANGED`, the
-columns whose value the table keeps. Only columns of which some row of the batch says so are asked for of the table: what
-is not asked for is not read. A keyless table is a multiset: a row is itself its key, and `_copies` says by how
-many it grows or shrinks.
+A folded row has the table's columns, `OP` (`d` for a deleted row) and `UNCHANGED` (the columns whose
+value the table keeps). The statement reads the table's value only of columns that some row of the
+batch lists there. A keyless table is a multiset: the whole row is the key, and `_copies` says by how
+many copies the row grows or shrinks.
 
-A row that a keyless table does not have cannot be taken from it: after a DROP COLUMN the source's old rows are others
-than the mirror's. Spark's statements then fail, at no cost where nothing lacks; PostgreSQL is asked before
-(`lacking`), because there one transaction has all tables.
+A row that a keyless table does not have cannot be removed from it: after a DROP COLUMN the source's
+old rows differ from the mirror's. Spark's statements fail then, and cost nothing otherwise. PostgreSQL
+is asked before (`missing_copies_query`), because there one transaction has all tables.
 """
 
 from __future__ import annotations
@@ -18,30 +18,33 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from twofold_spark.errors import TableRefused
-from twofold_spark.mirror.toast_values import COPIES, OP, UNCHANGED
-from twofold_spark.sinks import Table
+from twofold_spark.row_columns import COPIES, OP, UNCHANGED
+from twofold_spark.sinks.interface import MirrorTable
 
-_LACKING = "twofold: more copies taken away than there are"
+_MISSING_COPIES = "twofold: more copies removed than there are"
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an engine writes a name, asks whether `UNCHANGED` holds a column's, and refuses fewer copies than none."""
+    """How an engine quotes a name, tests `UNCHANGED` for a column, and rejects a negative number of copies."""
 
     quote: Callable[[str], str]
     unchanged: Callable[[str], str]
     copies: Callable[[str], str]
 
 
-def text(value: str) -> str:
-    """A string literal's inside, for Spark: which puts a variable's value, or nothing, in the place of ${...} wherever it stands."""
+def escape_literal(value: str) -> str:
+    """Escape the inside of a string literal for Spark.
+
+    Spark would replace ${...} by a variable's value, wherever it stands.
+    """
     return value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
 
 
 SPARK = Dialect(
     quote=lambda name: "`" + name.replace("`", "``") + "`",
-    unchanged=lambda column: f"array_contains(s.{UNCHANGED}, '{text(column)}')",
-    copies=lambda n: f"CASE WHEN {n} < 0 THEN CAST(raise_error('{_LACKING}') AS bigint) ELSE {n} END",
+    unchanged=lambda column: f"array_contains(s.{UNCHANGED}, '{escape_literal(column)}')",
+    copies=lambda n: f"CASE WHEN {n} < 0 THEN CAST(raise_error('{_MISSING_COPIES}') AS bigint) ELSE {n} END",
 )
 POSTGRES = Dialect(
     quote=lambda name: '"' + name.replace('"', '""') + '"',
@@ -50,7 +53,7 @@ POSTGRES = Dialect(
 )
 
 
-def merge(
+def merge_statement(
     into: str,
     source: str,
     key: Sequence[str],
@@ -60,7 +63,10 @@ def merge(
     among: str = "true",
     dialect: Dialect = SPARK,
 ) -> str:
-    """The statement; `into`, `source` and `among`, which rows of the table can be meant at all, are written as they are."""
+    """Build the statement. `into` and `source` are written as they are.
+
+    So is `among`, the condition of the table's rows that the batch may mean.
+    """
     quote = dialect.quote
     names = ", ".join(map(quote, columns))
     if not key:
@@ -89,49 +95,53 @@ def merge(
     )
 
 
-def arriving(rows: DataFrame, key: Sequence[str]) -> DataFrame:
-    """What folded rows make of an empty table."""
+def rows_of_empty_table(rows: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return the rows that an empty table has after the folded rows."""
     if key:
         return rows.where(f"{OP} <> 'd'").drop(OP, UNCHANGED)
     columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
     return rows.selectExpr(*(f"{SPARK.copies(c)} AS {c}" if c == COPIES else SPARK.quote(c) for c in columns))
 
 
-def lacking(into: str, source: str, there: Collection[str], columns: Sequence[str]) -> str:
-    """Asks PostgreSQL for a row that is taken from a keyless table which does not have it; `there` are its columns so far."""
-    less = f"SELECT 1 FROM {source} s WHERE s.{COPIES} < 0"
-    if not there:
-        return f"{less} LIMIT 1"
-    enough = f"{_same_row(columns, there, POSTGRES)} AND t.{COPIES} + s.{COPIES} >= 0"
-    return f"{less} AND NOT EXISTS (SELECT FROM {into} t WHERE {enough}) LIMIT 1"
+def missing_copies_query(into: str, source: str, present: Collection[str], columns: Sequence[str]) -> str:
+    """Build PostgreSQL's query for a removed row that a keyless table does not have.
+
+    `present` are the table's columns so far.
+    """
+    removed = f"SELECT 1 FROM {source} s WHERE s.{COPIES} < 0"
+    if not present:
+        return f"{removed} LIMIT 1"
+    enough = f"{_same_row(columns, present, POSTGRES)} AND t.{COPIES} + s.{COPIES} >= 0"
+    return f"{removed} AND NOT EXISTS (SELECT FROM {into} t WHERE {enough}) LIMIT 1"
 
 
-def is_lacking(error: Exception) -> bool:
-    """Whether a statement failed because it would have left fewer copies than none."""
-    return f"[USER_RAISED_EXCEPTION] {_LACKING}" in str(error)
+def is_missing_copies(error: Exception) -> bool:
+    """Whether a statement failed because it would leave a negative number of copies."""
+    return f"[USER_RAISED_EXCEPTION] {_MISSING_COPIES}" in str(error)
 
 
-def lacks(table: Table) -> TableRefused:
+def refuse_missing_copies(table: MirrorTable) -> TableRefused:
+    """Make the refusal of a removed row that the table does not have."""
     return TableRefused(
-        f"a row was taken from {table} that the mirror does not have as it was: a table without a key is matched by whole "
-        "rows, and since these were written its columns changed, or they never came",
-        at_stake="rows that are gone from the source and would stay for good",
+        f"a change removes a row from {table} that the mirror does not have. A table without a key is matched by whole "
+        "rows: its columns changed since these rows were written, or the rows were never loaded",
+        at_stake="rows that are deleted in the source, and would stay in the mirror for good",
         repair=f"`twofold backfill start {table}`",
     )
 
 
-def check_key(table: Table, had: tuple[str, ...], *, replace: bool) -> None:
-    """Refuses rows that are known by another key than the table's: that changes when the table begins anew, and only then."""
-    if had != table.key and not replace:
-        was, now = (", ".join(key) or "none" for key in (had, table.key))
+def check_key(table: MirrorTable, present: tuple[str, ...], *, replace: bool) -> None:
+    """Refuse rows with another key than the table's; a key changes with a reload, and only then."""
+    if present != table.key and not replace:
+        was, now = (", ".join(key) or "none" for key in (present, table.key))
         raise TableRefused(
-            f"{table} has another key in the registry ({now}) than in the mirror ({was}), and comes to it by a reload",
-            at_stake="rows that would stay beside those that replace them",
+            f"the key of {table} is ({now}) in the registry and ({was}) in the mirror; only a reload changes it in the mirror",
+            at_stake="rows that would stay beside the rows that replace them",
             repair=f"`twofold backfill start {table}`",
         )
 
 
-def _same_row(columns: Collection[str], there: Collection[str], dialect: Dialect) -> str:
-    """A column that the table does not have yet is null in all its rows."""
+def _same_row(columns: Collection[str], present: Collection[str], dialect: Dialect) -> str:
+    """Build the condition of equal rows; a column that the table lacks is null in all its rows."""
     names = [(c, dialect.quote(c)) for c in columns if c != COPIES]
-    return " AND ".join(f"t.{n} IS NOT DISTINCT FROM s.{n}" if c in there else f"s.{n} IS NULL" for c, n in names)
+    return " AND ".join(f"t.{n} IS NOT DISTINCT FROM s.{n}" if c in present else f"s.{n} IS NULL" for c, n in names)

@@ -1,4 +1,4 @@
-"""A PostgreSQL that is written to, through the JVM's driver: what a cluster's driver and executors have anyway."""
+"""Transactions, reads and writes in the PostgreSQL database that keeps a mirror."""
 
 from __future__ import annotations
 
@@ -9,32 +9,27 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from twofold_spark.errors import MissingGround
-
-
-def jdbc(way: Any, url: str, name: str) -> Any:
-    """A DataFrame's reader or writer, turned to a table."""
-    options = {"url": url, "driver": "org.postgresql.Driver", "batchsize": "5000", "reWriteBatchedInserts": "true"}
-    return way.format("jdbc").options(**options).option("dbtable", name)
-
+from twofold_spark.errors import SetupError
+from twofold_spark.sources.postgres_connection import DRIVER, open_connection
 
 Run = Callable[[str], str | None]
-"""Runs a statement and gives the first value of its first row."""
+"""Runs a statement and returns the first value of its first row."""
+
+
+def configure_jdbc(reader_or_writer: Any, url: str, table: str) -> Any:
+    """Point a DataFrame's reader or writer to a table."""
+    options = {"url": url, "driver": DRIVER, "batchsize": "5000", "reWriteBatchedInserts": "true"}
+    return reader_or_writer.format("jdbc").options(**options).option("dbtable", table)
 
 
 def connect(spark: SparkSession, url: str) -> Any:
-    """A connection of the JVM's driver; `close()` it."""
-    assert spark._jvm is not None
-    try:
-        spark._jvm.java.lang.Class.forName("org.postgresql.Driver")
-        return spark._jvm.java.sql.DriverManager.getConnection(url)
-    except Py4JJavaError as error:
-        raise MissingGround(f"the mirror's database does not answer: {error.java_exception.getMessage()}") from error
+    """Open a connection; the caller closes it."""
+    return open_connection(spark, url, role="the mirror's database")
 
 
 @contextmanager
-def alone(spark: SparkSession, url: str) -> Iterator[Run]:
-    """A transaction on a connection of its own."""
+def own_transaction(spark: SparkSession, url: str) -> Iterator[Run]:
+    """Run statements in a transaction on a connection of its own."""
     connection = connect(spark, url)
     try:
         with transaction(connection) as run:
@@ -45,10 +40,10 @@ def alone(spark: SparkSession, url: str) -> Iterator[Run]:
 
 @contextmanager
 def transaction(connection: Any) -> Iterator[Run]:
-    """All that is run in it is done, or nothing."""
+    """Run statements that take effect together or not at all."""
 
     def run(statement: str) -> str | None:
-        with _told():
+        with _driver_errors():
             prepared = connection.createStatement()
             try:
                 if not prepared.execute(statement):
@@ -59,21 +54,21 @@ def transaction(connection: Any) -> Iterator[Run]:
                 prepared.close()
 
     try:
-        with _told():
+        with _driver_errors():
             connection.setAutoCommit(False)
         yield run
-        with _told():
+        with _driver_errors():
             connection.commit()
     except BaseException:
-        with suppress(Py4JJavaError):  # of a connection that is gone the server does it by itself
+        with suppress(Py4JJavaError):  # if the connection is lost, the server rolls back by itself
             connection.rollback()
         raise
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """The driver's own words, without its stack."""
+def _driver_errors() -> Iterator[None]:
+    """Raise the driver's message without its stack."""
     try:
         yield
     except Py4JJavaError as error:
-        raise MissingGround(f"the mirror's database refuses: {error.java_exception.getMessage()}") from error
+        raise SetupError(f"the mirror's database rejects a statement: {error.java_exception.getMessage()}") from error

@@ -1,20 +1,21 @@
-"""Commit records: what the mirror's stream is made of. Pure.
+"""Commit records, and the offset ranges that they declare. Pure.
 
-A commit record that a read_committed consumer sees means: its Kafka transaction is committed, and these offset ranges
-are exactly what it wrote. Sequence numbers are dense, so a gap in them is lost data and never passed over.
+A commit record that a read_committed consumer sees means two things. Its Kafka transaction is
+committed, and that transaction wrote exactly these offset ranges. Sequence numbers are dense, so a
+gap in them is lost data, and the mirror never skips it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from twofold_spark.errors import Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """A stretch of one partition that holds one Kafka transaction's records and the log's own markers alone."""
+class OffsetRange:
+    """A range of one partition: records of one Kafka transaction, and markers of the log, and nothing else."""
 
     topic: str
     partition: int
@@ -22,11 +23,11 @@ class Range:
     last: int
     count: int
     prepared: bool = False
-    """By a producer of a prepared transaction, whose marker comes at its outcome."""
+    """Written by the producer of a prepared transaction, whose marker comes with its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitRecord:
     """One commit record."""
 
     offset: int
@@ -35,122 +36,61 @@ class Commit:
     committed_us: int
     transactions: int
     rows: int
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     backfilling: tuple[str, ...]
     reload: bool = False
-    """Its one table begins anew: the first record of each of its partitions is a truncate."""
+    """A reload of its one table begins here: the first record of each partition is a truncate."""
 
 
-def missing(after: int, found: int) -> Refused:
-    """Between these two there is a gap."""
+def gap_refusal(after: int, found: int) -> Refused:
+    """Make the refusal for a gap between two sequence numbers."""
+    own_checkpoint = "" if after else "give a --checkpoint of its own, if this one belongs to another mirror; else "
     return Refused(
         f"commit record {after + 1} is missing: the next one that Kafka has is {found}",
         at_stake=f"every change of the Kafka transactions {after + 1} to {found - 1}",
-        repair=("" if after else "a --checkpoint of its own, if it began at another mirror's; else ")
-        + "keep <prefix>.commits as long as the data; here: run the mirror with --on-table-error go-on, which "
-        "takes no table before it is loaded anew, and then `twofold backfill start` each table",
+        repair=f"{own_checkpoint}run the mirror with --on-table-error go-on, which stops every table until it is reloaded, "
+        "then `twofold backfill start` each table. From now on keep <prefix>.commits as long as the data",
     )
 
 
-def from_last_reload(commits: Iterable[Commit], topic: str) -> tuple[list[Range], bool]:
-    """The topic's ranges from the last commit on with which its table begins anew, and whether there is one: what was before counts no more, whether or not it can be read."""
-    ranges: list[Range] = []
-    anew = False
-    for commit in commits:
-        of_topic = [stretch for stretch in commit.ranges if stretch.topic == topic]
-        if commit.reload and of_topic:
-            ranges, anew = [], True
+def select_since_reload(records: Iterable[CommitRecord], topic: str) -> tuple[list[OffsetRange], bool]:
+    """Select the topic's ranges since its table's last reload began, and whether there was a reload.
+
+    Earlier ranges do not count any more, whether or not they can be read.
+    """
+    ranges: list[OffsetRange] = []
+    reloaded = False
+    for record in records:
+        of_topic = [r for r in record.ranges if r.topic == topic]
+        if record.reload and of_topic:
+            ranges, reloaded = [], True
         ranges += of_topic
-    return ranges, anew
+    return ranges, reloaded
 
 
-class Pace:
-    """How many rows make a bite: what was asked for, or what their bytes allow, judged by the bite before."""
+def join_ranges(ranges: Iterable[OffsetRange], *, over_markers: bool) -> list[OffsetRange]:
+    """Join ranges of one partition that follow each other: fewer ranges to look through, and the same rows.
 
-    def __init__(self, rows: int, bytes_: int) -> None:
-        self._rows = rows
-        self._bytes = bytes_
-        self._mean = 5_000.0  # heavy rows, until some were seen: the first bite is a small one
+    `over_markers` also joins two ranges with one offset between them, if a main producer wrote the
+    first. That offset is nearly always the commit marker. But the broker writes a marker some
+    milliseconds after it has answered, and the one record of a prepared transaction may come before
+    it. So the caller compares the counts, and reads again without `over_markers` where they differ.
 
-    def rows(self) -> int:
-        return max(1, min(self._rows, int(self._bytes / self._mean)))
-
-    def saw(self, rows: int, bytes_: int) -> None:
-        if rows and bytes_:
-            self._mean = bytes_ / rows
-
-
-class Turns:
-    """When the tables are looked after: after so many bites.
-
-    A job that is started for a few bites at a time never has so many. So a process's first turn comes when the sequence numbers
-    pass a multiple, however many of them a bite has.
+    Behind a prepared transaction's range the offset may be anything, because its marker comes with
+    its outcome. Two or more offsets may be anything too. Such ranges stay apart.
     """
-
-    def __init__(self, every: int) -> None:
-        self._every = every
-        self._bites = 0
-        self._is_first = True
-
-    def is_due(self, before: int, after: int) -> bool:
-        """Behind a bite that led from one sequence number to another."""
-        self._bites += 1
-        due = self._bites >= self._every or (self._is_first and before // self._every != after // self._every)
-        if due:
-            self._bites, self._is_first = 0, False
-        return due
-
-
-def bites(commits: Iterable[Commit], *, rows: Callable[[], int], ranges: int) -> Iterator[list[Commit]]:
-    """The commits, which are in order, in runs of at most `rows()` records and `ranges` ranges (one commit alone may have more), never tearing one apart.
-
-    Behind a gap in the sequence numbers another run begins. No more is taken of `commits` than one beyond the run that is
-    given, so a caller that lets go of each holds one at a time.
-    """
-    run: list[Commit] = []
-    held_rows = held_ranges = 0
-    for commit in commits:
-        held_rows += commit.rows
-        held_ranges += len(commit.ranges)
-        dense = not run or commit.sequence == run[-1].sequence + 1
-        if run and not (dense and held_rows <= rows() and held_ranges <= ranges):
-            yield run
-            run, held_rows, held_ranges = [], commit.rows, len(commit.ranges)
-        run.append(commit)
-    if run:
-        yield run
-
-
-def by_topic(commits: Iterable[Commit]) -> dict[str, list[Range]]:
-    """The ranges of each topic, in the order of the commits."""
-    topics: dict[str, list[Range]] = {}
-    for commit in commits:
-        for stretch in commit.ranges:
-            topics.setdefault(stretch.topic, []).append(stretch)
-    return topics
-
-
-def joined(ranges: Iterable[Range], *, over_markers: bool) -> list[Range]:
-    """Ranges of one partition that follow each other become one: fewer to look through, and the same rows.
-
-    `over_markers` joins two that one offset parts, behind a range of a main producer: its commit marker, nearly always. But the
-    broker writes markers some milliseconds after it has answered, and a prepared transaction may have got its one record in before:
-    whoever joins so compares the counts, and where they differ looks again without. After a prepared transaction's range it may
-    be anything, for its own marker comes with its outcome; so may two or more offsets after any range. Those ranges stay apart.
-    """
-    out: list[Range] = []
-    for stretch in sorted(ranges, key=lambda r: (r.topic, r.partition, r.first)):
+    out: list[OffsetRange] = []
+    for this in sorted(ranges, key=lambda r: (r.topic, r.partition, r.first)):
         before = out[-1] if out else None
-        if before and (before.topic, before.partition) == (stretch.topic, stretch.partition):
-            if stretch.first <= before.last:
+        if before and (before.topic, before.partition) == (this.topic, this.partition):
+            if this.first <= before.last:
                 raise Refused(
-                    f"two commit records claim the offsets {stretch.first} to {before.last} of {stretch.topic}-"
-                    f"{stretch.partition}",
+                    f"two commit records claim the offsets {this.first} to {before.last} of {this.topic}-{this.partition}",
                     at_stake="a change applied twice",
-                    repair="the commits topic was written by two connectors: reload the tables with one of them",
+                    repair="two connectors wrote to the commits topic: end one of them, and reload the tables with the other",
                 )
-            if stretch.first - before.last <= (2 if over_markers and not before.prepared else 1):
-                out[-1] = replace(stretch, first=before.first, count=before.count + stretch.count)
+            if this.first - before.last <= (2 if over_markers and not before.prepared else 1):
+                out[-1] = replace(this, first=before.first, count=before.count + this.count)
                 continue
-        out.append(stretch)
+        out.append(this)
     return out

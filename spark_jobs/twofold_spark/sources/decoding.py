@@ -1,14 +1,16 @@
 """From Confluent-framed Avro to columns, in one pass over the rows.
 
-Open-source `from_avro` knows no registry, so the expression is a CASE over the schema ids that the topic's subject has.
-Every version is read into one reader schema, the union of all: the latest version with the columns that it dropped put
-back as nullable ones. A writer's column that the reader lacks would vanish in silence; so a record whose id is not in
-the CASE is not decoded at all but counted as unknown, and the caller asks the registry again.
+Spark's `from_avro` knows no registry, so the expression is a CASE over the schema ids of the topic's
+subject. Every version is read into one reader schema, the union of all versions: the latest version,
+with the columns that it dropped as nullable ones.
 
-Each job names the parts that it reads, and Avro skips the rest.
+A column that the reader schema lacks would disappear silently. So a record whose schema id is not in
+the CASE is not decoded but counted as unknown, and the caller asks the registry again.
 
-A malformed record becomes an envelope without `op` (from_avro's PERMISSIVE mode gives a struct of nulls, and `op` is
-never null in a good one), which is how the fold counts it and the quarantine finds it.
+Each job names the parts of the envelope that it reads, and Avro skips the rest.
+
+A malformed record becomes an envelope without `op`. `from_avro`'s PERMISSIVE mode returns a struct of
+nulls, and `op` is never null in a valid record. So the fold counts it and the quarantine finds it.
 """
 
 from __future__ import annotations
@@ -22,18 +24,18 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
 
-from twofold_spark.mirror.toast_values import KEY_TEXT
-from twofold_spark.sources.registry import Avro, Subject
+from twofold_spark.row_columns import KEY_TEXT
+from twofold_spark.sources.registry import AvroSchema, Subject
 
 _FRAME = 5
-"""Magic 0 and the schema id, four bytes."""
+"""Length of the frame: magic 0, and four bytes of schema id."""
 
-Parts = Mapping[str, frozenset[str]]
-"""Fields of the envelope, and of those that are records which of theirs; without any, all."""
+EnvelopeParts = Mapping[str, frozenset[str]]
+"""Fields of the envelope; of a field that is a record, which of its fields (an empty set: all)."""
 
 _ALL: frozenset[str] = frozenset()
-OP: Parts = {"op": _ALL}
-CHANGE: Parts = {
+OP: EnvelopeParts = {"op": _ALL}
+CHANGE: EnvelopeParts = {
     "before": _ALL,
     "after": _ALL,
     **OP,
@@ -43,25 +45,27 @@ CHANGE: Parts = {
 }
 
 
-def envelope(value: Column, subject: Subject, parts: Parts | None = None) -> Column:
-    """The decoded envelope, or some of its parts; null for a tombstone and for an unknown schema id."""
-    reader = reader_schema(subject)
+def decode_envelope(value: Column, subject: Subject, parts: EnvelopeParts | None = None) -> Column:
+    """Decode the envelope, or some of its parts; null for a tombstone and for an unknown schema id."""
+    reader = build_reader_schema(subject)
     if parts is not None:
-        reader["fields"] = [_part(field, parts[field["name"]]) for field in reader["fields"] if field["name"] in parts]
-    return _case(value, subject, json.dumps(reader))
+        reader["fields"] = [
+            _narrow_field(field, parts[field["name"]]) for field in reader["fields"] if field["name"] in parts
+        ]
+    return _case_by_schema_id(value, subject, json.dumps(reader))
 
 
-def record(value: Column, subject: Subject) -> Column:
-    """A record that is no envelope (a commit record), read into its latest version."""
-    return _case(value, subject, json.dumps(subject.latest))
+def decode_record(value: Column, subject: Subject) -> Column:
+    """Decode a record that is no envelope (a commit record, a key) into the subject's latest version."""
+    return _case_by_schema_id(value, subject, json.dumps(subject.latest))
 
 
-def unknown(value: Column, subject: Subject) -> Column:
-    """Whether the value names a schema that the subject does not have yet, or is no framed Avro at all."""
+def has_unknown_schema(value: Column, subject: Subject) -> Column:
+    """Whether the value has a schema id that the subject does not have yet, or is no framed Avro."""
     return value.isNotNull() & ~f.substring(value, 1, _FRAME).isin([_frame(i) for i in sorted(subject.ids)])
 
 
-def _case(value: Column, subject: Subject, reader: str) -> Column:
+def _case_by_schema_id(value: Column, subject: Subject, reader: str) -> Column:
     head, body = f.substring(value, 1, _FRAME), f.substring(value, _FRAME + 1, 2**31 - 1)
     options = {"mode": "PERMISSIVE", "avroSchema": reader}
     case: Column | None = None
@@ -77,25 +81,28 @@ def _frame(identifier: int) -> bytearray:
     return bytearray(b"\0" + identifier.to_bytes(4, "big"))
 
 
-def reader_schema(subject: Subject) -> Avro:
-    """The latest version, each column as wide as any version had it, with the row's columns that older versions had and it lacks."""
+def build_reader_schema(subject: Subject) -> AvroSchema:
+    """Build the union of all versions from the latest one.
+
+    Each column is as wide as in any version. Columns of the row that only older versions have are added.
+    """
     reader = copy.deepcopy(subject.latest)
-    fields = row_schema(reader)["fields"]
-    there = {column["name"]: column for column in fields}
+    fields = find_row_schema(reader)["fields"]
+    columns = {column["name"]: column for column in fields}
     for _, older in reversed(subject.versions[:-1]):
-        for column in row_schema(older)["fields"]:
+        for column in find_row_schema(older)["fields"]:
             name = column["name"]
-            if name not in there:
-                there[name] = {"name": name, "type": _nullable(column["type"]), "default": None}
-                fields.append(there[name])
-            elif _wider(column["type"], there[name]["type"]):
-                there[name]["type"] = copy.deepcopy(column["type"])
+            if name not in columns:
+                columns[name] = {"name": name, "type": _make_nullable(column["type"]), "default": None}
+                fields.append(columns[name])
+            elif _is_wider(column["type"], columns[name]["type"]):
+                columns[name]["type"] = copy.deepcopy(column["type"])
     return reader
 
 
-def _wider(older: Any, latest: Any) -> bool:
-    """Whether only the older type reads the values of both: a column that was narrowed keeps its older rows."""
-    match _bare(older), _bare(latest):
+def _is_wider(older: Any, latest: Any) -> bool:
+    """Whether only the older type can hold the values of both; a narrowed column keeps its older rows."""
+    match _bare_type(older), _bare_type(latest):
         case ("long", "int") | ("double", "float"):
             return True
         case ({"logicalType": "decimal"} as one, {"logicalType": "decimal"} as other):
@@ -103,18 +110,18 @@ def _wider(older: Any, latest: Any) -> bool:
     return False
 
 
-def _bare(avro_type: Any) -> Any:
-    """The type that is not null; its name alone, unless it has a logical type or is made of others."""
+def _bare_type(avro_type: Any) -> Any:
+    """Return the type that is not null: its name alone, unless it is logical or composed of others."""
     if isinstance(avro_type, list):
-        return _bare(next((b for b in avro_type if b != "null"), "null"))
+        return _bare_type(next((b for b in avro_type if b != "null"), "null"))
     match avro_type:
         case {"type": str(name)} if not {"logicalType", "items", "fields"} & avro_type.keys():
             return name
     return avro_type
 
 
-def _part(field: Avro, wanted: frozenset[str]) -> Avro:
-    """The field with those of its record's fields that are wanted."""
+def _narrow_field(field: AvroSchema, wanted: frozenset[str]) -> AvroSchema:
+    """Return the field with only the wanted fields of its record."""
     if not wanted:
         return field
     branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
@@ -125,8 +132,11 @@ def _part(field: Avro, wanted: frozenset[str]) -> Avro:
     return {**field, "type": kept if len(kept) > 1 else kept[0]}
 
 
-def row_schema(envelope_schema: Avro) -> Avro:
-    """The record of a table's row: defined where it is met first, in `before` (as Debezium has it) or in `after`."""
+def find_row_schema(envelope_schema: AvroSchema) -> AvroSchema:
+    """Return the record of a table's row.
+
+    It is defined at its first use: in `before`, as Debezium has it, or in `after`.
+    """
     for name in ("before", "after"):
         for field in envelope_schema["fields"]:
             if field["name"] == name:
@@ -136,26 +146,28 @@ def row_schema(envelope_schema: Avro) -> Avro:
     raise ValueError("an envelope without a row")
 
 
-def merge_key(key: Avro, value: Avro) -> tuple[str, ...]:
-    """The columns that a row is known by: the row's own, or the message key's text where the row's may be null.
+def merge_key_columns(key: AvroSchema, value: AvroSchema) -> tuple[str, ...]:
+    """Return the columns that identify a row: the row's own, or `_key_<column>` where the row's may be null.
 
-    A column whose type has values that Avro cannot say (infinity, NaN) is text in the key and null in the row.
+    A type with values that Avro cannot express (infinity, NaN) is text in the key and null in the row.
     """
-    types = {column["name"]: _primitive(column["type"]) for column in row_schema(value)["fields"]}
-    texts = {c["name"] for c in key["fields"] if _primitive(c["type"]) == "string" != types.get(c["name"], "string")}
+    types = {column["name"]: _primitive_type(column["type"]) for column in find_row_schema(value)["fields"]}
+    texts = {
+        c["name"] for c in key["fields"] if _primitive_type(c["type"]) == "string" != types.get(c["name"], "string")
+    }
     return tuple(KEY_TEXT + c["name"] if c["name"] in texts else c["name"] for c in key["fields"])
 
 
-def _primitive(avro_type: Any) -> str:
-    """What a field's bytes are, whatever its logical type and whether it may be null."""
+def _primitive_type(avro_type: Any) -> str:
+    """Return the type of a field's bytes, whatever its logical type, and whether or not it may be null."""
     match avro_type:
         case [*branches]:
-            return next((_primitive(b) for b in branches if b != "null"), "null")
+            return next((_primitive_type(b) for b in branches if b != "null"), "null")
         case {"type": inner}:
-            return _primitive(inner)
+            return _primitive_type(inner)
     return str(avro_type)
 
 
-def _nullable(avro_type: Any) -> list[Any]:
+def _make_nullable(avro_type: Any) -> list[Any]:
     branches = avro_type if isinstance(avro_type, list) else [avro_type]
     return ["null", *(b for b in branches if b != "null")]

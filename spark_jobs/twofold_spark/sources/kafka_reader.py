@@ -1,117 +1,63 @@
-"""How the jobs read Kafka: the commit records and the changelog's rows read_committed, a commit record's ranges exactly.
+"""How the jobs read Kafka's records.
 
-The ranges are read under read_committed where they are decided (`stable.StableOffsets`): records of an aborted transaction,
-which a commit record must not name, are missing in the count then. Where another transaction is open further *below* in
-the partition, read_committed would wait for it (and in Spark fail): one prepared transaction in doubt would hold up every
-other table's mirror. There they are read under read_uncommitted: a range is known from a commit record that a
-read_committed reader has seen, so its Kafka transaction is committed, and between `first` and `last` of a range there
-are only that transaction's records and markers, which no consumer is ever handed. What lies between two ranges is
-filtered out by offset, and the number of rows of every partition is checked either way.
+Commit records and the changelog's rows are read read_committed. The offset ranges of a commit record
+are read exactly, in one of two ways.
+
+- Decided ranges (`stable_offsets`) are read read_committed. Records of an aborted transaction, which
+  no commit record may name, are then missing from the count.
+- Above an open transaction of its partition a range is read read_uncommitted. With read_committed the
+  read would wait (and fail in Spark): one prepared transaction in doubt would delay every other table.
+
+The second way is safe. A range is known from a commit record that a read_committed reader has seen,
+so its Kafka transaction is committed. Between `first` and `last` of a range there are only that
+transaction's records and markers, and no consumer receives markers. Offsets between two ranges are
+filtered out. The number of rows of every partition is checked in both ways.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from twofold_spark.errors import MissingGround
-from twofold_spark.sources.commit_records import Range, joined
-from twofold_spark.streaming import asked_to_end
+from twofold_spark.sources.commit_records import OffsetRange, join_ranges
+from twofold_spark.sources.kafka_client import Kafka
 
-ANSWER_WITHIN_S: Final = 15
 _BLOCK_BITS = 10
-_RECORDS_OF_A_TASK = 100_000
+_RECORDS_PER_TASK = 100_000
 _FEW_OFFSETS, _FEW_PARTITIONS = 10_000, 8
-_AT_ONCE = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(2 << 20)}
-"""A range is there and is read from its begin to its end: the client's 500 records a poll are for those who wait."""
-_NO_WAIT = {"kafka.fetch.max.wait.ms": "10"}
-"""So is the half second in which the broker waits for more than there is. The client asks for what follows before Spark asks for the
-partition's end, on the same connection: each task took that half second, and so did each batch of the stream."""
+_LARGE_POLLS = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(2 << 20)}
+"""A batch read goes from begin to end of what exists. The client's 500 records a poll suit a consumer that waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kafka:
-    """Where the brokers are, and what else their client must be told (`security.protocol` and the like)."""
+def open_stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscription: str) -> DataFrame:
+    """Open a stream from the beginning, read_committed.
 
-    bootstrap: str
-    client: Mapping[str, str] = field(default_factory=dict)
-
-    def options(self, isolation: str) -> dict[str, str]:
-        given = {f"kafka.{key}": value for key, value in self.client.items()}
-        return {**_NO_WAIT, **given, "kafka.bootstrap.servers": self.bootstrap, "kafka.isolation.level": isolation}
-
-
-def admin(spark: SparkSession, kafka: Kafka) -> Any:
-    """Kafka's own client for looking after a cluster, which Spark brings; `close()` it."""
-    jvm: Any = spark._jvm
-    settings = jvm.java.util.Properties()
-    for name, value in {**kafka.client, "bootstrap.servers": kafka.bootstrap}.items():
-        settings.put(name, value)
-    return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
-
-
-def check_answers(spark: SparkSession, kafka: Kafka) -> None:
-    """Raise `MissingGround` unless a broker answers within `ANSWER_WITHIN_S`. The stream itself asks for three minutes, in silence."""
-    # An exception in the midst of a call into the JVM would leave its answer to the next one, so a signal only says that it came.
-    with asked_to_end() as asked:
-        try:
-            _ask(spark, kafka, asked)
-        except Py4JJavaError as error:
-            raise _does_not_answer(kafka, error) from error
-    if asked.is_set():
-        raise KeyboardInterrupt
-
-
-def _ask(spark: SparkSession, kafka: Kafka, asked_to_end: threading.Event) -> None:
-    jvm: Any = spark._jvm
-    client = admin(spark, kafka)
-    try:
-        options = jvm.org.apache.kafka.clients.admin.DescribeClusterOptions()
-        nodes = client.describeCluster(options.timeoutMs(ANSWER_WITHIN_S * 1000)).nodes()
-        while not nodes.isDone() and not asked_to_end.wait(0.05):
-            pass
-        if not asked_to_end.is_set():
-            nodes.get()
-    finally:
-        client.close(jvm.java.time.Duration.ofSeconds(0))
-
-
-def _does_not_answer(kafka: Kafka, error: Py4JJavaError) -> MissingGround:
-    cause = error.java_exception
-    while cause.getCause() is not None:
-        cause = cause.getCause()
-    return MissingGround(
-        f"no Kafka broker answers at {kafka.bootstrap} ({cause.getMessage()}): "
-        "check --bootstrap, and the TLS and SASL settings of --kafka-file and --kafka"
-    )
-
-
-def stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscription: str) -> DataFrame:
-    """A stream from the beginning, read_committed. A topic that lost what was not read yet fails the query."""
+    The query fails if a topic lost records that were not read yet.
+    """
     options = {"failOnDataLoss": "true", "maxOffsetsPerTrigger": str(max_offsets), **subscription}
-    return _stream(spark, kafka, options)
+    return _load_stream(spark, kafka, options)
 
 
-def news(spark: SparkSession, kafka: Kafka, pattern: str) -> DataFrame:
-    """A stream that has a batch whenever more is committed in topics of such names; what is in it is read otherwise."""
-    return _stream(spark, kafka, {"failOnDataLoss": "false", "subscribePattern": pattern})
+def watch_topics(spark: SparkSession, kafka: Kafka, pattern: str) -> DataFrame:
+    """Open a stream that has a batch whenever more is committed in topics with such names.
+
+    Its rows are not used: the changelog reads them by their offsets.
+    """
+    return _load_stream(spark, kafka, {"failOnDataLoss": "false", "subscribePattern": pattern})
 
 
-def _stream(spark: SparkSession, kafka: Kafka, options: Mapping[str, str]) -> DataFrame:
+def _load_stream(spark: SparkSession, kafka: Kafka, options: Mapping[str, str]) -> DataFrame:
     committed = kafka.options("read_committed")
     reader = spark.readStream.format("kafka").options(**committed).options(**options)
     return reader.option("startingOffsets", "earliest").load()
 
 
-def rest(spark: SparkSession, kafka: Kafka, topic: str, first: int, **options: str) -> DataFrame:
-    """What is committed now in a topic of one partition, from an offset on."""
+def read_from(spark: SparkSession, kafka: Kafka, topic: str, first: int, **options: str) -> DataFrame:
+    """Read what is committed now in a topic of one partition, from an offset on."""
     return (
         spark.read.format("kafka")
         .options(**kafka.options("read_committed"))
@@ -122,20 +68,20 @@ def rest(spark: SparkSession, kafka: Kafka, topic: str, first: int, **options: s
     )
 
 
-def whole(spark: SparkSession, kafka: Kafka, topic: str) -> DataFrame:
-    """What is committed now in a topic, as far as it is kept: up to the first open transaction of each partition."""
+def read_whole_topic(spark: SparkSession, kafka: Kafka, topic: str) -> DataFrame:
+    """Read what Kafka still has of a topic, up to the first open transaction of each partition."""
     options = {"subscribe": topic, "failOnDataLoss": "false"}
-    return _records(spark, kafka.options("read_committed"), options)
+    return _load_records(spark, kafka.options("read_committed"), options)
 
 
-def committed(
+def read_committed(
     spark: SparkSession, kafka: Kafka, topic: str, first: Mapping[int, int], end: Mapping[int, int]
 ) -> DataFrame:
-    """Every committed record of a topic from `first` to before `end`, of each partition; fails if Kafka lost some of it."""
-    return _read(spark, kafka.options("read_committed"), topic, first, end, fail_on_data_loss=True)
+    """Read every committed record of each partition from `first` to before `end`; fail if Kafka lost some."""
+    return _read_offsets(spark, kafka.options("read_committed"), topic, first, end, fail_on_data_loss=True)
 
 
-def _read(
+def _read_offsets(
     spark: SparkSession,
     client: Mapping[str, str],
     topic: str,
@@ -150,39 +96,40 @@ def _read(
         "endingOffsets": json.dumps({topic: {str(p): offset for p, offset in end.items()}}),
         "failOnDataLoss": str(fail_on_data_loss).lower(),
     }
-    return _records(spark, client, options)
+    return _load_records(spark, client, options)
 
 
-def _records(spark: SparkSession, client: Mapping[str, str], options: Mapping[str, str]) -> DataFrame:
-    # As many tasks as keep the cores evenly busy, however many partitions the topic has.
-    tasks = {"maxRecordsPerPartition": str(_RECORDS_OF_A_TASK)}
-    reader = spark.read.format("kafka").options(**{**_AT_ONCE, **client, **options, **tasks})
+def _load_records(spark: SparkSession, client: Mapping[str, str], options: Mapping[str, str]) -> DataFrame:
+    # So many tasks that all cores stay busy, however many partitions the topic has.
+    tasks = {"maxRecordsPerPartition": str(_RECORDS_PER_TASK)}
+    reader = spark.read.format("kafka").options(**{**_LARGE_POLLS, **client, **options, **tasks})
     return reader.load().select("partition", "offset", "key", "value")
 
 
-def ranges(
-    spark: SparkSession, kafka: Kafka, declared: Iterable[Range], *, decided: bool, over_markers: bool = False
+def read_ranges(
+    spark: SparkSession, kafka: Kafka, declared: Iterable[OffsetRange], *, decided: bool, over_markers: bool = False
 ) -> DataFrame:
-    """Exactly the records of the ranges of one topic: partition, offset, key, value. Quicker `over_markers`, and then as `joined` says.
+    """Read exactly the records of the ranges of one topic: partition, offset, key, value.
 
-    `decided`: no transaction is open below their ends, so only what is committed is read.
+    `decided`: no transaction is open below the ranges' ends, so the read is read_committed.
+    `over_markers` is faster, under the condition that `join_ranges` names.
 
-    Few records of few partitions come in one piece: nothing that is done with them then needs a shuffle, and a small
-    batch is one task in place of a dozen.
+    A few records of a few partitions come as one task. Then no later step needs a shuffle, and a
+    small batch is one task instead of a dozen.
     """
-    stretches = joined(declared, over_markers=over_markers)
-    topic = stretches[0].topic
-    partitions = sorted({r.partition for r in stretches})
-    first = {p: min(r.first for r in stretches if r.partition == p) for p in partitions}
-    end = {p: max(r.last for r in stretches if r.partition == p) + 1 for p in partitions}
-    # What is not there any more is missing in the counts, which say of which partition, and how many.
+    ranges = join_ranges(declared, over_markers=over_markers)
+    topic = ranges[0].topic
+    partitions = sorted({r.partition for r in ranges})
+    first = {p: min(r.first for r in ranges if r.partition == p) for p in partitions}
+    end = {p: max(r.last for r in ranges if r.partition == p) + 1 for p in partitions}
+    # Lost records are missing from the counts, which name the partition and the number.
     isolation = "read_committed" if decided else "read_uncommitted"
-    rows = _read(spark, kafka.options(isolation), topic, first, end, fail_on_data_loss=False)
+    rows = _read_offsets(spark, kafka.options(isolation), topic, first, end, fail_on_data_loss=False)
     if sum(end.values()) - sum(first.values()) <= _FEW_OFFSETS and len(partitions) <= _FEW_PARTITIONS:
         rows = rows.coalesce(1)
-    if len(stretches) == len(partitions):
+    if len(ranges) == len(partitions):
         return rows
-    wanted = _by_blocks(spark, stretches)
+    wanted = _split_into_blocks(spark, ranges)
     same_block = f.shiftright("offset", _BLOCK_BITS) == f.col("block")
     inside = f.col("offset").between(f.col("first"), f.col("last"))
     return rows.join(
@@ -190,14 +137,15 @@ def ranges(
     )
 
 
-def _by_blocks(spark: SparkSession, stretches: Iterable[Range]) -> DataFrame:
-    """Each range once for each block of offsets that it is in: however many there are, a record is compared with those of its block.
+def _split_into_blocks(spark: SparkSession, ranges: Iterable[OffsetRange]) -> DataFrame:
+    """Repeat each range for each block of offsets that it touches.
 
-    Made by the JVM, of one text: of `createDataFrame`'s rows executors make Spark's by a Python of their own.
+    A record is then compared only with the ranges of its block, however many ranges there are. The
+    JVM makes the rows from one text: with `createDataFrame` the executors would start Python.
     """
     jvm: Any = spark._jvm
     texts = jvm.java.util.ArrayList()
-    texts.add(json.dumps([(r.partition, r.first, r.last) for r in stretches]))
+    texts.add(json.dumps([(r.partition, r.first, r.last) for r in ranges]))
     given = DataFrame(
         spark._jsparkSession.createDataset(texts, jvm.org.apache.spark.sql.Encoders.STRING()).toDF(), spark
     )

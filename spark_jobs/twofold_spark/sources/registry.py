@@ -1,8 +1,11 @@
-"""The schema registry, read only, with the standard library: which schemas a topic's records were written with.
+"""The schema registry, read only, with the standard library: the schemas of a topic's records.
 
-Who asks is said by the environment, by the connector's names for it: TWOFOLD_REGISTRY__USERNAME and __PASSWORD, or __TOKEN, and __CA_FILE.
-Asked once and then remembered for the life of the process: a registry that is away does not stop a mirror whose schemas
-are known. One that meets a new schema id waits for it, and then ends with a message that says so.
+The environment has the credentials, under the connector's names: TWOFOLD_REGISTRY__USERNAME and
+__PASSWORD, or __TOKEN, and __CA_FILE.
+
+A subject is read once and then remembered for the life of the process. So an absent registry does not
+stop a mirror that knows its schemas. A job that meets an unknown schema id waits for the registry, and
+then ends with a message that says so.
 """
 
 from __future__ import annotations
@@ -20,25 +23,25 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, cast
 
-from twofold_spark.errors import MissingGround
+from twofold_spark.errors import SetupError
 
-Avro = dict[str, Any]
+AvroSchema = dict[str, Any]
 """A parsed Avro schema of a record."""
 
 _ABSENT = {40401, 40402, 40403}
-"""The registry's own codes: it has no such subject, version or schema."""
+"""The registry's own codes: no such subject, version or schema."""
 _TIMEOUT_S = 10
 PATIENCE_S = 30.0
-"""How long an answer is asked for: as long as a registry takes to start anew."""
+"""How long a request is retried: as long as a registry needs to restart."""
 _PAUSE_S, _PAUSE_S_MAX = 0.1, 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """All versions of one subject that are known, oldest first: those that were deleted since, before those that are there."""
+    """All known versions of one subject, oldest first; versions that were deleted come before all others."""
 
     name: str
-    versions: tuple[tuple[int, Avro], ...]
+    versions: tuple[tuple[int, AvroSchema], ...]
     """(schema id, schema)"""
 
     @property
@@ -46,12 +49,12 @@ class Subject:
         return frozenset(identifier for identifier, _ in self.versions)
 
     @property
-    def latest(self) -> Avro:
+    def latest(self) -> AvroSchema:
         return self.versions[-1][1]
 
 
 class Registry:
-    """`GET` alone, of Confluent's API."""
+    """A client of Confluent's API that only sends GET."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -61,50 +64,54 @@ class Registry:
         self._subjects: dict[str, Subject] = {}
         self._lock = threading.Lock()
 
-    def subject(self, name: str) -> Subject | None:
-        """What is known of a subject, asked for the first time if need be; None if the registry has none."""
+    def find_subject(self, name: str) -> Subject | None:
+        """Return the known subject, or ask the registry for the first time; None if the registry has none."""
         with self._lock:
             known = self._subjects.get(name)
-        return known or self.refreshed(name)
+        return known or self.refresh_subject(name)
 
-    def refreshed(self, name: str) -> Subject | None:
-        """The subject with every version that the registry has now.
+    def refresh_subject(self, name: str) -> Subject | None:
+        """Ask the registry for the subject with all its present versions.
 
-        By their ids: a subject that was deleted and made anew counts its versions from one again, or on from the deleted ones.
+        Known versions are told apart by schema id. A subject that was deleted and recreated numbers its
+        versions from one again, or continues behind the deleted ones.
         """
         numbers = self._get(f"/subjects/{urllib.parse.quote(name, safe='')}/versions")
         if numbers is None:
             return None
         with self._lock:
             known = self._subjects.get(name)
-        there = dict(self._version(name, number) for number in sorted(cast("list[int]", numbers)))
-        gone = [version for version in (known.versions if known else ()) if version[0] not in there]
-        subject = Subject(name, (*gone, *there.items()))
+        present = dict(self._read_version(name, number) for number in sorted(cast("list[int]", numbers)))
+        gone = [version for version in (known.versions if known else ()) if version[0] not in present]
+        subject = Subject(name, (*gone, *present.items()))
         with self._lock:
             self._subjects[name] = subject
         return subject
 
-    def _version(self, name: str, number: int) -> tuple[int, Avro]:
+    def _read_version(self, name: str, number: int) -> tuple[int, AvroSchema]:
         answer = self._get(f"/subjects/{urllib.parse.quote(name, safe='')}/versions/{number}")
         if answer is None:
-            raise MissingGround(f"the registry lists version {number} of {name} and does not have it")
+            raise SetupError(
+                f"the registry lists version {number} of {name}, but does not have it: start the job again"
+            )
         return int(answer["id"]), json.loads(answer["schema"])
 
     def _get(self, path: str) -> Any:
-        """Asked again and again for a while: asking changes nothing."""
+        """Send GET, and retry for a while; a repeated GET changes nothing."""
         deadline, pause_s = time.monotonic() + PATIENCE_S, _PAUSE_S
         while True:
             try:
-                return self._answer(path)
+                return self._get_once(path)
             except (OSError, HTTPException) as error:
                 if time.monotonic() + pause_s > deadline:
-                    raise MissingGround(
-                        f"the registry at {self._url} has not answered for {PATIENCE_S:g} s ({error}): start it again, the job goes on where it was"
+                    raise SetupError(
+                        f"the registry at {self._url} has not answered for {PATIENCE_S:g} s ({error}): "
+                        "start the registry, then the job; the job continues where it was"
                     ) from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    def _answer(self, path: str) -> Any:
+    def _get_once(self, path: str) -> Any:
         request = urllib.request.Request(  # noqa: S310  (the address is the user's own)
             self._url + path, headers=self._headers
         )
@@ -112,20 +119,22 @@ class Registry:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._context) as answer:  # noqa: S310
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            if error.code == 404 and _own_code(error) in _ABSENT:
+            if error.code == 404 and _registry_code(error) in _ABSENT:
                 return None
-            if error.code >= 500 or error.code == 404:  # as one that is about to start says, or a gateway before it
+            if error.code >= 500 or error.code == 404:  # a registry that is about to start, or a gateway before it
                 raise
             if error.code in {401, 403}:
-                raise MissingGround(
-                    f"the registry at {self._url} does not let us in (HTTP {error.code}): set TWOFOLD_REGISTRY__USERNAME and "
+                raise SetupError(
+                    f"the registry at {self._url} denies access (HTTP {error.code}): set TWOFOLD_REGISTRY__USERNAME and "
                     "TWOFOLD_REGISTRY__PASSWORD, or TWOFOLD_REGISTRY__TOKEN, in the job's environment"
                 ) from error
-            raise MissingGround(f"the registry answers {error.code} to {self._url}{path}: {error.reason}") from error
+            raise SetupError(
+                f"the registry answers {error.code} ({error.reason}) to {self._url}{path}: check --registry"
+            ) from error
 
 
-def _own_code(error: urllib.error.HTTPError) -> int:
-    """The registry's; 0: something else answers, and says nothing of what the registry has."""
+def _registry_code(error: urllib.error.HTTPError) -> int:
+    """Return the registry's own error code; 0 if another server answered, which says nothing of the registry."""
     try:
         return int(json.load(error)["error_code"])
     except (ValueError, KeyError, TypeError, OSError):

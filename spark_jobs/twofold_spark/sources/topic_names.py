@@ -1,7 +1,7 @@
-"""Which table a topic is of, and which topics are tables'. Pure.
+"""Which table a topic belongs to, and which topics are tables' topics. Pure.
 
-A topic is `<prefix>.<schema>.<table>`. One that Kafka would find too long ends in a digest of itself instead; then the
-names are read from the namespace of its schema, which is whole whatever its length.
+A topic is `<prefix>.<schema>.<table>`. A name that is too long for Kafka ends in a digest instead.
+Then the names come from the namespace of the topic's schema, which is complete at any length.
 """
 
 from __future__ import annotations
@@ -9,30 +9,36 @@ from __future__ import annotations
 import re
 
 from twofold_avro.names import postgres_name
-from twofold_spark.errors import MissingGround
-from twofold_spark.sources.registry import Avro
+from twofold_spark.errors import SetupError
+from twofold_spark.sources.registry import AvroSchema
 
 _DIGEST = r"-[0-9a-f]{32}"
 _LONGEST = 249
 
 
-def names_of(topic: str, prefix: str, envelope: Avro | None) -> tuple[str, str]:
-    """Schema and table, escaped as the contract escapes them; `postgres_name` is the inverse."""
+def parse_topic_name(topic: str, prefix: str, envelope: AvroSchema | None) -> tuple[str, str]:
+    """Return schema and table, escaped as in the data contract; `to_postgres_names` is the inverse."""
     if len(topic) == _LONGEST and re.search(f"{_DIGEST}$", topic):
         if envelope is None:
-            raise MissingGround(f"the registry has no subject {topic}-value, which alone has the table's name")
+            raise SetupError(
+                f"the registry has no subject {topic}-value, which alone has the table's name: "
+                "give --registry the connector's registry"
+            )
         _, schema, name = envelope["namespace"].rsplit(".", 2)
     else:
         schema, _, name = topic.removeprefix(f"{prefix}.").partition(".")
     return schema, name
 
 
-def at_source(table: str) -> tuple[str, str]:
-    """Schema and name of a table of the mirror (`schema.name`), as PostgreSQL has them."""
+def to_postgres_names(table: str) -> tuple[str, str]:
+    """Return schema and name of a mirrored table (`schema.name`) as PostgreSQL has them."""
     schema, _, name = table.partition(".")
     return postgres_name(schema), postgres_name(name)
 
 
-def topics_pattern(prefix: str) -> str:
-    """All topics of tables; the connector's own have one part after the prefix, and no digest."""
+def table_topics_pattern(prefix: str) -> str:
+    """Make the pattern of all tables' topics.
+
+    The connector's own topics have one part behind the prefix, and no digest.
+    """
     return rf"{re.escape(prefix)}\.(?:[^.]+\.[^.]+|[^.]+{_DIGEST})"

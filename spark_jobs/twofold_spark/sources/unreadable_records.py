@@ -1,7 +1,8 @@
-"""Records that cannot be decoded: kept with their place, bytes and reason, once each, and then the job's choice.
+"""Records that cannot be decoded: selected with their place, bytes and reason, for the quarantine table.
 
-`stop` (the default) ends the job: what the record said is not known, so a table without it may be wrong. `skip` goes on
-without it and says so; the record stays in the quarantine table for whoever repairs it. Nothing is ever dropped unseen.
+With `stop` (the default) the job then ends, because what the record said is unknown and its table may
+be wrong without it. With `skip` the job continues without the record. The quarantine table keeps each
+record once, for the person who repairs it. No record is dropped unseen.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from pyspark.sql import functions as f
 from twofold_spark.sources import decoding
 from twofold_spark.sources.registry import Subject
 
-Choice = Literal["stop", "skip"]
+UnreadableChoice = Literal["stop", "skip"]
 
-PLACE = ("topic", "partition", "offset")
+RECORD_PLACE = ("topic", "partition", "offset")
 
 
-def unreadable(records: DataFrame, subject: Subject, topic: str) -> DataFrame:
-    """Of records with partition, offset, key and value, those that have no envelope, and why."""
+def select_unreadable(records: DataFrame, subject: Subject, topic: str) -> DataFrame:
+    """Select the records that have no envelope, of records with partition, offset, key and value; add why."""
     value = f.col("value")
     identifier = f.conv(f.hex(f.substring(value, 2, 4)), 16, 10)
     reason = f.when(
-        decoding.unknown(value, subject),
+        decoding.has_unknown_schema(value, subject),
         f.concat(f.lit("not framed, or unknown schema id "), f.coalesce(identifier, f.lit("-"))),
     ).otherwise("malformed Avro")
     return (
         records.where(value.isNotNull())
-        .withColumn("e", decoding.envelope(value, subject))
+        .withColumn("e", decoding.decode_envelope(value, subject))
         .where(f.col("e.op").isNull())
         .select(
             f.lit(topic).alias("topic"),

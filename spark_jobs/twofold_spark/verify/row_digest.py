@@ -1,8 +1,10 @@
-"""A row as one text, the same on both sides: PostgreSQL's SQL and Spark's for every type of the contract. Pure.
+"""A row as one text, the same in PostgreSQL's SQL and in Spark, for every type of the data contract. Pure.
 
-Each value becomes a text that both can make exactly (times as microseconds, floats as their bits, bytes as hex, all
-else as PostgreSQL's own form), with its length before it, `N` for null. A value that the contract's type cannot say
-(infinity, a year beyond 9999, NaN in a decimal, 24:00:00, a nested array) is null in the mirror, and so it is null here.
+Each value becomes a text that both sides make exactly: times as microseconds, floats as their bits,
+bytes as hex, all others in PostgreSQL's own form. Its length stands before it, and `N` stands for null.
+
+A value that the contract's type cannot express is null in the mirror, so it is null here. Such values
+are infinity, a year beyond 9999, NaN in a decimal, 24:00:00, and nested arrays.
 """
 
 from __future__ import annotations
@@ -25,27 +27,28 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from twofold_spark.sources.source_database import SourceColumn, identifier
+from twofold_spark.sources.postgres_connection import quote_identifier
+from twofold_spark.sources.source_database import SourceColumn
 
 _ROW_DIGITS, _BUCKET_DIGITS = 15, 7
-"""Of an md5: 60 bits go into a bucket's sum, 28 choose the bucket."""
+"""Hex digits of an md5: 60 bits go into a bucket's sum, 28 bits choose the bucket."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """A column on both sides; without a type in the mirror it is null there."""
+class ColumnPair:
+    """A column on both sides; a column without a type is missing from the mirror."""
 
     source: SourceColumn
     mirror: str
     type: DataType | None
 
 
-def source_text(pairs: Sequence[Pair]) -> str:
-    """A row's text as an SQL expression for PostgreSQL."""
-    return " || ',' || ".join(_counted(_source_value(p)) for p in pairs)
+def source_text(pairs: Sequence[ColumnPair]) -> str:
+    """Build a row's text as an SQL expression for PostgreSQL."""
+    return " || ',' || ".join(_with_length(_source_value(p)) for p in pairs)
 
 
-def source_md5(pairs: Sequence[Pair]) -> str:
+def source_md5(pairs: Sequence[ColumnPair]) -> str:
     return f"md5(convert_to({source_text(pairs)}, 'UTF8'))"
 
 
@@ -57,26 +60,26 @@ def source_number(row_md5: str) -> str:
     return f"('x' || substr({row_md5}, 1, {_ROW_DIGITS}))::bit(60)::bigint::numeric"
 
 
-def may_be_unsaid(pair: Pair) -> bool:
-    """Whether the column's type has values of PostgreSQL that it cannot say."""
+def has_inexpressible_values(pair: ColumnPair) -> bool:
+    """Whether the column's type cannot express some values that PostgreSQL has."""
     return isinstance(pair.type, ArrayType | DateType | TimestampType | TimestampNTZType | DecimalType) or (
         pair.type is not None and pair.source.type == "time"
     )
 
 
-def source_unsaid(pair: Pair) -> str:
-    """How many such values the source has, as an SQL aggregate."""
-    name = identifier(pair.source.name)
+def count_inexpressible(pair: ColumnPair) -> str:
+    """Build the SQL aggregate that counts such values in the source."""
+    name = quote_identifier(pair.source.name)
     return f"count(*) FILTER (WHERE {name} IS NOT NULL AND ({_source_value(pair)}) IS NULL) AS {name}"
 
 
-def mirror_text(pairs: Sequence[Pair]) -> Column:
-    """A row's text as a column of Spark."""
-    return f.concat_ws(",", *(_mirror_counted(_mirror_value(p)) for p in pairs))
+def mirror_text(pairs: Sequence[ColumnPair]) -> Column:
+    """Build a row's text as a column of Spark."""
+    return f.concat_ws(",", *(_mirror_with_length(_mirror_value(p)) for p in pairs))
 
 
-def values(text: str) -> list[str | None]:
-    """The columns' texts of which a row's was made."""
+def split_row_text(text: str) -> list[str | None]:
+    """Split a row's text into the texts of its columns."""
     found: list[str | None] = []
     at = 0
     while at < len(text):
@@ -91,7 +94,7 @@ def values(text: str) -> list[str | None]:
     return found
 
 
-def mirror_md5(pairs: Sequence[Pair]) -> Column:
+def mirror_md5(pairs: Sequence[ColumnPair]) -> Column:
     return f.md5(f.encode(mirror_text(pairs), "UTF-8"))
 
 
@@ -103,23 +106,23 @@ def mirror_number(row_md5: Column) -> Column:
     return f.conv(f.substring(row_md5, 1, _ROW_DIGITS), 16, 10).cast("decimal(38,0)")
 
 
-def _counted(text: str) -> str:
+def _with_length(text: str) -> str:
     return f"coalesce(length({text})::text || ':' || {text}, 'N')"
 
 
-def _mirror_counted(text: Column) -> Column:
+def _mirror_with_length(text: Column) -> Column:
     return f.coalesce(f.concat(f.length(text).cast("string"), f.lit(":"), text), f.lit("N"))
 
 
-def _source_value(pair: Pair) -> str:
+def _source_value(pair: ColumnPair) -> str:
     if pair.type is None:
-        # The mirror has no such column, which is right only while the source has no value in it.
-        return _plain(identifier(pair.source.name))
-    return _source_typed(identifier(pair.source.name), pair.source.type, pair.type)
+        # The mirror has no such column. That is right only while the source has no value in it.
+        return _plain(quote_identifier(pair.source.name))
+    return _source_typed(quote_identifier(pair.source.name), pair.source.type, pair.type)
 
 
 def _plain(value: str) -> str:
-    # format() uses the type's own output; a cast of char(n) to text would drop its blanks.
+    # format() uses the type's own output; a cast of char(n) to text would drop trailing blanks.
     return f"CASE WHEN {value} IS NOT NULL THEN format('%s', {value}) END"
 
 
@@ -127,7 +130,7 @@ def _source_typed(value: str, name: str, mirrored: DataType) -> str:  # noqa: PL
     days = "date '0001-01-01' AND date '9999-12-31'"
     match mirrored:
         case ArrayType():
-            item = _counted(_source_typed("x", name.removeprefix("_"), mirrored.elementType))
+            item = _with_length(_source_typed("x", name.removeprefix("_"), mirrored.elementType))
             items = f"(SELECT coalesce(string_agg({item}, ',' ORDER BY o), '') FROM unnest({value}) WITH ORDINALITY u(x, o))"
             return f"CASE WHEN coalesce(array_ndims({value}), 1) = 1 AND {value} IS NOT NULL THEN {items} END"
         case DateType():
@@ -151,7 +154,7 @@ def _source_typed(value: str, name: str, mirrored: DataType) -> str:  # noqa: PL
     return f"{value}::text"
 
 
-def _mirror_value(pair: Pair) -> Column:
+def _mirror_value(pair: ColumnPair) -> Column:
     return f.lit(None).cast("string") if pair.type is None else _mirror_typed(f.col(f"`{pair.mirror}`"), pair.type)
 
 
@@ -159,7 +162,7 @@ def _mirror_typed(value: Column, mirrored: DataType) -> Column:  # noqa: PLR0911
     match mirrored:
         case ArrayType():
             return f.array_join(
-                f.transform(value, lambda x: _mirror_counted(_mirror_typed(x, mirrored.elementType))), ","
+                f.transform(value, lambda x: _mirror_with_length(_mirror_typed(x, mirrored.elementType))), ","
             )
         case DateType():
             return f.unix_date(value).cast("string")

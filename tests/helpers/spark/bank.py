@@ -16,7 +16,7 @@ import psycopg
 
 from fixtures.spark import Lake
 from helpers.spark.writer import Open, Writer, table
-from twofold_spark.errors import MissingGround
+from twofold_spark.errors import SetupError
 
 MONEY, TOKENS = 2 * 20 * 100, 30
 """What the two tables hold together, and how many rows the keyless one has; in every cut."""
@@ -110,7 +110,7 @@ def _totals_in_one_snapshot(connection: psycopg.Connection[Any], pause: Callable
             value("SELECT to_regclass('twofold.cuts')") is None
             or value("SELECT max(sequence) FROM twofold.cuts") is None
         ):
-            raise MissingGround("no cut yet")
+            raise SetupError("no cut yet")
         one = value("SELECT sum(balance) FROM accounts")
         pause()
         other = value("SELECT sum(balance) FROM vault")
@@ -144,7 +144,7 @@ class Reader(threading.Thread):
         last = False
         while not last:
             last = self._stopped.wait(0.2)
-            with contextlib.suppress(MissingGround):  # no cut yet
+            with contextlib.suppress(SetupError):  # no cut yet
                 self.totals.append(look())
 
     def stop(self) -> None:

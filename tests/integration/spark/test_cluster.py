@@ -101,7 +101,7 @@ def test_submitted_to_a_cluster_with_py_files_reading_three_brokers(
     lake.assert_equal()
     assert lake.spark.table(f"{lake.catalog}.public_changelog.t0").count() == 500
     for worker in range(2):
-        assert "Asked to launch executor" in (tmp_path / f"worker{worker}.log").read_text()
+        assert "CutLimit to launch executor" in (tmp_path / f"worker{worker}.log").read_text()
 
 
 def _submit(lake: Lake, master: str, tmp_path: Path, job: str) -> None:

@@ -141,7 +141,7 @@ def test_a_refusal_is_told_in_its_own_words_alone(lake: Lake) -> None:
     assert "ERROR MicroBatchExecution" not in said
 
 
-def test_sigterm_within_a_long_batch_ends_it_between_two_bites_and_the_next_start_goes_on(lake: Lake) -> None:
+def test_sigterm_within_a_long_batch_ends_it_between_two_batches_and_the_next_start_goes_on(lake: Lake) -> None:
     """Spark gives the whole batch again; what was applied of it is passed over."""
     w = lake.writer
     t = w.table(table("t", {"id": "int8", "v": "int8"}), partitions=1)
@@ -169,14 +169,14 @@ def test_sigterm_within_a_long_batch_ends_it_between_two_bites_and_the_next_star
 def test_a_batch_that_does_not_end_in_time_is_cut_off_and_that_is_no_failure(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(streaming, "_BATCH_PATIENCE_S", 0.5)
     asked = threading.Event()
 
     def long(batch: DataFrame, _number: int) -> None:
         asked.set()
         batch.sparkSession._jvm.java.lang.Thread.sleep(60_000)  # type: ignore[union-attr]
 
-    job = streaming.Job("long", long)
+    job = streaming.StreamingJob("long", long)
     job.start(spark.readStream.format("rate").load(), tmp_path / "checkpoint", streaming.Trigger.parse("continuous"))
     began = time.monotonic()
     job.run(asked)

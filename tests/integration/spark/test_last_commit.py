@@ -13,14 +13,16 @@ from confluent_kafka import TopicPartition
 from fixtures.spark import Lake
 from helpers.spark.writer import Open, table
 from twofold_spark import session
-from twofold_spark.formatting import lsn_text
+from twofold_spark.formatting import format_lsn
 from twofold_spark.job import cli
 from twofold_spark.sources import registry
-from twofold_spark.sources.kafka_reader import Kafka
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.source_database import Source, jdbc_url
-from twofold_spark.verify.last_change import Touches
-from twofold_spark.verify.verification import Compared, Verify
+from twofold_spark.sources.source_database import SourceDatabase
+from twofold_spark.verify.comparison import TableComparison
+from twofold_spark.verify.last_change import LastChangeFinder
+from twofold_spark.verify.verification import Verification
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} UTC"
 
@@ -38,23 +40,23 @@ def source(lake: Lake, database: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def _verify(lake: Lake, database: str, touches: Touches) -> list[Compared]:
-    source = Source(lake.spark, jdbc_url(database))
+def _verify(lake: Lake, database: str, touches: LastChangeFinder) -> list[TableComparison]:
+    source = SourceDatabase(lake.spark, build_jdbc_url(database))
     try:
-        return Verify(
-            lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, touches=touches, say=print
+        return Verification(
+            lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, last_changes=touches, report=print
         ).run()
     finally:
         source.close()
 
 
-def _touches(lake: Lake) -> Touches:
-    return Touches(lake.spark, lake.kafka, Registry(lake.writer.registry))
+def _touches(lake: Lake) -> LastChangeFinder:
+    return LastChangeFinder(lake.spark, lake.kafka, Registry(lake.writer.registry))
 
 
 def _last_lsn(lake: Lake) -> str:
     """Of the last record: its commit took the one behind it."""
-    return lsn_text(lake.writer._lsn - 8)
+    return format_lsn(lake.writer._lsn - 8)
 
 
 def _place(tx: Open) -> str:
@@ -228,7 +230,7 @@ def test_what_cannot_be_looked_up_takes_nothing_from_the_comparison(
         where = Kafka("127.0.0.1:9", {"default.api.timeout.ms": "1500", "request.timeout.ms": "1000"})
     else:
         at = Registry("http://127.0.0.1:9")
-    (compared,) = _verify(lake, database, Touches(lake.spark, where, at))
+    (compared,) = _verify(lake, database, LastChangeFinder(lake.spark, where, at))
     one, two = compared.different
     assert [one.key, two.key] == ["1", "2"]
     assert one.last_commit is not None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twofold_spark.errors import BadUsage
-from twofold_spark.sources.source_database import jdbc_url
+from twofold_spark.errors import UsageError
+from twofold_spark.sources.postgres_connection import build_jdbc_url
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from twofold_spark.sources.source_database import jdbc_url
     ],
 )
 def test_a_database_is_named_as_people_name_it(given: str, url: str) -> None:
-    assert jdbc_url(given) == url
+    assert build_jdbc_url(given) == url
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_database_is_named_as_people_name_it(given: str, url: str) -> None:
     ],
 )
 def test_how_it_is_connected_to_is_passed_on_under_the_drivers_names(given: str) -> None:
-    assert jdbc_url(given) == (
+    assert build_jdbc_url(given) == (
         "jdbc:postgresql://db:5432/shop?user=me&sslmode=verify-full&sslrootcert=%2Fetc%2Fmy+ca.crt"
         "&ApplicationName=verify&connectTimeout=5"
     )
@@ -37,17 +37,19 @@ def test_how_it_is_connected_to_is_passed_on_under_the_drivers_names(given: str)
 
 @pytest.mark.parametrize("given", ["postgresql://db/shop?passfile=x&service=y", "host=db service=y passfile=x"])
 def test_what_cannot_be_passed_on_is_refused_by_name(given: str) -> None:
-    with pytest.raises(BadUsage, match=r"^passfile, service: .*jdbc:postgresql://"):
-        jdbc_url(given)
+    with pytest.raises(
+        UsageError, match=r"^PostgreSQL's JDBC driver does not know passfile, service by .*jdbc:postgresql://"
+    ):
+        build_jdbc_url(given)
 
 
 @pytest.mark.parametrize("given", ["shop", "postgresql://a:1,b:2/shop", "postgresql://db/shop?sslmode", "host='db"])
 def test_what_is_no_database_is_refused(given: str) -> None:
-    with pytest.raises(BadUsage, match="neither a URL of one host nor"):
-        jdbc_url(given)
+    with pytest.raises(UsageError, match="must be a URL of one host, or"):
+        build_jdbc_url(given)
 
 
 def test_a_sockets_folder_is_refused() -> None:
     for given in ("host=/run dbname=shop", "postgresql:///shop?host=/run"):
-        with pytest.raises(BadUsage, match="JDBC speaks TCP"):
-            jdbc_url(given)
+        with pytest.raises(UsageError, match="JDBC connects over TCP"):
+            build_jdbc_url(given)

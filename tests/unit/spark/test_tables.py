@@ -12,9 +12,9 @@ from helpers.spark.writer import table
 from twofold_avro import schemas
 from twofold_avro.names import avro_name, postgres_name, topic_of
 from twofold_spark.errors import TableRefused
-from twofold_spark.sinks import Table
-from twofold_spark.sinks.jdbc_tables import check_names
-from twofold_spark.sources.topic_names import names_of, topics_pattern
+from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.jdbc_tables import check_name_lengths
+from twofold_spark.sources.topic_names import parse_topic_name, table_topics_pattern
 
 _NAME = st.text(st.characters(min_codepoint=1, codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=63)
 
@@ -23,18 +23,18 @@ _NAME = st.text(st.characters(min_codepoint=1, codec="utf-8", exclude_categories
 def test_every_topic_of_a_table_is_found_and_leads_back_to_its_names(prefix: str, schema: str, name: str) -> None:
     shape = table(name, {"id": "int8"}, schema=schema)
     topic = topic_of(prefix, schema, name)
-    found = names_of(topic, prefix, schemas.envelope_schema(shape, prefix))
+    found = parse_topic_name(topic, prefix, schemas.envelope_schema(shape, prefix))
     assert tuple(map(postgres_name, found)) == (schema, name)
-    assert re.fullmatch(topics_pattern(prefix), topic)
+    assert re.fullmatch(table_topics_pattern(prefix), topic)
 
 
 @pytest.mark.parametrize("own", ["commits", "progress", "prepared", "messages"])
 def test_the_connectors_own_topics_are_no_tables(own: str) -> None:
-    assert not re.fullmatch(topics_pattern("shop"), f"shop.{own}")
+    assert not re.fullmatch(table_topics_pattern("shop"), f"shop.{own}")
 
 
 def test_a_columns_name_that_postgresql_would_cut_off_is_refused() -> None:
-    t = Table("shop.public.goods", "public", "goods", ("id",))
-    check_names(t, ["id", "x" * 63])
+    t = MirrorTable("shop.public.goods", "public", "goods", ("id",))
+    check_name_lengths(t, ["id", "x" * 63])
     with pytest.raises(TableRefused, match=r"x43e_.*63 bytes"):
-        check_names(t, ["id", avro_name("описание_товара")])
+        check_name_lengths(t, ["id", avro_name("описание_товара")])
