@@ -1,13 +1,17 @@
 """One table's part of a turn of the changelog: a range of its topic is read, decoded and appended.
 
 The rows go onto the snapshot whose offsets were read; Iceberg refuses them if another job has appended
-since. What concerns one table raises `TableRefused`: retention removed records before they were
-appended, the topic is not the one that the table was made from, a record cannot be decoded, or a
-column changed to a type that is not wider.
+since. What concerns one table raises `TableRefused`:
 
-Each change becomes a row: `op`, `before`, `after`; its place in the source (`lsn`, `transaction_id`,
-`total_order`, `gid`, `source_us`, and for a gid in a known form `global_id` and `branch`); and its
-place in Kafka (`partition`, `offset`). Tombstones only repeat a delete, and are not kept.
+- retention removed records before they were appended;
+- the topic is not the one that the table was made from;
+- a record cannot be decoded;
+- a column changed to a type that is not wider.
+
+Each change becomes a row. `op`, `before` and `after` say what changed. `lsn`, `transaction_id`,
+`total_order`, `gid` and `source_us` are its place in the source. For a gid in a known form there are
+also `global_id` and `branch`. `partition` and `offset` are its place in Kafka. Tombstones only repeat
+a delete, and are not kept.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--on-table-error",
         choices=("stop", "go-on"),
         default="stop",
-        help="if one table's changes cannot be applied, stop the job, or stop that table and go on (mirror: until it is reloaded; "
-        "changelog: until the next start)",
+        help="if one table's changes cannot be applied: stop the job, or only that table "
+        "(mirror: until it is reloaded; changelog: until the next start)",
     )
     job.add_argument(
         "--unreadable",

@@ -1,7 +1,7 @@
 """The mirror: current-state tables, whole transactions, one consistent cut after another.
 
 The stream is `<prefix>.commits`, read_committed. The commit records of a micro-batch come in the order
-of their dense sequence numbers, and are divided into batches of a bounded number of rows and ranges.
+of their dense sequence numbers. They are divided into batches with a bounded number of rows and ranges.
 For each batch the ranges of every table are read, counted, folded and merged, several tables at once.
 Then the batch's cut is published.
 

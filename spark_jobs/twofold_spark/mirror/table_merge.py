@@ -1,7 +1,7 @@
 """One table's part of a batch: its ranges are read, counted, decoded, folded and given to the sink.
 
-What fails here concerns one table (`TableRefused`): a record that cannot be decoded, records that are
-gone, a change of its columns to a type that is not wider. The mirror decides whether other tables go on.
+What fails here concerns one table (`TableRefused`). A record cannot be decoded, records are gone, or a
+column changed to a type that is not wider. The mirror decides whether other tables go on.
 """
 
 from __future__ import annotations
@@ -169,9 +169,10 @@ class TableMerger:
         subject = self._registry.refresh_subject(name) if refresh else self._registry.find_subject(name)
         if subject is None or table.topic not in self._keys:
             raise TableRefused(
-                f"the registry has no subject {name}: is --registry the connector's registry?",
+                f"the registry has no subject {name}",
                 at_stake="the table's changes, which cannot be read",
-                repair=f"if the subject was deleted, start the connector again, which registers it; then `twofold backfill start {table}`",
+                repair="give --registry the connector's registry; if the subject was deleted, start the connector again, which "
+                f"registers it; then `twofold backfill start {table}`",
             )
         return subject
 

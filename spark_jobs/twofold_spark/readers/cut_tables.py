@@ -44,8 +44,8 @@ class Tables(Mapping[str, DataFrame]):
         version = self.cut.versions[name]
         if name in self.cut.backfilling:
             raise SetupError(
-                f"the backfill of {name} is in progress as of cut {self.cut}, so some of its rows are missing: "
-                "`twofold status` shows how far it is; to read the rows that are there, read the table by its name"
+                f"the backfill of {name} is in progress as of cut {self.cut}, so some of its rows are missing. "
+                "`twofold status` shows how far it is. To read the rows that exist, read the table by its name"
             )
         try:
             return self._reader.read_table(name, version)

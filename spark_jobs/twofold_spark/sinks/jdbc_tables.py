@@ -112,8 +112,8 @@ def check_name_lengths(table: MirrorTable, columns: list[str]) -> None:
     """
     if long := [column for column in columns if len(column.encode()) > _NAME_BYTES]:
         raise TableRefused(
-            f"{table}: the names of the columns {', '.join(long)} are longer than the {_NAME_BYTES} bytes that PostgreSQL allows "
-            "(a letter that Avro's names do not allow takes six)",
+            f"{table}: the column names {', '.join(long)} are longer than the {_NAME_BYTES} bytes that PostgreSQL allows; "
+            "a letter that Avro does not allow in names takes six",
             at_stake="their values: two such columns could become one, and an unchanged value could become null",
             repair="give the columns shorter names in the source, leave them out of the publication's column list, "
             "or keep the mirror in Iceberg or Delta",

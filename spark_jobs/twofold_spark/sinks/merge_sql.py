@@ -5,8 +5,8 @@ value the table keeps). The statement reads the table's value only of columns th
 batch lists there. A keyless table is a multiset: the whole row is the key, and `_copies` says by how
 many copies the row grows or shrinks.
 
-A row that a keyless table does not have cannot be removed from it: after a DROP COLUMN the source's
-old rows differ from the mirror's. Spark's statements fail then, and cost nothing otherwise. PostgreSQL
+A row that a keyless table does not have cannot be removed from it. After a DROP COLUMN, for example,
+the source's old rows differ from the mirror's. Spark's statements fail then, and cost nothing otherwise. PostgreSQL
 is asked before (`missing_copies_query`), because there one transaction has all tables.
 """
 

@@ -24,7 +24,7 @@ def configure_jdbc(reader_or_writer: Any, url: str, table: str) -> Any:
 
 def connect(spark: SparkSession, url: str) -> Any:
     """Open a connection; the caller closes it."""
-    return open_connection(spark, url, role="the mirror's database")
+    return open_connection(spark, url, role="the mirror's database", option="the address in --sink")
 
 
 @contextmanager

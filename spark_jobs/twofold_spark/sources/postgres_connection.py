@@ -45,8 +45,8 @@ def build_jdbc_url(text: str) -> str:
     address = f"{host}:{given.pop('port', '5432')}/{urllib.parse.quote(given.pop('dbname', 'postgres'), safe='')}"
     if unknown := sorted(given.keys() - _PASSED_ON.keys()):
         raise UsageError(
-            f"PostgreSQL's JDBC driver does not know {', '.join(unknown)} by that name, and ignoring it could be wrong: "
-            "leave it out, or give a URL of the driver's own (jdbc:postgresql://host:port/database?...)"
+            f"PostgreSQL's JDBC driver does not know {', '.join(unknown)} by that name. "
+            "Leave it out, or give a URL of the driver's own (jdbc:postgresql://host:port/database?...)"
         )
     return f"jdbc:postgresql://{address}?{urllib.parse.urlencode({_PASSED_ON[k]: v for k, v in given.items() if v})}"
 
@@ -64,14 +64,17 @@ def _parse_url(url: str) -> dict[str, str]:
     return given | dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
 
 
-def open_connection(spark: SparkSession, url: str, *, role: str) -> Any:
-    """Open a connection of the JVM's driver; the caller closes it. `role` names the database in the error."""
+def open_connection(spark: SparkSession, url: str, *, role: str, option: str) -> Any:
+    """Open a connection of the JVM's driver; the caller closes it.
+
+    The error names the database by its role, and the option that has its address.
+    """
     assert spark._jvm is not None
     try:
         spark._jvm.java.lang.Class.forName(DRIVER)
         return spark._jvm.java.sql.DriverManager.getConnection(url)
     except Py4JJavaError as error:
-        raise SetupError(f"{role} does not answer: {error.java_exception.getMessage()}") from error
+        raise SetupError(f"{role} does not answer ({error.java_exception.getMessage()}): check {option}") from error
 
 
 def quote_literal(text: str) -> str:

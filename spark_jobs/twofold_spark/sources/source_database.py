@@ -38,7 +38,7 @@ class SourceDatabase:
     """One connection to the source; the owner closes it."""
 
     def __init__(self, spark: SparkSession, url: str) -> None:
-        self._connection: Any = open_connection(spark, url, role="the source")
+        self._connection: Any = open_connection(spark, url, role="the source", option="--source")
         for setting in _SETTINGS:
             self._execute(setting)
 

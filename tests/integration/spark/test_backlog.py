@@ -57,7 +57,7 @@ def test_a_backlog_is_applied_with_a_bounded_number_of_ranges_in_the_driver(
     lake.assert_equal()
     batches = [(a.cut.sequence, a.changes) for a in lake.applied]
     assert [sequence for sequence, _ in batches] == [15, 30, 40], "batches of 90 ranges: six in each of 40 records"
-    # A record more than the batch has been looked at, and what is read of one table is joined: three stretches, and one in the making.
+    # A record more than the batch has been looked at, and what is read of one table is joined: three ranges, and one in progress.
     assert 90 <= _Counted.most <= 90 + 6 + 4
     assert tasks == [8], "80 offsets: each record has a marker"
 

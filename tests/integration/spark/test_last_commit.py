@@ -50,7 +50,7 @@ def _verify(lake: Lake, database: str, touches: LastChangeFinder) -> list[TableC
         source.close()
 
 
-def _touches(lake: Lake) -> LastChangeFinder:
+def _finder(lake: Lake) -> LastChangeFinder:
     return LastChangeFinder(lake.spark, lake.kafka, Registry(lake.writer.registry))
 
 
@@ -197,11 +197,11 @@ def test_it_is_told_of_every_kind_of_row(lake: Lake, source: psycopg.Connection,
     w._admin.delete_records([TopicPartition(w.topics["lost"].name, 0, 1)])[
         TopicPartition(w.topics["lost"].name, 0)
     ].result(30)
-    expected["public.lost"] = ["no change of it is in Kafka any more"]
+    expected["public.lost"] = ["Kafka has no change of this row any more"]
     expected["public.torn"] = [r"a record that cannot be decoded, \S+-0@\d+"]
-    expected["public.lines"] += ["no change of it is in Kafka any more"] * 2  # the rows that only the mirror has
+    expected["public.lines"] += ["Kafka has no change of this row any more"] * 2  # the rows that only the mirror has
 
-    compared = {each.table: each.different for each in _verify(lake, database, _touches(lake))}
+    compared = {each.table: each.different for each in _verify(lake, database, _finder(lake))}
     assert {name: [d.key for d in differing] for name, differing in compared.items()} == {
         "public.pairs": ["(1, x, 2:y)"],
         "public.periods": ["infinity"],
@@ -234,6 +234,6 @@ def test_what_cannot_be_looked_up_takes_nothing_from_the_comparison(
     one, two = compared.different
     assert [one.key, two.key] == ["1", "2"]
     assert one.last_commit is not None
-    assert re.match("could not be looked up, nor the others': .{20}", one.last_commit)
+    assert re.match("the lookup failed, for all of these rows: .{20}", one.last_commit)
     assert "\n" not in one.last_commit
     assert two.last_commit is None

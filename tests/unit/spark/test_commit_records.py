@@ -1,4 +1,4 @@
-"""CommitRecord records: what is next, in which split_into_batches, and which offsets that means."""
+"""Commit records: how they are divided into batches, and which offset ranges they declare."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_two_claims_on_one_offset_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("records", "turns"), [(1, 10), (2, 20), (7, 70), (150, 1000)])
-def test_of_a_thousand_jobs_of_one_batch_each_some_look_after_the_tables(records: int, turns: int) -> None:
+def test_of_a_thousand_jobs_of_one_batch_each_some_maintain_the_tables(records: int, turns: int) -> None:
     due = [MaintenanceSchedule(100).is_due(n * records, (n + 1) * records) for n in range(1000)]
     assert sum(due) == turns
 

@@ -38,7 +38,7 @@ def test_how_it_is_connected_to_is_passed_on_under_the_drivers_names(given: str)
 @pytest.mark.parametrize("given", ["postgresql://db/shop?passfile=x&service=y", "host=db service=y passfile=x"])
 def test_what_cannot_be_passed_on_is_refused_by_name(given: str) -> None:
     with pytest.raises(
-        UsageError, match=r"^PostgreSQL's JDBC driver does not know passfile, service by .*jdbc:postgresql://"
+        UsageError, match=r"^PostgreSQL's JDBC driver does not know passfile, service by that name.*jdbc:postgresql://"
     ):
         build_jdbc_url(given)
 
