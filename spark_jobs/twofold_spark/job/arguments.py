@@ -41,54 +41,88 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of `twofold-spark` and its commands."""
     line = _Parser(prog="twofold-spark", description="Carries Twofold's topics into tables.")
     line.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = line.add_subparsers(dest="command", required=True, parser_class=_Parser)
     commands.add_parser("jars", help="fetch the locked jars and print the class path")
-    machine = _Parser(add_help=False)
-    machine.add_argument(
+    session_options, job_options, sink_option = _session_options(), _job_options(), _sink_option()
+    mirror = commands.add_parser(
+        "mirror",
+        parents=[session_options, _kafka_options(required=True), job_options, sink_option],
+        help="keep current-state tables, one consistent cut after another",
+    )
+    _add_mirror_options(mirror)
+    commands.add_parser(
+        "changelog",
+        parents=[session_options, _kafka_options(required=True), job_options],
+        help="append every change to a table for each source table",
+    )
+    verify = commands.add_parser(
+        "verify",
+        parents=[session_options, _kafka_options(required=False), sink_option],
+        help="compare source and mirror",
+    )
+    verify.add_argument(
+        "--source", required=True, help="the source database: jdbc:postgresql://host:port/database?user=..."
+    )
+    verify.add_argument("--publication", help="the connector's publication (default: the prefix)")
+    verify.add_argument("--patience", type=float, default=60, help="seconds that the mirror may take to catch up")
+    return line
+
+
+def _session_options() -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument(
         "--warehouse",
         type=session.absolute_folder,
         required=True,
         help="folder of the tables; under spark-submit also s3a://...",
     )
-    machine.add_argument("--prefix", required=True, help="the connector's topic prefix")
-    machine.add_argument("--catalog", default=session.CATALOG, help="name of the Iceberg catalog in Spark")
-    machine.add_argument("--java-home", help="home of Java 17 or 21 (default: JAVA_HOME, then java on the PATH)")
-    machine.add_argument("--memory", default="512m", help="memory of the driver (ignored under spark-submit)")
-    job = _Parser(add_help=False)
-    job.add_argument(
+    options.add_argument("--prefix", required=True, help="the connector's topic prefix")
+    options.add_argument("--catalog", default=session.CATALOG, help="name of the Iceberg catalog in Spark")
+    options.add_argument("--java-home", help="home of Java 17 or 21 (default: JAVA_HOME, then java on the PATH)")
+    options.add_argument("--memory", default="512m", help="memory of the driver (ignored under spark-submit)")
+    return options
+
+
+def _job_options() -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument(
         "--checkpoint", help="folder of the stream's checkpoint (default: in the warehouse, one for each sink)"
     )
-    job.add_argument(
+    options.add_argument(
         "--trigger", type=_with_message(Trigger.parse), default=Trigger.parse("continuous"), help=Trigger.HELP
     )
-    job.add_argument("--batch-rows", type=_parse_count, default=500_000, help="rows of a batch, about")
-    job.add_argument(
+    options.add_argument("--batch-rows", type=_parse_count, default=500_000, help="rows of a batch, about")
+    options.add_argument(
         "--on-table-error",
         choices=("stop", "go-on"),
         default="stop",
         help="if one table's changes cannot be applied: stop the job, or only that table "
         "(mirror: until it is reloaded; changelog: until the next start)",
     )
-    job.add_argument(
+    options.add_argument(
         "--unreadable",
         choices=("stop", "skip"),
         default="stop",
         help="what to do after a record that cannot be decoded went to the quarantine table",
     )
-    job.add_argument(
+    options.add_argument(
         "--metrics", type=_parse_address, metavar="HOST:PORT", help="serve Prometheus' /metrics at this address"
     )
-    kept = _Parser(add_help=False)
-    kept.add_argument(
+    return options
+
+
+def _sink_option() -> _Parser:
+    option = _Parser(add_help=False)
+    option.add_argument(
         "--sink", type=_with_message(SinkChoice.parse), default=SinkChoice("iceberg"), help=SinkChoice.HELP
     )
-    mirror = commands.add_parser(
-        "mirror",
-        parents=[machine, _build_kafka_parser(required=True), job, kept],
-        help="keep current-state tables, one consistent cut after another",
-    )
+    return option
+
+
+def _add_mirror_options(mirror: argparse.ArgumentParser) -> None:
     mirror.add_argument(
         "--batch-bytes",
         type=_parse_count,
@@ -100,28 +134,14 @@ def build_parser() -> argparse.ArgumentParser:
     mirror.add_argument(
         "--keep-cuts", type=_parse_hours, default=1, metavar="HOURS", help="how long readers may ask for an older cut"
     )
-    commands.add_parser(
-        "changelog",
-        parents=[machine, _build_kafka_parser(required=True), job],
-        help="append every change to a table for each source table",
-    )
-    verify = commands.add_parser(
-        "verify", parents=[machine, _build_kafka_parser(required=False), kept], help="compare source and mirror"
-    )
-    verify.add_argument(
-        "--source", required=True, help="the source database: jdbc:postgresql://host:port/database?user=..."
-    )
-    verify.add_argument("--publication", help="the connector's publication (default: the prefix)")
-    verify.add_argument("--patience", type=float, default=60, help="seconds that the mirror may take to catch up")
-    return line
 
 
-def _build_kafka_parser(*, required: bool) -> _Parser:
+def _kafka_options(*, required: bool) -> _Parser:
     why = "" if required else ", to name the last commit of a row that differs"
-    kafka = _Parser(add_help=False)
-    kafka.add_argument("--bootstrap", required=required, help=f"Kafka's address{why}")
-    kafka.add_argument("--registry", required=required, help=f"the schema registry's address{why}")
-    kafka.add_argument(
+    options = _Parser(add_help=False)
+    options.add_argument("--bootstrap", required=required, help=f"Kafka's address{why}")
+    options.add_argument("--registry", required=required, help=f"the schema registry's address{why}")
+    options.add_argument(
         "--kafka",
         type=_parse_setting,
         action="append",
@@ -129,13 +149,13 @@ def _build_kafka_parser(*, required: bool) -> _Parser:
         metavar="NAME=VALUE",
         help="a setting of Kafka's client",
     )
-    kafka.add_argument(
+    options.add_argument(
         "--kafka-file",
         type=_with_message(_read_properties),
         metavar="FILE",
         help="a properties file with such settings, for secrets: the file that Kafka's tools take as --command-config",
     )
-    return kafka
+    return options
 
 
 def _with_message(parse: Callable[[str], T]) -> Callable[[str], T]:

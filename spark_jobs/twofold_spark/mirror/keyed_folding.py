@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import cast
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -44,14 +44,7 @@ def fold_keyed(
     `read_current` reads the table as it is before this batch, with these columns.
     """
     cached = cache_until_closed(_select_last(raw, subject, decode_all=decode_all), held)
-    found = (
-        cached.groupBy("partition")
-        .agg(
-            *(f.sum(n).alias(n) for n in ("n", "changes", "unreadable", "bytes")),
-            *(f.max(n).alias(n) for n in ("partial", "truncate", "keyless")),
-        )
-        .collect()
-    )
+    found = _count_partitions(cached)
     truncates = {row["partition"]: row["truncate"] for row in found if row["truncate"] is not None}
     row = cast("StructType", cached.schema["image"].dataType)
     texts = [name for name, field in zip(key, keys.latest["fields"], strict=True) if name != field["name"]]
@@ -119,3 +112,12 @@ def _select_last(raw: DataFrame, subject: Subject, *, decode_all: bool) -> DataF
         f.when(f.col("e.op") == "t", f.col("last.offset")).alias("truncate"),
         (f.col("key").isNull() & (f.col("e.op") != "t")).alias("keyless"),
     )
+
+
+def _count_partitions(last: DataFrame) -> list[Row]:
+    """Add up the counts of each partition, in the one pass that computes the selected records."""
+    counts = last.groupBy("partition").agg(
+        *(f.sum(n).alias(n) for n in ("n", "changes", "unreadable", "bytes")),
+        *(f.max(n).alias(n) for n in ("partial", "truncate", "keyless")),
+    )
+    return counts.collect()
