@@ -1,22 +1,25 @@
-"""Speed of the mirror, beside a plain foreachBatch MERGE of the same topic: throughput, small batches, latency, growth.
+"""Speed of the mirror, beside a plain foreachBatch MERGE of the same topic.
 
     make bench-mirror [ARGS='CHANGES [KEYS [PARTS]]']
 
 PARTS are some of throughput,small,latency,growth,large (default: all except the last two).
 
-The benchmark starts a broker and a registry, and one Spark session as a job makes it (`local[2]`, 512 MB). The topic
-holds KEYS inserts (100 thousand), then CHANGES changes of them (a million): 90 % updates, 5 % deletes, 5 % inserts,
-in Kafka transactions of 5,000. Both jobs start from the table with the inserts, and both tables are compared with
-what was written. The JVM's CPU time is given too, because other work on the machine changes it less than the time.
+The benchmark starts a broker and a registry, and one Spark session as a job makes it (`local[2]`,
+512 MB). The topic holds KEYS inserts (100 thousand), then CHANGES changes of them (a million): 90 %
+updates, 5 % deletes, 5 % inserts, in Kafka transactions of 5,000. Both jobs start from the table
+with the inserts, and both tables are compared with what was written. The JVM's CPU time is given
+too, because other work on the machine changes it less than the time.
 
 - throughput: the changes into Iceberg. The changelog reads the same topic.
-- small: batches of a thousand changes over six tables, at the start of a process and after thirty batches.
+- small: batches of a thousand changes over six tables, at the start of a process and after thirty
+  batches.
 - latency: from Kafka's commit to the cut, with a trigger of a second.
 - growth: a thousand random keys into tables of ten thousand to ten million rows, which Spark fills.
-- large: throughput into a table with a hundred rows for each key, so ten million. The plain job runs twice: into a
-  table as Iceberg makes it, and into one with merge-on-read.
+- large: throughput into a table with a hundred rows for each key, so ten million. The plain job
+  runs twice: into a table as Iceberg makes it, and into one with merge-on-read.
 
-The mirror is timed without its maintenance, because the plain job has none. The last line is one JSON object.
+The mirror is timed without its maintenance, because the plain job has none. The last line is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -242,7 +245,7 @@ class Bench:
         return int(pages) * os.sysconf("SC_PAGE_SIZE") >> 20
 
     def latency(self) -> dict[str, float]:
-        """Measure the time from a Kafka transaction's commit to its cut, with a trigger of a second."""
+        """Measure the time from Kafka's commit to the cut, with a trigger of a second."""
         committed: dict[int, float] = {}
         names = self.small_tables("late", 2)
 
@@ -311,7 +314,7 @@ class Bench:
         orders: str = "orders",
         properties: Mapping[str, str] | None = None,
     ) -> tuple[float, float, list[float]]:
-        """Run a job as tutorials show it: a stream of the table's topic, the last change of each key, MERGE.
+        """Run a job as tutorials show it: the topic's stream, the last change of each key, MERGE.
 
         Return seconds, CPU seconds of the JVM, and the seconds of each batch.
         """

@@ -1,7 +1,8 @@
-"""Spark jobs that carry Twofold's topics into tables, and readers of those tables: `read_cut` and `branches`.
+"""Spark jobs that carry Twofold's topics into tables, and readers: `read_cut`, `branches`.
 
-The names of `__all__` are the public interface (docs/reference/interface.md). They are imported on first use,
-because they need Spark, and without Spark `twofold-spark` must still print a clear message.
+The names of `__all__` are the public interface (docs/reference/interface.md). They are imported on
+first use, because they need Spark, and without Spark `twofold-spark` must still print a clear
+message.
 """
 
 from __future__ import annotations

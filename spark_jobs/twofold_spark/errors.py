@@ -2,11 +2,12 @@
 
     JobError
       UsageError       exit 2   the command line is wrong: correct it
-      SetupError       exit 3   Java, a jar, a server, a subject or a table is missing: the message has the remedy
-      Refused          exit 5   continuing could lose or repeat data: the message has what is at stake and the repair
-        TableRefused            the same for one table; the mirror's other tables may continue (--on-table-error)
+      SetupError       exit 3   something is missing: the message has the remedy
+      Refused          exit 5   continuing could lose or repeat data: the message has the repair
+        TableRefused            the same for one table; others may continue (--on-table-error)
 
-The connector has the same hierarchy. It is not imported, because the jobs run where the connector is not installed.
+The connector has the same hierarchy. It is not imported, because the jobs run where the connector
+is not installed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """The SparkSession of the jobs: made for one machine, or used unchanged under spark-submit.
 
-Under spark-submit, or in a notebook, a session exists before the job. The job uses it as it is, and checks only
-what it cannot do without. Otherwise the job makes `local[2]` with 512 MB: time zone UTC, no web page, two shuffle
-partitions, everything on loopback.
+Under spark-submit, or in a notebook, a session exists before the job. The job uses it as it is, and
+checks only what it cannot do without. Otherwise the job makes `local[2]` with 512 MB: time zone
+UTC, no web page, two shuffle partitions, everything on loopback.
 
-The Iceberg catalog is `twofold` unless another is named: a JDBC catalog in `<warehouse>/catalog.db` (SQLite). Its
-compare-and-swap keeps two writers apart on any file system, and pyiceberg reads it as well. A session that has a
-catalog of that name keeps it: Hive, Glue, Polaris and Nessie are the user's choice.
+The Iceberg catalog is `twofold` unless another is named: a JDBC catalog in `<warehouse>/catalog.db`
+(SQLite). Its compare-and-swap keeps two writers apart on any file system, and pyiceberg reads it as
+well. A session that has a catalog of that name keeps it: Hive, Glue, Polaris and Nessie are the
+user's choice.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ CATALOG = "twofold"
 _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -Duser.timezone=UTC"
 """One thread for garbage collection, because the few cores of a laptop are for the rows.
 
-Where only the start matters (a demo, a test), JAVA_TOOL_OPTIONS=-XX:TieredStopAtLevel=1 halves it."""
+Where only the start matters (a demo, a test), JAVA_TOOL_OPTIONS=-XX:TieredStopAtLevel=1 halves it.
+"""
 
 _CONSUMERS = {
     f"spark.kafka.consumer.{cache}.{name}": value
@@ -35,8 +37,9 @@ _CONSUMERS = {
 }
 """Spark closes idle consumers after seconds instead of five minutes.
 
-Each read of ranges has consumers of its own, and each holds some MB of prefetched records. In a backlog of large
-batches they filled the driver's memory."""
+Each read of ranges has consumers of its own, and each holds some MB of prefetched records. In a
+backlog of large batches they filled the driver's memory.
+"""
 
 
 def absolute_folder(text: str) -> str:
@@ -70,7 +73,8 @@ def local_settings(warehouse: Path, *, catalog: str, memory: str) -> dict[str, s
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
-        # Spark generates the same code for each batch of a table. With the default of 100 entries it is compiled again.
+        # Spark generates the same code for each batch of a table. With the default of 100 entries
+        # it is compiled again.
         "spark.sql.codegen.cache.maxEntries": "5000",
         # Keys of a batch written into the generated code would make it different each time.
         "spark.sql.optimizer.inSetSwitchThreshold": "0",

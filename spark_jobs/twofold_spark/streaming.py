@@ -28,7 +28,10 @@ _BETWEEN_BATCHES_PATIENCE_S = 2.0
 
 
 class EndRequested(Exception):
-    """A batch's handler leaves the rest of the batch; Spark repeats the whole batch after the next start."""
+    """A batch's handler leaves the rest of the batch.
+
+    Spark repeats the whole batch after the next start.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,10 @@ class Trigger:
 
 
 class StreamingJob:
-    """A streaming query and its handler of micro-batches; keeps the error that Spark would turn into text."""
+    """A streaming query and its handler of micro-batches.
+
+    It keeps the handler's error, which Spark would turn into text.
+    """
 
     def __init__(self, name: str, handle: Callable[[DataFrame, int], None]) -> None:
         self._name = name
@@ -125,7 +131,8 @@ class StreamingJob:
     def _finish_batch(self) -> None:
         """Wait for the batch in progress, a minute at most: an interrupted batch is only repeated.
 
-        Between batches Spark asks Kafka, which may not answer, or records what is done: it gets two seconds.
+        Between batches Spark asks Kafka, which may not answer, or records what is done: it gets two
+        seconds.
         """
         assert self._query is not None
         deadline = time.monotonic() + _BATCH_PATIENCE_S

@@ -17,7 +17,7 @@ PACKAGES = {"twofold", "twofold_avro", "twofold_common", "twofold_spark"}
 
 @dataclass(frozen=True)
 class Walls:
-    """What a room imports: rooms of its own distribution, and packages outside it beside the standard library."""
+    """What a room imports: rooms of its distribution, and packages beside the standard library."""
 
     rooms: set[str] = field(default_factory=set)
     packages: set[str] = field(default_factory=set)
@@ -154,7 +154,10 @@ ROOMS = [
 
 
 def imports(file: Path, package: Path) -> Iterator[str]:
-    """Full names of what a module imports, `from twofold import sink` as twofold.sink; the standard library left out."""
+    """Full names of what a module imports, without the standard library.
+
+    `from twofold import sink` is `twofold.sink`.
+    """
     here = (package.name, *file.relative_to(package).with_suffix("").parts)
     for node in ast.walk(ast.parse(file.read_text())):
         names: list[str] = []

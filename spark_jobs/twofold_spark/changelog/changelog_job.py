@@ -6,8 +6,8 @@ committed, in turns of a bounded number of offsets. Each table says itself how f
 (`table_position`), in the commit that holds the rows. So the checkpoint may be lost, and cannot be
 ahead of a table, and a killed driver neither repeats nor misses a change.
 
-A refusal of one table (`TableRefused`, see `table_append`) stops the job, or that table alone if the
-user wants that. Its end stays where it is, and the next start tries again from there.
+A refusal of one table (`TableRefused`, see `table_append`) stops the job, or that table alone if
+the user wants that. Its end stays where it is, and the next start tries again from there.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Changelog:
         """Topics whose tables have not recorded their position, and since when."""
 
     def run(self, checkpoint: Path | str, trigger: Trigger) -> None:
-        """Run until a signal asks for the end; with `available-now` until all is read that is committed now.
+        """Run until a signal asks for the end; with `available-now`, until the present end.
 
         A table may be behind the checkpoint: it was rolled back, or its trouble is over. So the job
         first reads everything that is committed.
@@ -147,7 +147,10 @@ class Changelog:
         return bool(due)
 
     def _differs(self, topic: TopicState) -> bool:
-        """Whether the topic ends elsewhere than its table: ahead, or anywhere if the topic was recreated."""
+        """Whether the topic ends elsewhere than its table.
+
+        It is ahead, or anywhere if it was recreated.
+        """
         reached = self._reached.get(topic.name, {})
         return any(end != reached.get(partition, 0) for partition, end in topic.ends.items())
 
@@ -156,7 +159,7 @@ class Changelog:
         return sum(max(0, end - reached.get(partition, 0)) for partition, end in topic.ends.items())
 
     def _choose_ends(self, due: Iterable[TopicState]) -> dict[str, Offsets]:
-        """Choose how far this turn goes in each topic: every partition gets the same share of its backlog."""
+        """Choose how far this turn goes: each partition gets the same share of its backlog."""
         share = min(1.0, self._batch_rows / max(1, sum(self._count_behind(topic) for topic in due)))
         found: dict[str, Offsets] = {}
         for topic in due:
@@ -177,7 +180,7 @@ class Changelog:
             )
 
     def _run_each(self, work: Callable[..., T], arguments: Mapping[str, tuple[object, ...]]) -> dict[str, T]:
-        """Run the work for each topic in threads; return the results of topics that it did not stop."""
+        """Run the work for each topic in threads; return results of topics that go on."""
         jobs: dict[str, Future[T]] = {name: self._pool.submit(work, *each) for name, each in arguments.items()}
         wait(jobs.values())
         for name, job in jobs.items():

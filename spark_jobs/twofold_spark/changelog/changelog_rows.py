@@ -29,7 +29,10 @@ def count_changes(records: DataFrame) -> tuple[frozenset[int], int]:
 
 
 def select_changelog_rows(records: DataFrame, subject: Subject, *, skip_unreadable: bool) -> DataFrame:
-    """Decode the records into the changelog's rows; the first unreadable record fails, or all are skipped."""
+    """Decode the records into the changelog's rows.
+
+    An unreadable record fails the read, or is skipped.
+    """
     place = f.concat_ws("@", f.col("partition").cast("string"), f.col("offset").cast("string"))
     fail = f.raise_error(f.concat(f.lit(f"{UNREADABLE} "), place)).cast("string")
     op: Column = f.coalesce(f.col("e.op"), fail)

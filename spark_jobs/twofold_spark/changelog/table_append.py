@@ -1,7 +1,7 @@
 """One table's part of a turn of the changelog: a range of its topic is read, decoded and appended.
 
-The rows go onto the snapshot whose offsets were read; Iceberg refuses them if another job has appended
-since. What concerns one table raises `TableRefused`:
+The rows go onto the snapshot whose offsets were read; Iceberg refuses them if another job has
+appended since. What concerns one table raises `TableRefused`:
 
 - retention removed records before they were appended;
 - the topic is not the one that the table was made from;
@@ -9,9 +9,9 @@ since. What concerns one table raises `TableRefused`:
 - a column changed to a type that is not wider.
 
 Each change becomes a row. `op`, `before` and `after` say what changed. `lsn`, `transaction_id`,
-`total_order`, `gid` and `source_us` are its place in the source. For a gid in a known form there are
-also `global_id` and `branch`. `partition` and `offset` are its place in Kafka. Tombstones only repeat
-a delete, and are not kept.
+`total_order`, `gid` and `source_us` are its place in the source. For a gid in a known form there
+are also `global_id` and `branch`. `partition` and `offset` are its place in Kafka. Tombstones only
+repeat a delete, and are not kept.
 """
 
 from __future__ import annotations
@@ -112,7 +112,10 @@ class TableAppender:
         return AppendResult(after.ends, changes)
 
     def record_position(self, topic: str) -> None:
-        """Write the table's position into its property: compaction and `expire_snapshots` may remove the snapshot."""
+        """Write the table's position into its property.
+
+        Compaction and `expire_snapshots` may remove the snapshot that has it.
+        """
         table = self._find_table(topic).table
         if (position := read_position(self._spark, table)) is not None:
             write_position(self._spark, table, position)
@@ -123,7 +126,8 @@ class TableAppender:
             return initial_position(topic, first_offsets)
         _check_topic(topic, first_offsets, target, position)
         if position.rolled_back or (topic.id and not position.topic_id):
-            # At once: when snapshots expire later, nobody could tell which state descends from which.
+            # At once: when snapshots expire later, nobody could tell which state descends from
+            # which.
             position = replace(position, topic_id=topic.id, rolled_back=False)
             write_position(self._spark, target.table, position)
         return position
@@ -153,7 +157,8 @@ class TableAppender:
         if before.snapshot is not None:
             writer = writer.option("validate-from-snapshot-id", str(before.snapshot))
         try:
-            # append() would add to any later snapshot. An overwrite of no rows adds too, and Iceberg validates its base.
+            # append() would add to any later snapshot. An overwrite of no rows adds too, and
+            # Iceberg validates its base.
             writer.overwrite(f.lit(False))
         except Exception as error:
             if _CONFLICT in str(error):
@@ -187,7 +192,7 @@ class TableAppender:
 
 
 def _check_topic(topic: TopicState, first_offsets: Offsets, target: _ChangelogTable, position: TablePosition) -> None:
-    """Refuse a topic that is not the one that the table was made from, or that lacks what follows."""
+    """Refuse a topic that the table was not made from, or that lacks the next records."""
     if position.topic_id and topic.id and position.topic_id != topic.id:
         raise _refuse_topic(
             target,

@@ -1,15 +1,18 @@
-"""How far a changelog's table is: for each partition the offset below which it has all committed changes.
+"""How far a changelog's table is: below these offsets it has all committed changes.
 
 The table itself says so, in three places. So nothing else can be ahead of it, or be lost.
 
-- The snapshot that appended the rows says it (`twofold.offsets` in its summary), in one commit with them.
-- If compaction and `expire_snapshots` left no such snapshot, the rows say it: they have `partition` and `offset`.
-- A table property of the same name says it, and outlives both. It is written when the table is created, when a
-  range had nothing to append, and when nothing was appended for a while.
+- The snapshot that appended the rows says it (`twofold.offsets` in its summary), in one commit with
+  them.
+- If compaction and `expire_snapshots` left no such snapshot, the rows say it: they have `partition`
+  and `offset`.
+- A table property of the same name says it, and outlives both. It is written when the table is
+  created, when a range had nothing to append, and when nothing was appended for a while.
 
-The largest value counts, because each of them is true. There is one exception: the property says nothing if the
-table was rolled back from the state that it describes. The snapshot of that state may be gone. Then Iceberg's
-sequence numbers, which only grow, tell whether the present snapshot can descend from it.
+The largest value counts, because each of them is true. There is one exception: the property says
+nothing if the table was rolled back from the state that it describes. The snapshot of that state
+may be gone. Then Iceberg's sequence numbers, which only grow, tell whether the present snapshot can
+descend from it.
 """
 
 from __future__ import annotations

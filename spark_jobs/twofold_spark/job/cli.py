@@ -1,14 +1,14 @@
 """The command line of the jobs.
 
-    twofold-spark mirror    --bootstrap 127.0.0.1:9092 --registry http://127.0.0.1:8081 --prefix shop
-                            --warehouse ./lake --trigger interval=1s
+    twofold-spark mirror    --bootstrap 127.0.0.1:9092 --registry http://127.0.0.1:8081
+                            --prefix shop --warehouse ./lake --trigger interval=1s
     twofold-spark changelog (the same)
     twofold-spark verify    --source 'host=127.0.0.1 dbname=shop user=me'
                             --prefix shop --warehouse ./lake [--bootstrap ... --registry ...]
     twofold-spark jars      fetches the locked jars and prints the class path
 
-SIGTERM and Ctrl-C end a job after the batch in progress, with exit status 0. Before its first batch,
-and during `verify`, Ctrl-C ends the command at once, with exit status 130.
+SIGTERM and Ctrl-C end a job after the batch in progress, with exit status 0. Before its first
+batch, and during `verify`, Ctrl-C ends the command at once, with exit status 130.
 """
 
 from __future__ import annotations
@@ -195,6 +195,7 @@ def _open_session(options: argparse.Namespace) -> Iterator[SparkSession]:
         yield spark
     finally:
         if not ran_before:
-            # Stop Spark while Python still answers its listener calls. Later, py4j would log pages of errors.
+            # Stop Spark while Python still answers its listener calls. Later, py4j would log pages
+            # of errors.
             with suppress(Py4JError):  # the JVM is gone
                 spark.stop()

@@ -1,8 +1,8 @@
-"""A job's metrics for Prometheus: what it applied, how far it is behind, and how long each stage takes.
+"""A job's metrics for Prometheus: what it applied, how far it is behind, the time of each stage.
 
-The job's own reports give rows, lag, and the stages of a batch. Spark's StreamingQueryListener gives
-the stages of a trigger, and the offsets that the stream has not read. `--metrics` serves them at
-`/metrics`; without it nothing listens. A failure of the endpoint does not touch the job.
+The job's own reports give rows, lag, and the stages of a batch. Spark's StreamingQueryListener
+gives the stages of a trigger, and the offsets that the stream has not read. `--metrics` serves them
+at `/metrics`; without it nothing listens. A failure of the endpoint does not touch the job.
 """
 
 from __future__ import annotations

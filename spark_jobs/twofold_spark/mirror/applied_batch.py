@@ -17,13 +17,13 @@ class AppliedBatch:
     """Offset of its last commit record, in the commits topic."""
     transactions: int
     changes: int
-    """Merged changes: Kafka's records without tombstones, and without those that the tables already had."""
+    """Merged changes: records without tombstones, and without those that the tables had."""
     tables: int
     seconds: float
     lag_seconds: float
     """From the source's commit to now; meaningful if both clocks agree."""
     stages: Mapping[str, float]
-    """Seconds of each stage. Fold and merge are sums over all tables, though several run at once."""
+    """Seconds of each stage; fold and merge are sums over tables that run at once."""
 
     def __str__(self) -> str:
         return (

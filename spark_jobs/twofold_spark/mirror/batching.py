@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from twofold_spark.sources.commit_records import CommitRecord
 
 _HEAVY_ROW_BYTES = 5_000.0
-"""Assumed size of a row until the first batch was applied, so that the first batch is a small one."""
+"""Assumed size of a row before the first batch, which is therefore a small one."""
 
 
 class BatchSizer:
-    """Chooses how many rows the next batch has: as many as asked for, or as many as its bytes allow.
+    """Chooses the rows of the next batch: as many as asked for, or as its bytes allow.
 
     The size of a row is judged by the batch before.
     """
@@ -54,7 +54,7 @@ class MaintenanceSchedule:
 def split_into_batches(
     records: Iterable[CommitRecord], *, rows: Callable[[], int], ranges: int
 ) -> Iterator[list[CommitRecord]]:
-    """Divide commit records, which come in order, into batches of at most `rows()` rows and `ranges` ranges.
+    """Divide ordered commit records into batches of at most `rows()` rows and `ranges` ranges.
 
     A single commit record may have more; none is divided. A batch ends before a gap in the sequence
     numbers. At most one record beyond the yielded batch is taken from `records`. So a caller that

@@ -1,7 +1,8 @@
 """A folded batch of one topic: the last state of every key. It is what the sinks merge.
 
-A folded row has the key's columns and all others, `OP` and `UNCHANGED` (see `row_columns`). A truncate
-empties its partition. So the fold drops what came before it, and the sink replaces the table.
+A folded row has the key's columns and all others, `OP` and `UNCHANGED` (see `row_columns`). A
+truncate empties its partition. So the fold drops what came before it, and the sink replaces the
+table.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class FoldedRows:
     columns: StructType
     """The table's columns: the union of all versions."""
     counts: dict[int, int]
-    """Records read of each partition, with tombstones, for the comparison with the commit records."""
+    """Records read of each partition, with tombstones, to compare with the commit records."""
     changes: int
     """Records without the tombstones."""
     unreadable: int
@@ -39,7 +40,10 @@ class FoldedRows:
     """Columns that `UNCHANGED` lists in some row."""
     bytes: int
     keyless_rows: bool = False
-    """Rows lack a key that the registry has. All of them were folded into one, so they must not be merged."""
+    """Rows lack a key that the registry has.
+
+    All of them were folded into one, so they must not be merged.
+    """
 
     def check(self, table: MirrorTable) -> None:
         """Refuse rows without a key in a table with one."""

@@ -1,9 +1,9 @@
 """Folds the batch of a table with a key: the last state of every key.
 
-For one key the order of offsets is the order of commits (the connector's promise 3), and a key lies in
-one partition. So the last offset wins. One aggregation finds it, and counts what each partition holds.
-MERGE never gets two rows of one key: on an update it would refuse them, and it would silently insert
-both if they are new.
+For one key the order of offsets is the order of commits (the connector's promise 3), and a key lies
+in one partition. So the last offset wins. One aggregation finds it, and counts what each partition
+holds. MERGE never gets two rows of one key: on an update it would refuse them, and it would
+silently insert both if they are new.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def fold_keyed(
     *,
     decode_all: bool,
 ) -> FoldedRows:
-    """Fold the records in one pass; a second pass follows only where unchanged TOASTed values are filled in.
+    """Fold the records in one pass; a second one only fills in unchanged TOASTed values.
 
-    A record that a later one of its key replaces within the batch is not needed, so it is not decoded.
-    With `decode_all` it is, to find the records that cannot be decoded.
+    A record that a later one of its key replaces within the batch is not needed, so it is not
+    decoded. With `decode_all` it is, to find the records that cannot be decoded.
 
     `key` are the columns that the merge goes by: the row's own, or `_key_<column>`, the text in the
     message key, where the row's column may be null because its type cannot express the value.
@@ -107,8 +107,8 @@ def _select_last(raw: DataFrame, subject: Subject, *, decode_all: bool) -> DataF
         f.col("e.op").alias("op"),
         row_image("e.").alias("image"),
         (f.size("e.unchanged") > 0).alias("partial"),
-        # A truncate has no key. A partition's last record without a key is a row without one, or a truncate that
-        # came after such rows.
+        # A truncate has no key. A partition's last record without a key is a row without one, or a
+        # truncate that came after such rows.
         f.when(f.col("e.op") == "t", f.col("last.offset")).alias("truncate"),
         (f.col("key").isNull() & (f.col("e.op") != "t")).alias("keyless"),
     )

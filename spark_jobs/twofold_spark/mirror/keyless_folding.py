@@ -17,10 +17,10 @@ from twofold_spark.sources.registry import Subject
 
 
 def fold_keyless(raw: DataFrame, subject: Subject, held: ExitStack) -> FoldedRows:
-    """Return each distinct row, with the number of copies by which it grows or shrinks in `_copies`.
+    """Return each distinct row, and in `_copies` by how many copies it grows or shrinks.
 
-    Updates and deletes have the whole old row (REPLICA IDENTITY FULL, which PostgreSQL demands here).
-    So an unchanged value that was not sent is in `before`.
+    Updates and deletes have the whole old row (REPLICA IDENTITY FULL, which PostgreSQL demands
+    here). So an unchanged value that was not sent is in `before`.
     """
     records = cache_until_closed(decode_changes(raw, subject, decoding.CHANGE), held)
     found = (

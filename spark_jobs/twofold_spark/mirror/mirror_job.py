@@ -1,9 +1,9 @@
 """The mirror: current-state tables, whole transactions, one consistent cut after another.
 
-The stream is `<prefix>.commits`, read_committed. The commit records of a micro-batch come in the order
-of their dense sequence numbers. They are divided into batches with a bounded number of rows and ranges.
-For each batch the ranges of every table are read, counted, folded and merged, several tables at once.
-Then the batch's cut is published.
+The stream is `<prefix>.commits`, read_committed. The commit records of a micro-batch come in the
+order of their dense sequence numbers. They are divided into batches with a bounded number of rows
+and ranges. For each batch the ranges of every table are read, counted, folded and merged, several
+tables at once. Then the batch's cut is published.
 
 The tables and the cuts alone say what was applied. So a retried batch, a killed driver and a lost
 checkpoint all end in the same tables.
@@ -88,7 +88,8 @@ class Mirror:
         due = self._select_due(micro_batch)
         for batch in split_into_batches(due, rows=self._sizer.next_rows, ranges=_RANGES_PER_BATCH):
             if self._ending.is_set():
-                # A micro-batch may hold 20,000 commit records. When it comes again, the cuts say what was applied.
+                # A micro-batch may hold 20,000 commit records. When it comes again, the cuts say
+                # what was applied.
                 raise EndRequested
             self._handle_gap(batch[0])
             before = self._next.cut.sequence
@@ -207,7 +208,10 @@ class Mirror:
         return MergeOutcome(done=False)
 
     def _has_later_reload(self, spark: SparkSession, table: MirrorTable, last: CommitRecord) -> bool:
-        """Whether a reload lies behind this batch: Spark repeats the batch that failed, which ends before the reload."""
+        """Whether a reload of the table lies behind this batch.
+
+        Spark repeats the batch that failed, which ends before the reload.
+        """
         later = self._topic.read_after(spark, last.offset)
         return any(record.reload and r.topic == table.topic for record in later for r in record.ranges)
 

@@ -1,9 +1,9 @@
 """Publishes the mirror's progress to Kafka, as a consumer group's offset in the commits topic.
 
-Any tool that watches consumer lag reads the offset of the group `<prefix>.mirror`. With the offset go
-the cut's sequence number, position and time, which the connector's status page shows. Nothing depends
-on it: the tables alone say what was applied. If the offset cannot be written, the mirror says so once
-and goes on.
+Any tool that watches consumer lag reads the offset of the group `<prefix>.mirror`. With the offset
+go the cut's sequence number, position and time, which the connector's status page shows. Nothing
+depends on it: the tables alone say what was applied. If the offset cannot be written, the mirror
+says so once and goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twofold_spark.sources.kafka_client import Kafka, open_admin
 
 
 class ProgressPublisher:
-    """Writes the offset through the Kafka client that Spark brings; `warn` gets a message for a person."""
+    """Writes the offset through Spark's Kafka client; `warn` gets a message for a person."""
 
     def __init__(self, spark: SparkSession, kafka: Kafka, prefix: str, group: str, warn: Callable[[str], None]) -> None:
         jvm: Any = spark._jvm

@@ -35,7 +35,7 @@ class NextCut:
         }
 
     def stop_every_table(self, sequence: int) -> None:
-        """Stop all tables, also those that do not exist yet, and continue behind a sequence number."""
+        """Stop all tables, also those that do not exist yet, and continue behind a number."""
         stopped = {EVERY_TABLE, *self.cut.stopped, *self.cut.versions}
         self.cut = replace(self.cut, sequence=sequence, versions={}, stopped=tuple(sorted(stopped)))
         self._ahead = {}
@@ -59,7 +59,10 @@ class NextCut:
         return str(table) in stopped or (EVERY_TABLE in stopped and not sequence)
 
     def publish(self, sink: Sink, last: CommitRecord, applied: dict[MirrorTable, int], stopped: set[str]) -> None:
-        """Publish the cut of a batch that ends with `last`; `applied` are its tables, without the stopped ones."""
+        """Publish the cut of a batch that ends with `last`.
+
+        `applied` has the batch's tables, without the stopped ones.
+        """
         self._ahead |= {str(table): sequence for table, sequence in applied.items()}
         self._ahead = {name: sequence for name, sequence in self._ahead.items() if sequence > last.sequence}
         merged = {str(table): version for table in applied if (version := sink.version_of(table)) is not None}

@@ -1,7 +1,7 @@
 """One table's part of a batch: its ranges are read, counted, decoded, folded and given to the sink.
 
-What fails here concerns one table (`TableRefused`). A record cannot be decoded, records are gone, or a
-column changed to a type that is not wider. The mirror decides whether other tables go on.
+What fails here concerns one table (`TableRefused`). A record cannot be decoded, records are gone,
+or a column changed to a type that is not wider. The mirror decides whether other tables go on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TableMerger:
         self._stable = StableOffsets(kafka)
         self._quarantine_lock = threading.Lock()
         self._keys: dict[str, Subject | None] = {}
-        """The key of each topic, as of its first batch or its last reload; it does not change in between."""
+        """The key of each topic, as of its first batch or last reload; only a reload changes it."""
 
     def describe_table(self, topic: str, *, reloaded: bool) -> MirrorTable:
         """Return the table of a topic."""
@@ -78,7 +78,10 @@ class TableMerger:
         *,
         from_truncate: bool,
     ) -> MergeOutcome:
-        """Bring the table to `sequence`; `from_truncate` if it misses changes, and only a reload repairs it."""
+        """Bring the table to `sequence`.
+
+        `from_truncate` says that it misses changes, and only a reload repairs it.
+        """
         began = time.monotonic()
         with ExitStack() as held:
             folded = self._read_and_fold(spark, sink, table, ranges, held, fill=not from_truncate)
@@ -116,7 +119,8 @@ class TableMerger:
             raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided, over_markers=True)
             folded = self._fold(raw, sink, table, held, refresh=False, fill=fill)
             if _differing_counts(ranges, folded.counts):
-                # An offset between two ranges was no marker, but a record of a transaction in doubt or rolled back.
+                # An offset between two ranges was no marker, but a record of a transaction in doubt
+                # or rolled back.
                 held.close()
                 raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided)
                 folded = self._fold(raw, sink, table, held, refresh=False, fill=fill)
@@ -129,7 +133,8 @@ class TableMerger:
                 repair=f"`twofold backfill start {table}`; if the table is no longer published, --on-table-error go-on",
             ) from error
         if folded.unreadable:
-            # Usually a schema is newer than the known ones: ask the registry, and decode every record.
+            # Usually a schema is newer than the known ones: ask the registry, and decode every
+            # record.
             held.close()
             folded = self._fold(raw, sink, table, held, refresh=True, fill=fill)
         if folded.unreadable:

@@ -1,14 +1,15 @@
 """Fills in TOASTed values that PostgreSQL did not send because they are unchanged.
 
-Only a batch with such values needs this module. For each such column the value is the first of these.
+Only a batch with such values needs this module. For each such column the value is the first of
+these.
 
 1. The last value sent within the batch since the row was inserted.
-2. Where a key change made the row: the value of the row under its old key at that moment. That value
-   may in turn have come from another key.
+2. Where a key change made the row: the value of the row under its old key at that moment. That
+   value may in turn have come from another key.
 3. The table's value. Under the row's own key the sink keeps it; under an old key it is read here.
 
-A change of the key is a delete and an insert at the same place in the write-ahead log. That place, not
-an offset, joins the insert to its past, because the two keys may lie in different partitions.
+A change of the key is a delete and an insert at the same place in the write-ahead log. That place,
+not an offset, joins the insert to its past, because the two keys may lie in different partitions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SENT, _MOVED, _TABLE, _LOST = "sent", "moved", "table", "lost"
 def fill_unchanged(
     records: DataFrame, key: tuple[str, ...], read_current: Callable[[], DataFrame | None], held: ExitStack
 ) -> tuple[DataFrame, tuple[str, ...]]:
-    """Return the last state of every key with unchanged values filled in, and the columns that had such values.
+    """Return the last state of every key, filled in, and the columns with unchanged values.
 
     A row's `UNCHANGED` lists the columns whose value the table keeps.
     """
@@ -57,7 +58,10 @@ def fill_unchanged(
 
 
 def _trace_values(records: DataFrame, key: tuple[str, ...], columns: list[str]) -> DataFrame:
-    """Add to every record what the value of each column was: sent, moved from another key, or null (the table's)."""
+    """Add to every record where each column's value comes from.
+
+    It was sent, it moved here from another key, or it is the table's (null).
+    """
     place = f.struct(f.col("transaction.id").alias("tx"), f.col("source.lsn").alias("lsn")).alias("at")
 
     def identify(row: str, name: str) -> Column:
@@ -97,12 +101,13 @@ def _trace_values(records: DataFrame, key: tuple[str, ...], columns: list[str]) 
 
 
 def _follow_key_changes(rows: DataFrame, deletes: DataFrame, columns: list[str]) -> tuple[DataFrame, list[str]]:
-    """Give rows whose value moved with a key change the old key's value, step by step until none is left.
+    """Give values that moved with a key change the old key's value, until none is left.
 
     Also return the columns with values that are now the table's under an old key.
     """
     while True:
-        # Materialize each step before the next: a chain of key changes is short, but its plan would be long.
+        # Materialize each step before the next: a chain of key changes is short, but its plan would
+        # be long.
         rows = rows.localCheckpoint()
         kinds = {
             (kind, c): f.max(f.col(f"{_state(c)}.kind") == kind) for c in columns for kind in (_MOVED, _TABLE, _LOST)
@@ -143,7 +148,10 @@ def _follow_once(rows: DataFrame, deletes: DataFrame, column: str) -> DataFrame:
 def _look_up(
     rows: DataFrame, key: tuple[str, ...], column: str, read_current: Callable[[], DataFrame | None]
 ) -> DataFrame:
-    """Read values that are the table's under an old key; null for a row that its backfill has not brought yet."""
+    """Read values that are the table's under an old key.
+
+    A value is null if a backfill has not brought its row yet.
+    """
     state = _state(column)
     wanted = f.col(f"{state}.kind") == _TABLE
     table = read_current()

@@ -1,1 +1,1 @@
-"""What users read in their own Spark session: the tables of a cut, and the branches of global transactions."""
+"""What users read in their own session: tables of a cut, branches of global transactions."""

@@ -1,18 +1,20 @@
 """`read_cut`: all tables of the mirror as of one source position, by pinned versions.
 
     cut = read_cut(spark)                       # the last one
-    cut = read_cut(spark, at=dt.datetime(...))  # the last one whose source transactions had committed by then
+    cut = read_cut(spark, at=dt.datetime(...))  # the last one that was committed by then
     cut = read_cut(spark, sequence=4711)        # or as of a commit record, or lsn=...
     cut["public.accounts"].join(cut["public.entries"], ...)
 
-A mirror in PostgreSQL (`reader=JdbcReader(...)`) has one cut, the present one; an older one is refused.
+A mirror in PostgreSQL (`reader=JdbcReader(...)`) has one cut, the present one; an older one is
+refused.
 
-A table in backfill lacks some of its rows. It is refused, and left out where the cut's tables are listed.
+A table in backfill lacks some of its rows. It is refused, and left out where the cut's tables are
+listed.
 
 A table that is read by its name is as of its own last merge, which may lie between two cuts.
 
-A cut that does not exist (any more), or whose tables' versions were removed, is refused with a message
-that names what is kept.
+A cut that does not exist (any more), or whose tables' versions were removed, is refused with a
+message that names what is kept.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The branches of global transactions, across sources.
 
-A coordinator that commits one global transaction in several databases prepares a branch in each. The
-commit records of every source name the prepared transactions that they hold. For a gid in a known form
-they also name the global transaction and the branch. So one table shows all branches, and `id` leads
-to the rows in each source's changelog (`transaction_id`).
+A coordinator that commits one global transaction in several databases prepares a branch in each.
+The commit records of every source name the prepared transactions that they hold. For a gid in a
+known form they also name the global transaction and the branch. So one table shows all branches,
+and `id` leads to the rows in each source's changelog (`transaction_id`).
 
     found = branches(spark, [(kafka, registry, "orders"), (kafka, registry, "stock")])
     found.where("global_id = '...'")

@@ -1,7 +1,7 @@
 """The ALTERs that bring a table to the columns that a batch needs. Pure.
 
-Columns are added and types widened. A column that the source dropped stays, and is null in new rows.
-Any other change is refused with its repair: the mirror never rewrites the values that it has.
+Columns are added and types widened. A column that the source dropped stays, and is null in new
+rows. Any other change is refused with its repair: the mirror never rewrites the values that it has.
 """
 
 from __future__ import annotations
@@ -55,5 +55,8 @@ def _widens_to(old: DataType, new: DataType) -> bool:
 
 
 def _can_hold(table: DataType, rows: DataType) -> bool:
-    """Whether the table's type takes the rows' type: the same, or wider if rows of an older version come late."""
+    """Whether the table's type can hold the rows' type.
+
+    It may be wider, if rows of an older version come late.
+    """
     return table.simpleString() == rows.simpleString() or _widens_to(rows, table)

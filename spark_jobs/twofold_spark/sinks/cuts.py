@@ -23,13 +23,16 @@ class Cut:
     committed_us: int
     """The source's commit time, microseconds since 1970."""
     whole: bool
-    """False while a table is ahead of the others: after a crash and a lost checkpoint, until they are there."""
+    """False while a table is ahead of the others, after a crash with a lost checkpoint."""
     versions: Mapping[str, str]
     """For each table (`schema.name`) the version, snapshot or position that belongs to this cut."""
     backfilling: tuple[str, ...]
-    """Those of the tables (`schema.name`) whose backfill is in progress: some of their rows are missing."""
+    """Tables (`schema.name`) whose backfill is in progress: some of their rows are missing."""
     stopped: tuple[str, ...]
-    """Tables (`schema.name`) stopped by a refusal of their own: in no cut until reloaded. Also EVERY_TABLE."""
+    """Tables (`schema.name`) stopped by a refusal of their own, and EVERY_TABLE.
+
+    They are in no cut until they are reloaded.
+    """
 
     @property
     def stopped_tables(self) -> list[str]:

@@ -92,7 +92,8 @@ class DeltaSink:
                 at_stake="nothing yet: this batch has not been merged",
                 repair="end the other job, then start again",
             )
-        # These settings are the same for all tables of the batch, so merges of several tables may run at once.
+        # These settings are the same for all tables of the batch, so merges of several tables may
+        # run at once.
         spark.conf.set(_TXN_ID, APPLICATION)
         spark.conf.set(_TXN_VERSION, str(sequence))
         columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
@@ -112,7 +113,8 @@ class DeltaSink:
             raise
         after = self._reader.read_state(str(table))
         if after != (version + 1, sequence):
-            # The number claims that the table has this batch. The mark tells every job not to believe it.
+            # The number claims that the table has this batch. The mark tells every job not to
+            # believe it.
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{SPOILED}' = 'by two writers')")
             raise refuse_spoiled(str(table))
         with self._lock:
@@ -122,7 +124,8 @@ class DeltaSink:
         if self._reader.has_table(_QUARANTINE):
             present = self._spark.table(self._reader.table_path(_QUARANTINE))
             records = records.join(present.select(*RECORD_PLACE), list(RECORD_PLACE), "left_anti")
-        # A mark of its own: with the session's mark Delta would let only one table of a batch write.
+        # A mark of its own: with the session's mark Delta would let only one table of a batch
+        # write.
         own = {"txnAppId": f"quarantine {uuid.uuid4()}", "txnVersion": "1"}
         records.write.format("delta").options(**own).mode("append").save(self._reader.table_folder(_QUARANTINE))
 
@@ -142,8 +145,8 @@ class DeltaSink:
             self._spark.conf.unset(name)
         expired = cut_rows.expired_condition(last, keep)
         self._spark.sql(f"DELETE FROM {self._reader.table_path(CUTS)} WHERE {expired}")
-        # VACUUM lists a table's folder in so many tasks, whatever it holds. The default of 10,000 took two cores more
-        # than a minute for each table.
+        # VACUUM lists a table's folder in so many tasks, whatever it holds. The default of 10,000
+        # took two cores more than a minute for each table.
         self._spark.conf.set(_LISTING_TASKS, self._spark.sparkContext.defaultParallelism)
         hours = max(_LEAST_HOURS, round(keep.total_seconds() / 3600))
         for table in (*tables, CUTS):

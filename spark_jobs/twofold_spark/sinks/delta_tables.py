@@ -34,7 +34,8 @@ class DeltaReader:
     def has_table(self, name: str) -> bool:
         """Whether the table exists.
 
-        `isDeltaTable` caches: it denies for an hour a table that it saw while another process made it.
+        `isDeltaTable` caches: it denies for an hour a table that it saw while another process made
+        it.
         """
         log = self._jvm.org.apache.hadoop.fs.Path(self.table_folder(name), "_delta_log")
         files = log.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())

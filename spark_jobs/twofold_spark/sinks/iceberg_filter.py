@@ -1,6 +1,7 @@
 """Which rows of a large table a MERGE reads: those that the batch may mean.
 
-Without a filter Spark shuffles and sorts the keys of the whole table, to join them with the batch's.
+Without a filter Spark shuffles and sorts the keys of the whole table, to join them with the
+batch's.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _BLOOM_FILTER = {
 }
 """With these settings Spark makes the Bloom filter.
 
-Without the last one Spark expects to broadcast the small side of the join, which never happens here,
-and makes no filter.
+Without the last one Spark expects to broadcast the small side of the join, which never happens
+here, and makes no filter.
 """
 
 
@@ -41,7 +42,8 @@ class MergeFilter:
         is_large = bool(table.key) and table_rows >= _LARGE_TABLE_ROWS
         among = _list_keys(table, rows) if is_large else "true"
         bloom = is_large and among == "true"
-        # Another table's merge may change these settings at the same time. A slower plan is the worst effect.
+        # Another table's merge may change these settings at the same time. A slower plan is the
+        # worst effect.
         for key, value in (_BLOOM_FILTER if bloom else self._defaults).items():
             rows.sparkSession.conf.set(key, value)
         # Spark makes a Bloom filter only of a side with a condition.
@@ -49,7 +51,10 @@ class MergeFilter:
 
 
 def _list_keys(table: MirrorTable, rows: DataFrame) -> str:
-    """Build the condition that lists the batch's keys, if they are few and their type can be written in SQL."""
+    """Build the condition that lists the batch's keys.
+
+    It is `true` if there are many, or if SQL has no literal of their type.
+    """
     key = rows.select(table.key[0])
     if not isinstance(key.schema[0].dataType, IntegerType | LongType | StringType):
         return "true"

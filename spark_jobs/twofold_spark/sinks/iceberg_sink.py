@@ -1,8 +1,9 @@
 """The mirror in Iceberg: format v3, merge-on-read, any catalog.
 
-The sequence number stands in the snapshot's summary (`twofold.sequence`), written by the commit that
-holds the rows. Snapshots of compaction and expiry have none, so it is looked up along the snapshots'
-parents. A cut is a row of the table `twofold.cuts`, and its snapshot carries the sequence number too.
+The sequence number stands in the snapshot's summary (`twofold.sequence`), written by the commit
+that holds the rows. Snapshots of compaction and expiry have none, so it is looked up along the
+snapshots' parents. A cut is a row of the table `twofold.cuts`, and its snapshot carries the
+sequence number too.
 """
 
 from __future__ import annotations
@@ -166,7 +167,10 @@ class IcebergSink:
             spark.conf.set(f"spark.sql.iceberg.snapshot-property.{key}", value)
 
     def _expire_snapshots(self, table: str, wanted: set[int], keep: dt.timedelta) -> None:
-        """Expire snapshots by their ids: a recent cut may name an old snapshot of a table that did not change."""
+        """Expire snapshots by their ids.
+
+        A recent cut may name an old snapshot, if the table did not change since.
+        """
         newest_first = self._spark.sql(
             f"SELECT snapshot_id, committed_at < {cut_rows.time_ago(keep)} AS old FROM {self._full_name(table)}.snapshots "
             "ORDER BY committed_at DESC"
@@ -183,7 +187,8 @@ class IcebergSink:
     def _full_name(self, table: str) -> str:
         """Return the name with the catalog.
 
-        If the catalog has a schema's name, a procedure would read `twofold.cuts` as a name with its catalog.
+        If the catalog has a schema's name, a procedure would read `twofold.cuts` as a name with its
+        catalog.
         """
         return f"{self._catalog}.{iceberg_tables.quote_path(*table.split('.', 1))}"
 

@@ -1,4 +1,4 @@
-"""Iceberg's tables as the sink, the changelog and readers know them: created, changed, loaded, read."""
+"""Iceberg's tables for the sink, the changelog and readers: created, changed, loaded, read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ V3 = {
     "format-version": "3",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    # A batch adds a file or two. With Iceberg's 4 MB for opening a file, every fourth file is a task of the next merge.
+    # A batch adds a file or two. With Iceberg's 4 MB for opening a file, every fourth file is a
+    # task of the next merge.
     "read.split.open-file-cost": "262144",
 }
 _NAMESPACE_LOCK = threading.Lock()
@@ -84,7 +85,8 @@ def prepare_table(
     """Create the table, or bring it to these columns."""
     namespace = ".".join(name.split(".", 2)[:2])
     if not spark.catalog.tableExists(name):
-        # IF NOT EXISTS looks first and creates then: two tables of one new namespace would collide in between.
+        # IF NOT EXISTS looks first and creates then: two tables of one new namespace would collide
+        # in between.
         with _NAMESPACE_LOCK:
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         spark.sql(
@@ -111,7 +113,7 @@ def load_table(spark: SparkSession, name: str) -> Any:
 
 
 def walk_lineage(loaded: Any, snapshot: Any | None) -> Iterator[Any]:
-    """Yield a snapshot of a loaded table and its ancestors, newest first, as far as they are kept."""
+    """Yield a snapshot and its ancestors, newest first, as far as they are kept."""
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parentId()
@@ -119,7 +121,9 @@ def walk_lineage(loaded: Any, snapshot: Any | None) -> Iterator[Any]:
 
 
 def read_summary(loaded: Any, key: str, *, under: Any | None = None) -> str | None:
-    """Return the newest value of a key in the snapshots' summaries, or in those that lie `under` a snapshot.
+    """Return the newest value of a key in the snapshots' summaries.
+
+    With `under`, only snapshots below that one count.
 
     Compaction's snapshots have none of the jobs' keys.
     """

@@ -4,9 +4,10 @@ A batch is merged onto the snapshot whose sequence number was read. If another j
 Iceberg refuses the merge, or the parent of the new snapshot shows it. Then this job takes its
 snapshot back and stops before it publishes a cut.
 
-A job may be killed before it takes its snapshot back; the next start sees that. On top of a published
-cut there may be a batch that was interrupted, and nothing else. Its sequence number is above the
-cut's, and each of its merges was prepared for the number that it lies on (`twofold.since`).
+A job may be killed before it takes its snapshot back; the next start sees that. On top of a
+published cut there may be a batch that was interrupted, and nothing else. Its sequence number is
+above the cut's, and each of its merges was prepared for the number that it lies on
+(`twofold.since`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from twofold_spark.sinks.merge_sql import escape_literal
 SINCE, WRITER = "twofold.since", "twofold.writer"
 """Keys of a merge's summary.
 
-`SINCE`: the last cut when the batch was prepared, with the tables that were ahead of it. `WRITER`: the job.
+`SINCE`: the last cut when the batch was prepared, with the tables that were ahead of it. `WRITER`:
+the job.
 """
 
 
@@ -39,7 +41,10 @@ def format_since(cut: Cut | None, applied: Mapping[str, int]) -> str:
 
 
 def check_since_cut(table: MirrorTable, full_name: str, loaded: Any, cut: Cut | None) -> None:
-    """Refuse a table on which two jobs worked since the last cut; a batch that was interrupted is allowed."""
+    """Refuse a table on which two jobs worked since the last cut.
+
+    A batch that was interrupted is allowed.
+    """
     last = cut.sequence if cut is not None else 0
     version = cut.versions.get(str(table)) if cut is not None else None
     for snapshot in iceberg_tables.walk_lineage(loaded, loaded.currentSnapshot()):
@@ -60,7 +65,10 @@ def check_since_cut(table: MirrorTable, full_name: str, loaded: Any, cut: Cut | 
 
 
 def _is_prepared_for(since: str | None, table: MirrorTable, onto: int) -> bool:
-    """Whether a merge's batch was prepared for the number that it lies on; True if the merge does not say."""
+    """Whether a merge's batch was prepared for the number that it lies on.
+
+    True if the merge does not say.
+    """
     if since is None:
         return True
     known = json.loads(since)
@@ -89,7 +97,7 @@ def check_parent(spark: SparkSession, table: MirrorTable, loaded: Any, *, base: 
 
 
 def take_back(spark: SparkSession, loaded: Any, snapshot: Any) -> None:
-    """Make the parent of this job's snapshot the present one, unless another job has committed since.
+    """Make the parent of this job's snapshot present again, unless another job has committed.
 
     It is one commit, by compare-and-swap.
     """

@@ -15,7 +15,7 @@ from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit
 
 @dataclass(frozen=True, slots=True)
 class MirrorTable:
-    """A mirrored table: its topic, its name in PostgreSQL, and its key's columns (none of a keyless table)."""
+    """A mirrored table: its topic, its name in PostgreSQL, and the columns of its key."""
 
     topic: str
     schema: str
@@ -42,14 +42,17 @@ class Sink(Protocol):
         """Create the table or change its columns, before rows that need them."""
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
-        """Read the table as this job left it, for unchanged values of a row that changed its key."""
+        """Read the table as this job left it: a row that changed its key may need its values."""
 
     def merge(
         self, table: MirrorTable, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int
     ) -> None:
-        """Apply folded rows in one commit, which also records `sequence`; `replace` after a truncate.
+        """Apply folded rows in one commit, which also records `sequence`.
 
-        `unchanged` lists the columns whose value some row lacks; the table keeps its own value then.
+        `replace` says that they come after a truncate.
+
+        `unchanged` lists the columns whose value some row lacks; the table keeps its own value
+        then.
         """
 
     def quarantine(self, records: DataFrame) -> None:
@@ -62,7 +65,10 @@ class Sink(Protocol):
         """Make the cut visible to readers; it is durable when this returns."""
 
     def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:
-        """Compact small files; remove cuts older than `keep`, except the last, and the versions only they need."""
+        """Compact small files, and remove cuts older than `keep`, except the last.
+
+        Versions that only removed cuts need are removed too.
+        """
 
     def close(self) -> None:
         """Release what the sink holds; what is unpublished is lost."""

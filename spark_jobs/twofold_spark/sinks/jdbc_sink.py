@@ -2,12 +2,12 @@
 
 Spark writes each table's folded rows into a staging table, over as many connections as it likes.
 `publish` then merges all of them, changes columns, and writes the cut, in one transaction. So a
-reader sees whole cuts without versions; for several statements it uses a REPEATABLE READ transaction.
-A killed batch leaves a staging table, and the next batch replaces it. The last cut says what was
-applied: it is in the commit that holds the rows.
+reader sees whole cuts without versions; for several statements it uses a REPEATABLE READ
+transaction. A killed batch leaves a staging table, and the next batch replaces it. The last cut
+says what was applied: it is in the commit that holds the rows.
 
-There is one writer: the job holds a lock of the database, on the connection that publishes. The lock
-ends with the connection.
+There is one writer: the job holds a lock of the database, on the connection that publishes. The
+lock ends with the connection.
 
 The job writes into tables that it created, and into the schema `twofold`. A table of the same name
 that existed before is refused, so that nobody mirrors a database into itself.
@@ -70,7 +70,7 @@ class JdbcSink:
         return cut
 
     def read_applied(self, table: MirrorTable) -> int:
-        """Return the cut's sequence number, which all its tables have, or 0 if the table does not exist."""
+        """Return the cut's sequence number, which all tables have; 0 if there is no such table."""
         if table not in self._known_tables:
             with self._transaction() as run:
                 if not _exists(run, jdbc_tables.quote_table(table)):
@@ -201,7 +201,7 @@ class JdbcSink:
         return cast("DataFrame", configure_jdbc(self._spark.read, self._url, name).load())
 
     def _transaction(self) -> AbstractContextManager[Run]:
-        """Open a transaction on the connection that holds the lock; the tables' threads use others."""
+        """Open a transaction on the connection that holds the lock; tables use others."""
         return transaction(self._connection)
 
 

@@ -1,4 +1,4 @@
-"""A mirror's tables in PostgreSQL: their names, their columns and how these change, and how they are read."""
+"""A mirror's tables in PostgreSQL: their names, keys and columns, and how they are read."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class JdbcReader:
 
 
 def read_key(run: Run, name: str) -> tuple[str, ...] | None:
-    """Return the columns that a table (`schema.name`) is merged by; None if the mirror did not create it."""
+    """Return the key columns of a table (`schema.name`); None if the mirror did not create it."""
     key = run(f"SELECT to_json(key) FROM twofold.mirrored WHERE name = {quote_literal(name)}")
     return None if key is None else tuple(json.loads(key))
 

@@ -1,13 +1,14 @@
 """MERGE of folded rows, in Spark's SQL and in PostgreSQL's. Pure.
 
-A folded row has the table's columns, `OP` (`d` for a deleted row) and `UNCHANGED` (the columns whose
-value the table keeps). The statement reads the table's value only of columns that some row of the
-batch lists there. A keyless table is a multiset: the whole row is the key, and `_copies` says by how
-many copies the row grows or shrinks.
+A folded row has the table's columns, `OP` (`d` for a deleted row) and `UNCHANGED` (the columns
+whose value the table keeps). The statement reads the table's value only of columns that some row of
+the batch lists there. A keyless table is a multiset: the whole row is the key, and `_copies` says
+by how many copies the row grows or shrinks.
 
-A row that a keyless table does not have cannot be removed from it. After a DROP COLUMN, for example,
-the source's old rows differ from the mirror's. Spark's statements fail then, and cost nothing otherwise. PostgreSQL
-is asked before (`missing_copies_query`), because there one transaction has all tables.
+A row that a keyless table does not have cannot be removed from it. After a DROP COLUMN, for
+example, the source's old rows differ from the mirror's. Spark's statements fail then, and cost
+nothing otherwise. PostgreSQL is asked before (`missing_copies_query`), because there one
+transaction has all tables.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MISSING_COPIES = "twofold: more copies removed than there are"
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an engine quotes a name, tests `UNCHANGED` for a column, and rejects a negative number of copies."""
+    """How an engine quotes names, tests `UNCHANGED`, and rejects a negative number of copies."""
 
     quote: Callable[[str], str]
     unchanged: Callable[[str], str]

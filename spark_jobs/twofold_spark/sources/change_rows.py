@@ -13,7 +13,10 @@ from twofold_spark.sources.registry import Subject
 
 
 def decode_changes(raw: DataFrame, subject: Subject, parts: decoding.EnvelopeParts) -> DataFrame:
-    """Decode records into columns: their place, and the envelope; `unreadable` marks a record without one."""
+    """Decode records into columns: their place, and the envelope.
+
+    `unreadable` marks a record that has no envelope.
+    """
     decoded = raw.withColumn("e", decoding.decode_envelope(f.col("value"), subject, parts))
     unreadable = f.col("value").isNotNull() & f.col("e.op").isNull()
     return decoded.select(
@@ -37,7 +40,10 @@ def row_image(envelope: str = "") -> Column:
 
 
 def full_new_row(columns: StructType) -> Column:
-    """The new row of a keyless table's change; unchanged values that were not sent come from the old row."""
+    """The new row of a keyless table's change.
+
+    Unchanged values that were not sent come from the old row.
+    """
     return f.struct(
         *(
             f.when(f.array_contains("unchanged", c), f.col("before")[c]).otherwise(f.col("after")[c]).alias(c)

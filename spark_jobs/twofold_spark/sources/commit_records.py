@@ -15,7 +15,7 @@ from twofold_spark.errors import Refused
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """A range of one partition: records of one Kafka transaction, and markers of the log, and nothing else."""
+    """A range of one partition: one Kafka transaction's records, markers, and nothing else."""
 
     topic: str
     partition: int
@@ -54,7 +54,7 @@ def gap_refusal(after: int, found: int) -> Refused:
 
 
 def select_since_reload(records: Iterable[CommitRecord], topic: str) -> tuple[list[OffsetRange], bool]:
-    """Select the topic's ranges since its table's last reload began, and whether there was a reload.
+    """Select the topic's ranges since its last reload; also return whether there was one.
 
     Earlier ranges do not count any more, whether or not they can be read.
     """
@@ -69,7 +69,7 @@ def select_since_reload(records: Iterable[CommitRecord], topic: str) -> tuple[li
 
 
 def join_ranges(ranges: Iterable[OffsetRange], *, over_markers: bool) -> list[OffsetRange]:
-    """Join ranges of one partition that follow each other: fewer ranges to look through, and the same rows.
+    """Join ranges of one partition that follow each other: fewer ranges, and the same rows.
 
     `over_markers` also joins two ranges with one offset between them, if a main producer wrote the
     first. That offset is nearly always the commit marker. But the broker writes a marker some

@@ -21,7 +21,10 @@ from twofold_spark.sources.registry import Registry, Subject
 
 _COMMITS_PER_MICRO_BATCH = 20_000
 COMMITS_PER_TASK = 500
-"""Spark runs the tasks one by one as their records are needed. The JVM holds one task's records at a time."""
+"""Commit records of one task.
+
+Spark runs the tasks one by one as their records are needed, so the JVM holds one task's records.
+"""
 
 
 class CommitTopic:

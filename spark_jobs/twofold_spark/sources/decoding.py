@@ -1,16 +1,17 @@
 """From Confluent-framed Avro to columns, in one pass over the rows.
 
-Spark's `from_avro` knows no registry, so the expression is a CASE over the schema ids of the topic's
-subject. Every version is read into one reader schema, the union of all versions: the latest version,
-with the columns that it dropped as nullable ones.
+Spark's `from_avro` knows no registry, so the expression is a CASE over the schema ids of the
+topic's subject. Every version is read into one reader schema, the union of all versions: the latest
+version, with the columns that it dropped as nullable ones.
 
-A column that the reader schema lacks would disappear silently. So a record whose schema id is not in
-the CASE is not decoded but counted as unknown, and the caller asks the registry again.
+A column that the reader schema lacks would disappear silently. So a record whose schema id is not
+in the CASE is not decoded but counted as unknown, and the caller asks the registry again.
 
 Each job names the parts of the envelope that it reads, and Avro skips the rest.
 
-A malformed record becomes an envelope without `op`. `from_avro`'s PERMISSIVE mode returns a struct of
-nulls, and `op` is never null in a valid record. So the fold counts it and the quarantine finds it.
+A malformed record becomes an envelope without `op`. `from_avro`'s PERMISSIVE mode returns a struct
+of nulls, and `op` is never null in a valid record. So the fold counts it and the quarantine finds
+it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ CHANGE: EnvelopeParts = {
 
 
 def decode_envelope(value: Column, subject: Subject, parts: EnvelopeParts | None = None) -> Column:
-    """Decode the envelope, or some of its parts; null for a tombstone and for an unknown schema id."""
+    """Decode the envelope, or some of its parts.
+
+    It is null for a tombstone and for an unknown schema id.
+    """
     reader = build_reader_schema(subject)
     if parts is not None:
         reader["fields"] = [
@@ -56,12 +60,12 @@ def decode_envelope(value: Column, subject: Subject, parts: EnvelopeParts | None
 
 
 def decode_record(value: Column, subject: Subject) -> Column:
-    """Decode a record that is no envelope (a commit record, a key) into the subject's latest version."""
+    """Decode a commit record or a key into the subject's latest version."""
     return _case_by_schema_id(value, subject, json.dumps(subject.latest))
 
 
 def has_unknown_schema(value: Column, subject: Subject) -> Column:
-    """Whether the value has a schema id that the subject does not have yet, or is no framed Avro."""
+    """Whether the value is no framed Avro, or has a schema id that the subject lacks."""
     return value.isNotNull() & ~f.substring(value, 1, _FRAME).isin([_frame(i) for i in sorted(subject.ids)])
 
 
@@ -84,7 +88,8 @@ def _frame(identifier: int) -> bytearray:
 def build_reader_schema(subject: Subject) -> AvroSchema:
     """Build the union of all versions from the latest one.
 
-    Each column is as wide as in any version. Columns of the row that only older versions have are added.
+    Each column is as wide as in any version. Columns of the row that only older versions have are
+    added.
     """
     reader = copy.deepcopy(subject.latest)
     fields = find_row_schema(reader)["fields"]
@@ -101,7 +106,10 @@ def build_reader_schema(subject: Subject) -> AvroSchema:
 
 
 def _is_wider(older: Any, latest: Any) -> bool:
-    """Whether only the older type can hold the values of both; a narrowed column keeps its older rows."""
+    """Whether only the older type can hold the values of both.
+
+    A column that was narrowed keeps its older rows.
+    """
     match _bare_type(older), _bare_type(latest):
         case ("long", "int") | ("double", "float"):
             return True
@@ -111,7 +119,10 @@ def _is_wider(older: Any, latest: Any) -> bool:
 
 
 def _bare_type(avro_type: Any) -> Any:
-    """Return the type that is not null: its name alone, unless it is logical or composed of others."""
+    """Return the type that is not null.
+
+    It is the name alone, unless the type is logical or composed of others.
+    """
     if isinstance(avro_type, list):
         return _bare_type(next((b for b in avro_type if b != "null"), "null"))
     match avro_type:
@@ -147,9 +158,12 @@ def find_row_schema(envelope_schema: AvroSchema) -> AvroSchema:
 
 
 def merge_key_columns(key: AvroSchema, value: AvroSchema) -> tuple[str, ...]:
-    """Return the columns that identify a row: the row's own, or `_key_<column>` where the row's may be null.
+    """Return the columns that identify a row.
 
-    A type with values that Avro cannot express (infinity, NaN) is text in the key and null in the row.
+    They are the row's own, or `_key_<column>` where the row's may be null.
+
+    A type with values that Avro cannot express (infinity, NaN) is text in the key and null in the
+    row.
     """
     types = {column["name"]: _primitive_type(column["type"]) for column in find_row_schema(value)["fields"]}
     texts = {
@@ -159,7 +173,7 @@ def merge_key_columns(key: AvroSchema, value: AvroSchema) -> tuple[str, ...]:
 
 
 def _primitive_type(avro_type: Any) -> str:
-    """Return the type of a field's bytes, whatever its logical type, and whether or not it may be null."""
+    """Return the type of a field's bytes, without its logical type and without null."""
     match avro_type:
         case [*branches]:
             return next((_primitive_type(b) for b in branches if b != "null"), "null")

@@ -17,14 +17,14 @@ ANSWER_WITHIN_S: Final = 15
 _FETCH_WAIT = {"kafka.fetch.max.wait.ms": "10"}
 """How long the broker waits for more records than it has: 10 ms instead of 500 ms.
 
-The client asks for the records behind a range before Spark asks for the partition's end, on the same
-connection. With 500 ms each task and each batch of the stream waited that long.
+The client asks for the records behind a range before Spark asks for the partition's end, on the
+same connection. With 500 ms each task and each batch of the stream waited that long.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """Where the brokers are, and further settings of their client (`security.protocol` and the like)."""
+    """Where the brokers are, and further client settings (`security.protocol` and the like)."""
 
     bootstrap: str
     client: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +49,8 @@ def check_broker_answers(spark: SparkSession, kafka: Kafka) -> None:
 
     The stream itself would ask for three minutes without a message.
     """
-    # A signal only sets an event. An exception during a call into the JVM would leave that call's answer to the next one.
+    # A signal only sets an event. An exception during a call into the JVM would leave that call's
+    # answer to the next one.
     with catch_end_signals() as end:
         try:
             _describe_cluster(spark, kafka, end)

@@ -1,12 +1,13 @@
 """How the jobs read Kafka's records.
 
-Commit records and the changelog's rows are read read_committed. The offset ranges of a commit record
-are read exactly, in one of two ways.
+Commit records and the changelog's rows are read read_committed. The offset ranges of a commit
+record are read exactly, in one of two ways.
 
-- Decided ranges (`stable_offsets`) are read read_committed. Records of an aborted transaction, which
-  no commit record may name, are then missing from the count.
-- Above an open transaction of its partition a range is read read_uncommitted. With read_committed the
-  read would wait (and fail in Spark): one prepared transaction in doubt would delay every other table.
+- Decided ranges (`stable_offsets`) are read read_committed. Records of an aborted transaction,
+  which no commit record may name, are then missing from the count.
+- Above an open transaction of its partition a range is read read_uncommitted. With read_committed
+  the read would wait (and fail in Spark): one prepared transaction in doubt would delay every other
+  table.
 
 The second way is safe. A range is known from a commit record that a read_committed reader has seen,
 so its Kafka transaction is committed. Between `first` and `last` of a range there are only that
@@ -30,7 +31,10 @@ _BLOCK_BITS = 10
 _RECORDS_PER_TASK = 100_000
 _FEW_OFFSETS, _FEW_PARTITIONS = 10_000, 8
 _LARGE_POLLS = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(2 << 20)}
-"""A batch read goes from begin to end of what exists. The client's 500 records a poll suit a consumer that waits."""
+"""Sizes of a read from begin to end.
+
+The client's default of 500 records a poll suits a consumer that waits for more.
+"""
 
 
 def open_stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscription: str) -> DataFrame:
@@ -77,7 +81,10 @@ def read_whole_topic(spark: SparkSession, kafka: Kafka, topic: str) -> DataFrame
 def read_committed(
     spark: SparkSession, kafka: Kafka, topic: str, first: Mapping[int, int], end: Mapping[int, int]
 ) -> DataFrame:
-    """Read every committed record of each partition from `first` to before `end`; fail if Kafka lost some."""
+    """Read every committed record of each partition from `first` to before `end`.
+
+    The read fails if Kafka lost some of them.
+    """
     return _read_offsets(spark, kafka.options("read_committed"), topic, first, end, fail_on_data_loss=True)
 
 

@@ -28,7 +28,7 @@ _PASSED_ON = {
 
 
 def build_jdbc_url(text: str) -> str:
-    """Build a JDBC URL from a JDBC URL, from `postgresql://...`, or from libpq's `host=... dbname=...`."""
+    """Build a JDBC URL from one, from `postgresql://...`, or from libpq's `host=... dbname=...`."""
     if text.startswith("jdbc:postgresql:"):
         return text
     try:

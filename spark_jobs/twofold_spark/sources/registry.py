@@ -3,9 +3,9 @@
 The environment has the credentials, under the connector's names: TWOFOLD_REGISTRY__USERNAME and
 __PASSWORD, or __TOKEN, and __CA_FILE.
 
-A subject is read once and then remembered for the life of the process. So an absent registry does not
-stop a mirror that knows its schemas. A job that meets an unknown schema id waits for the registry, and
-then ends with a message that says so.
+A subject is read once and then remembered for the life of the process. So an absent registry does
+not stop a mirror that knows its schemas. A job that meets an unknown schema id waits for the
+registry, and then ends with a message that says so.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _PAUSE_S, _PAUSE_S_MAX = 0.1, 3.0
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """All known versions of one subject, oldest first; versions that were deleted come before all others."""
+    """All known versions of one subject, oldest first.
+
+    Versions that were deleted come before all others.
+    """
 
     name: str
     versions: tuple[tuple[int, AvroSchema], ...]
@@ -65,7 +68,7 @@ class Registry:
         self._lock = threading.Lock()
 
     def find_subject(self, name: str) -> Subject | None:
-        """Return the known subject, or ask the registry for the first time; None if the registry has none."""
+        """Return the known subject, or ask the registry once; None if the registry has none."""
         with self._lock:
             known = self._subjects.get(name)
         return known or self.refresh_subject(name)
@@ -73,8 +76,8 @@ class Registry:
     def refresh_subject(self, name: str) -> Subject | None:
         """Ask the registry for the subject with all its present versions.
 
-        Known versions are told apart by schema id. A subject that was deleted and recreated numbers its
-        versions from one again, or continues behind the deleted ones.
+        Known versions are told apart by schema id. A subject that was deleted and recreated numbers
+        its versions from one again, or continues behind the deleted ones.
         """
         numbers = self._get(f"/subjects/{urllib.parse.quote(name, safe='')}/versions")
         if numbers is None:
@@ -134,7 +137,7 @@ class Registry:
 
 
 def _registry_code(error: urllib.error.HTTPError) -> int:
-    """Return the registry's own error code; 0 if another server answered, which says nothing of the registry."""
+    """Return the registry's own error code; 0 if another server answered for it."""
     try:
         return int(json.load(error)["error_code"])
     except (ValueError, KeyError, TypeError, OSError):

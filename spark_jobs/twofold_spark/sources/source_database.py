@@ -28,7 +28,10 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column of a source table; `type` is the base type's name, below domains, `_int4` for an array."""
+    """A column of a source table.
+
+    `type` names the base type below domains; `_int4` is an array.
+    """
 
     name: str
     type: str

@@ -3,7 +3,8 @@
 The last stable offset of a partition is where its oldest open transaction begins. A range that ends
 below it is decided: read_committed returns its committed records and no others. So a commit record
 that names rows of an aborted transaction shows in the count. A range above it only lies behind an
-open transaction. That is mostly a prepared one in doubt, may stay for long, and says nothing of the range.
+open transaction. That is mostly a prepared one in doubt, may stay for long, and says nothing of the
+range.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from twofold_spark.sources.commit_records import OffsetRange
 from twofold_spark.sources.kafka_client import Kafka, open_admin
 
 MARKERS_WITHIN_S = 5.0
-"""How long to wait for a transaction's markers: the broker writes them some milliseconds after it answers the commit."""
+"""How long to wait for a transaction's markers.
+
+The broker writes them some milliseconds after it answers the commit.
+"""
 _POLL_S = 0.01
 _ANSWER_WITHIN_MS = 5000
 
@@ -34,7 +38,7 @@ class StableOffsets:
         self._admin_lock = threading.Lock()
 
     def have_passed(self, spark: SparkSession, ranges: Iterable[OffsetRange]) -> bool:
-        """Whether all ranges are decided; False if another transaction is open below one of them."""
+        """Whether all ranges are decided: no other transaction is open below one of them."""
         lasts: dict[tuple[str, int], int] = {}
         firsts = set()
         for r in ranges:
@@ -45,7 +49,8 @@ class StableOffsets:
             try:
                 stable = self._read(spark, lasts)
             except Py4JJavaError:
-                # Mostly the topic was deleted. The read that follows reports that, and every read is counted.
+                # Mostly the topic was deleted. The read that follows reports that, and every read
+                # is counted.
                 return False
             lasts = {place: last for place, last in lasts.items() if stable[place] <= last}
             own = all((*place, stable[place]) in firsts for place in lasts)

@@ -29,7 +29,7 @@ class TopicState:
     id: str
     """Empty where the broker gives topics no ids."""
     ends: Offsets
-    """Below these offsets all is decided. Here an open transaction begins, or nothing was written yet."""
+    """Below these offsets all is decided; an open transaction, or the end, begins here."""
 
 
 class TopicCatalog:
@@ -43,7 +43,7 @@ class TopicCatalog:
         self._admin = open_admin(spark, kafka)
         self._pattern = re.compile(pattern)
         self._partitions: dict[tuple[str, int], Any] = {}
-        """Java's objects, kept because a call into the JVM takes longer than all other work here."""
+        """Java's objects, kept because calls into the JVM take longer than all other work here."""
 
     def describe_topics(self) -> dict[str, TopicState]:
         """Describe every topic that exists now, by name."""

@@ -17,7 +17,10 @@ _LONGEST = 249
 
 
 def parse_topic_name(topic: str, prefix: str, envelope: AvroSchema | None) -> tuple[str, str]:
-    """Return schema and table, escaped as in the data contract; `to_postgres_names` is the inverse."""
+    """Return schema and table, escaped as in the data contract.
+
+    `to_postgres_names` is the inverse.
+    """
     if len(topic) == _LONGEST and re.search(f"{_DIGEST}$", topic):
         if envelope is None:
             raise SetupError(

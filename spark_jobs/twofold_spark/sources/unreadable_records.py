@@ -1,8 +1,8 @@
-"""Records that cannot be decoded: selected with their place, bytes and reason, for the quarantine table.
+"""Records that cannot be decoded, with place, bytes and reason, for the quarantine table.
 
-With `stop` (the default) the job then ends, because what the record said is unknown and its table may
-be wrong without it. With `skip` the job continues without the record. The quarantine table keeps each
-record once, for the person who repairs it. No record is dropped unseen.
+With `stop` (the default) the job then ends, because what the record said is unknown and its table
+may be wrong without it. With `skip` the job continues without the record. The quarantine table
+keeps each record once, for the person who repairs it. No record is dropped unseen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECORD_PLACE = ("topic", "partition", "offset")
 
 
 def select_unreadable(records: DataFrame, subject: Subject, topic: str) -> DataFrame:
-    """Select the records that have no envelope, of records with partition, offset, key and value; add why."""
+    """Select the records that cannot be decoded, and add the reason."""
     value = f.col("value")
     identifier = f.conv(f.hex(f.substring(value, 2, 4)), 16, 10)
     reason = f.when(

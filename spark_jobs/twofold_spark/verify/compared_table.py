@@ -1,8 +1,8 @@
-"""One table in the source and in the mirror, for `verify`: sums of row digests, and the rows of some buckets.
+"""One table in the source and in the mirror: sums of row digests, and rows of some buckets.
 
 Each side computes its digests itself, PostgreSQL in SQL and Spark in columns, from the same text of
-each value (`row_digest`). The driver receives some thousand buckets, or the rows of the buckets that it
-asks for.
+each value (`row_digest`). The driver receives some thousand buckets, or the rows of the buckets
+that it asks for.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ComparedTable:
         self.buckets = choose_bucket_count(int(source.read_value(f"SELECT count(*) FROM {self._from}")))
 
     def count_inexpressible(self) -> dict[str, int]:
-        """Count the source's values that are null in the mirror because the column's type cannot express them."""
+        """Count the source's values that the mirror's column type cannot express: null there."""
         counts = {
             p.source.name: row_digest.count_inexpressible(p)
             for p in self._pairs

@@ -54,7 +54,7 @@ class TableComparison:
     settled: bool
     """False if the mirror did not pass the marker in time, or a row kept changing."""
     inexpressible: Mapping[str, int]
-    """Columns with source values that are null in the mirror because its type cannot express them, and how many."""
+    """Source values that are null in the mirror, by column: its type cannot express them."""
 
     def __str__(self) -> str:
         if not self.buckets:

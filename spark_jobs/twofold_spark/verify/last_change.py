@@ -2,8 +2,8 @@
 
 One read_committed pass over the table's topic finds them. The message key identifies a record. In a
 table without a key, the row that was added or removed does, as the text that `verify` compares. The
-driver receives the last record of each row that is asked for, and the last truncate of each partition;
-nothing else is decoded. This module reads only Kafka and the registry.
+driver receives the last record of each row that is asked for, and the last truncate of each
+partition; nothing else is decoded. This module reads only Kafka and the registry.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class LastChange:
     transaction: str | None
     gid: str | None
     at_us: int
-    """The time of the commit; for a prepared transaction (it has a gid) of the prepare; for a backfill of the snapshot."""
+    """The time of the commit.
+
+    For a prepared transaction, which has a gid, it is the prepare's; for a backfill, the snapshot's.
+    """
     place: str
 
     def __str__(self) -> str:
@@ -103,7 +106,7 @@ class LastChangeFinder:
 
 
 def _rows_by_message_key(records: DataFrame, keys: Subject, key: Sequence[ColumnPair]) -> DataFrame:
-    """Identify the row of each record by its message key: the row's columns, or the texts of `_key_<column>`."""
+    """Identify the row of each record by the columns of its message key."""
     named = records.select(_record(f.col("key").isNotNull()), decoding.decode_record(f.col("key"), keys).alias("k"))
     return named.select(_RECORD, *(f.col("k")[pair.mirror.removeprefix(KEY_TEXT)].alias(pair.mirror) for pair in key))
 
@@ -122,7 +125,10 @@ def _record(is_row: Column) -> Column:
 
 
 def _choose_last(found: Sequence[Row], topic: str, texts: Collection[str]) -> dict[str, LastChange]:
-    """Choose each row's last change; a truncate changes every row, in each partition at its own offset."""
+    """Choose each row's last change.
+
+    A truncate changes every row, in each partition at its own offset.
+    """
     truncates = {row["partition"]: row for row in found if row["text"] is None and row["e"]["op"] == "t"}
     own = {row["text"]: row for row in found if row["text"] is not None}
     changes = {}

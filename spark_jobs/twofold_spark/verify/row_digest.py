@@ -1,10 +1,11 @@
-"""A row as one text, the same in PostgreSQL's SQL and in Spark, for every type of the data contract. Pure.
+"""A row as one text that PostgreSQL and Spark make alike, for every type. Pure.
 
-Each value becomes a text that both sides make exactly. Times become microseconds, floats their bits,
-bytes hex, and all other values have PostgreSQL's own form. Its length stands before it, and `N` stands for null.
+Each value becomes a text that both sides make exactly. Times become microseconds, floats their
+bits, bytes hex, and all other values have PostgreSQL's own form. Its length stands before it, and
+`N` stands for null.
 
-A value that the contract's type cannot express is null in the mirror, so it is null here. Such values
-are infinity, a year beyond 9999, NaN in a decimal, 24:00:00, and nested arrays.
+A value that the contract's type cannot express is null in the mirror, so it is null here. Such
+values are infinity, a year beyond 9999, NaN in a decimal, 24:00:00, and nested arrays.
 """
 
 from __future__ import annotations

@@ -4,13 +4,14 @@ Each side sums its rows' digests in some thousand buckets of keys, PostgreSQL by
 itself. Only buckets that differ are compared row by row. So the time grows with the table, and the
 driver's memory with its square root.
 
-Under load most of what differs is only on its way. So `verify` writes a marker into the source's log
-(`pg_logical_emit_message`, which changes no table). When the mirror's cut has passed the marker, it
-compares the same rows again. A row differs if the source did not change it meanwhile, and the mirror's
-row behind the marker still differs. Rows that keep changing are compared again until they settle.
+Under load most of what differs is only on its way. So `verify` writes a marker into the source's
+log (`pg_logical_emit_message`, which changes no table). When the mirror's cut has passed the
+marker, it compares the same rows again. A row differs if the source did not change it meanwhile,
+and the mirror's row behind the marker still differs. Rows that keep changing are compared again
+until they settle.
 
-The mirror is read by its cuts, as every reader should. If Kafka and the registry are given, `verify`
-also names the last change of each row that differs.
+The mirror is read by its cuts, as every reader should. If Kafka and the registry are given,
+`verify` also names the last change of each row that differs.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Verification:
         return results
 
     def list_missing(self) -> list[str]:
-        """List the tables that the mirror has stopped, those in backfill, and published ones that it lacks.
+        """List stopped tables, tables in backfill, and published tables that the mirror lacks.
 
         A table without a change yet is not in the mirror either.
         """
@@ -123,7 +124,7 @@ class Verification:
         return self._cut_tables
 
     def _await_first_cut(self) -> Tables:
-        """Return the tables of the last cut; a mirror that has just started needs a while for its first."""
+        """Return the tables of the last cut; wait a while for the first one."""
         deadline = time.monotonic() + self._patience
         while True:
             try:

@@ -1,6 +1,8 @@
-"""A bank for the mirror's crash tests: two tables whose total never changes and a keyless one that always has as many rows; and who reads the mirror meanwhile.
+"""A bank for the mirror's crash tests: two tables whose total never changes and a keyless one that
+always has as many rows; and who reads the mirror meanwhile.
 
-It writes through the tests' writer into its own prefix and reads through `read_cut`, or in one snapshot of PostgreSQL.
+It writes through the tests' writer into its own prefix and reads through `read_cut`, or in one
+snapshot of PostgreSQL.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ MONEY, TOKENS = 2 * 20 * 100, 30
 
 
 class Bank(threading.Thread):
-    """Moves money between two tables without a pause, and gives tokens, of which many are alike, another colour; until `stop`."""
+    """Moves money between two tables without a pause, and gives tokens, of which many are alike,
+    another colour; until `stop`."""
 
     def __init__(self, writer: Writer) -> None:
         super().__init__(name="bank")
@@ -34,7 +37,8 @@ class Bank(threading.Thread):
 
     @contextmanager
     def between(self) -> Iterator[None]:
-        """Between two of its transactions, as the connector puts those of its producers one after another."""
+        """Between two of its transactions, as the connector puts those of its producers one after
+        another."""
         with self._busy:
             yield
 
@@ -119,7 +123,8 @@ def _totals_in_one_snapshot(connection: psycopg.Connection[Any], pause: Callable
 
 
 class Reader(threading.Thread):
-    """Reads the last cut again and again, while jobs write and are killed: the totals are always the same."""
+    """Reads the last cut again and again, while jobs write and are killed: the totals are always
+    the same."""
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(name="reader")

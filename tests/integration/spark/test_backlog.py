@@ -1,4 +1,5 @@
-"""A backlog of commit records, whatever they hold: a bounded part of it is in the driver at once, and it is applied in order."""
+"""A backlog of commit records, whatever they hold: a bounded part of it is in the driver at once,
+and it is applied in order."""
 
 from __future__ import annotations
 
@@ -50,14 +51,16 @@ def test_a_backlog_is_applied_with_a_bounded_number_of_ranges_in_the_driver(
     for n in range(40):
         with w.commit() as tx:
             for name in names:
-                # So many that each partition has some, whatever the keys' schema id makes of their hashes.
+                # So many that each partition has some, whatever the keys' schema id makes of their
+                # hashes.
                 for i in range(60):
                     tx.upsert(name, {"id": i, "v": n})
     lake.mirror(tables_at_once=1)
     lake.assert_equal()
     batches = [(a.cut.sequence, a.changes) for a in lake.applied]
     assert [sequence for sequence, _ in batches] == [15, 30, 40], "batches of 90 ranges: six in each of 40 records"
-    # A record more than the batch has been looked at, and what is read of one table is joined: three ranges, and one in progress.
+    # A record more than the batch has been looked at, and what is read of one table is joined:
+    # three ranges, and one in progress.
     assert 90 <= _Counted.most <= 90 + 6 + 4
     assert tasks == [8], "80 offsets: each record has a marker"
 

@@ -142,7 +142,7 @@ def test_retention_may_take_what_was_rolled_back_and_never_appended(lake: Lake) 
 
 
 def test_a_changelog_may_begin_where_retention_has_been(lake: Lake) -> None:
-    """Also in a partition that has nothing any more: what was before its time is not missing later."""
+    """The same holds in a partition that is empty now: earlier records are not missing later."""
     w = lake.writer
     events = w.table(table("events", {"id": "int8", "v": "text"}), partitions=2)
     for partition in range(2):
@@ -186,7 +186,8 @@ def test_compaction_and_expired_snapshots_lose_nothing_and_repeat_nothing(lake: 
 
 @pytest.mark.parametrize("expired", [False, True])
 def test_a_table_that_was_taken_back_is_brought_forward_again(lake: Lake, expired: bool) -> None:
-    """Also where the snapshots that it was taken back from are gone; in steps, between which more of them go."""
+    """Also where the snapshots that it was taken back from are gone; in steps, between which more
+    of them go."""
     events = lake.writer.table(table("events", {"id": "int8", "v": "text"}), partitions=2)
     for i in range(3):
         written(lake, events, i)

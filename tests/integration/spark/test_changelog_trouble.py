@@ -1,4 +1,5 @@
-"""One table's trouble in the changelog, against a real broker, a real registry and real Iceberg tables: it stops all, or that table alone, and nothing is lost by it."""
+"""One table's trouble in the changelog, against a real broker, a real registry and real Iceberg
+tables: it stops all, or that table alone, and nothing is lost by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The same job on a standalone Spark cluster: a master and two workers, `--py-files`, a three-broker Kafka. As docs/use/spark.md has the lines."""
+"""The same job on a standalone Spark cluster: a master and two workers, `--py-files`, a
+three-broker Kafka. As docs/use/spark.md has the lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`read_cut`: which cut an instant or a position means, and what is said of one that is not there."""
+"""`read_cut`: the cut of an instant or a position, and the message for one that is gone."""
 
 from __future__ import annotations
 

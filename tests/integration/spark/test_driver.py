@@ -1,4 +1,5 @@
-"""The jobs as people start them: a process, its signals, and kill -9; into every sink, a keyless table among the tables."""
+"""The jobs as people start them: a process, its signals, and kill -9; into every sink, a keyless
+table among the tables."""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def _p50(values: list[float]) -> float:
 
 
 def _finished(lake: Lake) -> None:
-    """A job that goes to the end of what there is and is told to stop; then the tables are what was written."""
+    """A job that goes to the end of what there is and is told to stop; then the tables are what was
+    written."""
     port = choose_port(None, "metrics")
     with spark_process.running(lake, "--trigger", "interval=100ms", "--metrics", f"127.0.0.1:{port}") as process:
         spark_process.cut(process, lake.writer.sequence)
@@ -114,7 +116,8 @@ def _finished(lake: Lake) -> None:
 
 
 def _check_cuts(lake: Lake, *, all_of_them: bool = False) -> None:
-    """A cut takes a second to read: the short form looks at some of them. PostgreSQL has the last one alone."""
+    """A cut takes a second to read: the short form looks at some of them. PostgreSQL has the last
+    one alone."""
     if lake.choice.name == "jdbc":
         return
     cuts = f"delta.`{lake.choice.address}/twofold/cuts`" if lake.choice.address else f"{lake.catalog}.twofold.cuts"
@@ -205,7 +208,8 @@ def test_of_two_jobs_on_one_checkpoint_one_ends_and_every_cut_is_right(lake: Lak
 
 
 def test_a_job_that_ends_well_shows_nothing_of_java(lake: Lake) -> None:
-    """Spark tells our listener of the end as well; said after ours, it would be pages of py4j's errors."""
+    """Spark tells our listener of the end as well; said after ours, it would be pages of py4j's
+    errors."""
     accounts = lake.writer.table(table("accounts", {"id": "int8", "owner": "text"}))
     for n in range(3):
         with lake.writer.commit() as tx:

@@ -1,4 +1,5 @@
-"""What a row is known by in the mirror, and the names of its columns: keys that change with a reload, names that are the mirror's own."""
+"""What a row is known by in the mirror, and the names of its columns: keys that change with a
+reload, names that are the mirror's own."""
 
 from __future__ import annotations
 

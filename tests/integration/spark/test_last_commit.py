@@ -1,4 +1,5 @@
-"""`verify` names the last commit of each row that differs: of every kind of key, and where Kafka has none any more."""
+"""`verify` names the last commit of each row that differs: of every kind of key, and where Kafka
+has none any more."""
 
 from __future__ import annotations
 

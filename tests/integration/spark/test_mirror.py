@@ -56,7 +56,8 @@ def test_only_what_is_committed_arrives_and_a_transaction_in_doubt_holds_nobody_
 
 
 def test_a_rolled_back_transactions_record_right_behind_a_prepared_one_never_appears(lake: Lake) -> None:
-    """One offset between two ranges, which is no marker: the prepared transaction's comes with its outcome."""
+    """One offset between two ranges, which is no marker: the prepared transaction's comes with its
+    outcome."""
     w = lake.writer
     docs = w.table(DOCS, partitions=1)
     with w.prepare("prepared.00", "to commit") as first:
@@ -75,7 +76,8 @@ def test_a_rolled_back_transactions_record_right_behind_a_prepared_one_never_app
 
 @pytest.mark.parametrize("outcome", ["rolled back", "in doubt"])
 def test_a_record_that_came_before_a_main_producers_marker_is_not_taken_for_it(lake: Lake, outcome: str) -> None:
-    """The broker answers a commit before it has written the markers, and other producers may write meanwhile."""
+    """The broker answers a commit before it has written the markers, and other producers may write
+    meanwhile."""
     w = lake.writer
     docs = w.table(DOCS, partitions=1)
     with w.prepare("main", "") as main:
@@ -219,7 +221,7 @@ def test_a_missing_commit_record_stops_the_job(lake: Lake) -> None:
 
 
 def _bank(w: Writer, rng: random.Random, tx: Open) -> None:
-    """Moves between two tables whose total never changes, key changes and large values among them."""
+    """Moves between two tables with a constant total, with key changes and large values."""
     for _ in range(rng.randrange(1, 8)):
         amount = rng.randrange(1, 10)
         for name, sign in (("accounts", 1), ("vault", -1)):
@@ -267,7 +269,7 @@ class _Crash(Exception):
 
 
 class _CrashingSink:
-    """Falls over at the n-th step that leaves something behind: a merged table or a published cut."""
+    """Fails at the n-th step that leaves something behind: a merge or a published cut."""
 
     def __init__(self, sink: Sink, steps: int) -> None:
         self._sink = sink
@@ -289,7 +291,7 @@ class _CrashingSink:
         self._step()
 
     def _alive(self) -> None:
-        """A batch's tables are merged by threads: after the fall none of them does anything more."""
+        """Threads merge a batch's tables: after the failure none of them does anything more."""
         if self._steps_left <= 0:
             raise _Crash
 
@@ -339,7 +341,8 @@ def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(kept: La
         assert _total(lake, names) == 300
         if checkpoint_is_lost:
             lake.checkpoint = f"new after {steps}"
-    # Smaller batches than the crashed one's: a table that is ahead must not be part of a cut before the others are there.
+    # Smaller batches than the crashed one's: a table that is ahead must not be part of a cut before
+    # the others are there.
     lake.mirror(batch_rows=1)
     lake.assert_equal()
     for applied in lake.applied if versions else ():
@@ -350,7 +353,8 @@ def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(kept: La
 
 @pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 def test_a_cut_is_not_taken_for_whole_by_the_process_after_the_next(kept: Lake) -> None:
-    """A table is ahead, a cut says so, and who reads that cut is yet another process, whose batch has the others alone."""
+    """A table is ahead, a cut says so, and who reads that cut is yet another process, whose batch
+    has the others alone."""
     lake, w = kept, kept.writer
     names = [w.table(table(n, {"id": "int8", "balance": "int8"}), partitions=1) for n in ("a", "b", "c")]
     with w.commit() as tx:
@@ -405,7 +409,8 @@ def _lose(kept: Lake, topic: str, before: int) -> None:
 
 @pytest.mark.parametrize("batch_rows", [1, 1000])
 def test_a_reload_repairs_what_cannot_be_read_any_more(lake: Lake, batch_rows: int) -> None:
-    """In the same batch and in a later one, without any option: the message names the reload and nothing else."""
+    """In the same batch and in a later one, without any option: the message names the reload and
+    nothing else."""
     t, other = _things(lake)
     lake.mirror()
     _both(lake, 2, 3)
@@ -486,7 +491,8 @@ def test_a_prefix_that_was_started_anew_is_not_taken_for_the_old_one(lake: Lake)
 
 
 def test_executors_run_no_python(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor where ranges do not join, because something that was rolled back lies between them, over several blocks of offsets."""
+    """Nor where ranges do not join, because something that was rolled back lies between them, over
+    several blocks of offsets."""
     monkeypatch.setattr(lake.spark.sparkContext, "pythonExec", "/no/python/here")
     w = lake.writer
     t = w.table(table("t", {"id": "int8", "v": "int8"}), partitions=2)

@@ -1,4 +1,5 @@
-"""One story through every sink: whatever the connector writes, the tables come out as the writer's model has them."""
+"""One story through every sink: whatever the connector writes, the tables come out as the writer's
+model has them."""
 
 from __future__ import annotations
 
@@ -189,7 +190,8 @@ def test_a_table_that_cannot_follow_is_stopped_alone_until_it_is_reloaded(kept: 
 
 
 def test_a_row_that_a_keyless_table_does_not_have_is_not_taken_from_it_in_silence(kept: Lake) -> None:
-    """A change of its columns makes PostgreSQL's old rows others than the mirror's; the same within one batch, and beyond a truncate."""
+    """A change of its columns makes PostgreSQL's old rows others than the mirror's; the same within
+    one batch, and beyond a truncate."""
     w = kept.writer
     names = ("dropped", "added", "fewer", "fresh", "anew", "fine")
     columns = {"a": "int4", "b": "text"}

@@ -1,4 +1,5 @@
-"""The sinks by themselves: what two jobs at once leave in a table, and tables that somebody dropped."""
+"""The sinks by themselves: what two jobs at once leave in a table, and tables that somebody
+dropped."""
 
 from __future__ import annotations
 

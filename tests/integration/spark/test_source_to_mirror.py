@@ -1,7 +1,9 @@
-"""From a real source through a real connector into every sink: random work, and `verify` says that they are equal.
+"""From a real source through a real connector into every sink: random work, and `verify` says that
+they are equal.
 
-The work is plain transactions and prepared ones that commit, roll back and stay in doubt, small ones and such as PostgreSQL
-streams before they end, changes of keys and of TOASTed rows, truncates, changes of columns, a first load and a reload.
+The work is plain transactions and prepared ones that commit, roll back and stay in doubt, small
+ones and such as PostgreSQL streams before they end, changes of keys and of TOASTed rows, truncates,
+changes of columns, a first load and a reload.
 """
 
 from __future__ import annotations

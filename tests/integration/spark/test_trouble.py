@@ -76,7 +76,8 @@ def test_a_table_whose_topic_is_shortened_has_its_own_name(lake: Lake) -> None:
 def test_a_compacted_topic_is_refused_by_its_counts(lake: Lake) -> None:
     w = lake.writer
     t = w.table(table("t", {"id": "int8", "v": "text"}), partitions=1)
-    # What compaction leaves: of the ten records that the commit record declares, the last one of each key.
+    # What compaction leaves: of the ten records that the commit record declares, the last one of
+    # each key.
     with w.commit() as tx:
         for i in range(2):
             tx.upsert(t, {"id": i, "v": "left"})
@@ -103,7 +104,8 @@ def test_records_that_retention_took_stop_the_table_and_are_told(lake: Lake) -> 
 
 @pytest.mark.core
 def test_rows_that_were_aborted_behind_their_commit_record_stop_the_table_until_it_is_reloaded(lake: Lake) -> None:
-    """A late end of Kafka's transaction does it. Records of the range are in the log, and no committed reader has them."""
+    """A late end of Kafka's transaction does it. Records of the range are in the log, and no
+    committed reader has them."""
     w = lake.writer
     t, other = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("t", "other"))
     _rows(lake, t, other, ids=range(5))
@@ -130,7 +132,8 @@ def test_rows_that_were_aborted_behind_their_commit_record_stop_the_table_until_
 
 
 def test_rows_that_were_aborted_below_an_open_transaction_are_still_the_source_s(lake: Lake) -> None:
-    """Nobody can tell then that no committed reader has them; the mirror's table is the source's, and the audit tells."""
+    """Nobody can tell then that no committed reader has them; the mirror's table is the source's,
+    and the audit tells."""
     w = lake.writer
     t = w.table(table("t", {"id": "int8", "v": "text"}), partitions=1)
     with w.prepare("slot", "in doubt") as waiting:
@@ -232,7 +235,7 @@ def _consumers(spark: SparkSession) -> int:
 
 
 def test_what_was_fetched_for_a_batch_is_not_kept_for_the_next_ones(lake: Lake) -> None:
-    """Spark keeps a consumer for five minutes: those of a long backlog filled the driver's memory."""
+    """Spark keeps a consumer for five minutes; those of a backlog filled the driver's memory."""
     t = lake.writer.table(table("t", {"id": "int8", "v": "text"}))
     for start in range(0, 50, 10):
         _rows(lake, t, ids=range(start, start + 10))

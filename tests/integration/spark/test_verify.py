@@ -1,4 +1,5 @@
-"""`verify` against a real PostgreSQL and a real mirror: equal for every type, and one altered row is found alone."""
+"""`verify` against a real PostgreSQL and a real mirror: equal for every type, and one altered row
+is found alone."""
 
 from __future__ import annotations
 
@@ -168,7 +169,8 @@ def test_a_table_that_the_mirror_has_stopped_counts_as_missing(lake: Lake, datab
 
 
 def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, database: str) -> None:
-    """Before the reload that gives the mirror the new key, and after it. A column may have the name that tells a keyless table's copies."""
+    """Before the reload that gives the mirror the new key, and after it. A column may have the name
+    that tells a keyless table's copies."""
     w = lake.writer
     w._lsn = 2**50
     columns = {"id": "int8", "region": "text", "_copies": "int8"}
@@ -260,7 +262,8 @@ def test_a_row_that_is_missing_and_one_too_many_are_named(lake: Lake, database: 
 
 
 def test_a_key_that_the_mirror_has_twice_is_named(lake: Lake, database: str) -> None:
-    """Whichever of the two comes last: of the even keys the right row is the younger one, of the odd ones the wrong."""
+    """Whichever of the two comes last: of the even keys the right row is the younger one, of the
+    odd ones the wrong."""
     w = lake.writer
     w._lsn = 2**50
     w.table(table("prices", {"id": "int4", "price": "text"}))

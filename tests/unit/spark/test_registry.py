@@ -1,4 +1,5 @@
-"""What a job that runs knows of the registry's subjects, which may be deleted, made anew, or come later."""
+"""What a job that runs knows of the registry's subjects, which may be deleted, made anew, or come
+later."""
 
 from __future__ import annotations
 
