@@ -54,7 +54,7 @@ class LastChange:
     at_us: int
     """The time of the commit.
 
-    For a prepared transaction, which has a gid, it is the prepare's; for a backfill, the snapshot's.
+    With a gid it is the time of the prepare; for a backfill, of the snapshot.
     """
     place: str
 
