@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import twofold_avro
+import twofold_common
 import twofold_spark
 from fixtures.spark import Lake, new_lake
 from fixtures.stack import Registry
@@ -102,13 +103,13 @@ def test_submitted_to_a_cluster_with_py_files_reading_three_brokers(
     lake.assert_equal()
     assert lake.spark.table(f"{lake.catalog}.public_changelog.t0").count() == 500
     for worker in range(2):
-        assert "CutLimit to launch executor" in (tmp_path / f"worker{worker}.log").read_text()
+        assert "Asked to launch executor" in (tmp_path / f"worker{worker}.log").read_text()
 
 
 def _submit(lake: Lake, master: str, tmp_path: Path, job: str) -> None:
     archive = tmp_path / "twofold.zip"
     with zipfile.ZipFile(archive, "w") as zipped:
-        for package in (twofold_spark, twofold_avro):
+        for package in (twofold_spark, twofold_avro, twofold_common):
             folder = Path(package.__path__[0])
             for file in sorted(folder.rglob("*")):
                 if file.suffix in (".py", ".lock", ".avsc"):
