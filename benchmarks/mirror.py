@@ -1,19 +1,25 @@
-"""What the mirror does in a second: changes into Iceberg, against a plain foreachBatch MERGE on the same topic; small batches; latency; growth.
+"""Speed of the mirror, beside a plain foreachBatch MERGE of the same topic.
 
     make bench-mirror [ARGS='CHANGES [KEYS [PARTS]]']
 
-PARTS are some of throughput,small,latency,growth,large (all but the last two).
+PARTS are some of throughput,small,latency,growth,large (default: all except the last two).
 
-A broker and a registry of its own, one Spark session as the job makes it (`local[2]`, 512 MB). The topic holds KEYS inserts (100 thousand)
-and then CHANGES changes (a million) of them: 90 % updates, 5 % deletes, 5 % inserts, in Kafka transactions of 5,000. Both jobs start from the
-table with the inserts, and both tables are compared with what was written. Beside the time stands the JVM's CPU time, which a machine that
-others use as well lengthens less. The changelog reads the same topic. Small batches are told of a process that has seen few of them, and of the
-same one after thirty. Growth is a batch of a thousand random keys into tables of ten thousand to ten million rows, which Spark fills; the plain
-job has one such batch in each. Large is throughput where the table has a hundred rows for each key, so ten million; the plain job is there twice,
-into a table as Iceberg makes it and into one with merge-on-read. The last line is one JSON object.
+The benchmark starts a broker and a registry, and one Spark session as a job makes it (`local[2]`,
+512 MB). The topic holds KEYS inserts (100 thousand), then CHANGES changes of them (a million): 90 %
+updates, 5 % deletes, 5 % inserts, in Kafka transactions of 5,000. Both jobs start from the table
+with the inserts, and both tables are compared with what was written. The JVM's CPU time is given
+too, because other work on the machine changes it less than the time.
 
-The mirror is timed without its maintenance, which comes once in a hundred bites and in the first of them wherever a process begins: the plain
-job has none.
+- throughput: the changes into Iceberg. The changelog reads the same topic.
+- small: batches of a thousand changes over six tables, at the start of a process and after thirty
+  batches.
+- latency: from Kafka's commit to the cut, with a trigger of a second.
+- growth: a thousand random keys into tables of ten thousand to ten million rows, which Spark fills.
+- large: throughput into a table with a hundred rows for each key, so ten million. The plain job
+  runs twice: into a table as Iceberg makes it, and into one with merge-on-read.
+
+The mirror is timed without its maintenance, because the plain job has none. The last line is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -39,12 +45,13 @@ from pyspark.sql.avro.functions import from_avro
 from helpers.spark.writer import Open, Writer, table
 from twofold.stack import KafkaCluster, RegistryServer, java, temporary_folder
 from twofold_spark import session
-from twofold_spark.changelog import Changelog
-from twofold_spark.kafka import Kafka
-from twofold_spark.mirror import Applied, Mirror
-from twofold_spark.registry import Registry
-from twofold_spark.running import Job, Trigger
-from twofold_spark.sinks.iceberg import IcebergSink
+from twofold_spark.changelog.changelog_job import Changelog
+from twofold_spark.mirror.applied_batch import AppliedBatch
+from twofold_spark.mirror.mirror_job import Mirror
+from twofold_spark.sinks.iceberg_sink import IcebergSink
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.registry import Registry
+from twofold_spark.streaming import StreamingJob, Trigger
 
 ORDERS = table(
     "orders",
@@ -59,15 +66,15 @@ ORDERS = table(
         "version": "int8",
     },
 )
-SPARKS_OWN = {"spark.sql.shuffle.partitions": "200"}
-"""What a job on this machine has that nobody has tuned."""
-OURS: dict[str, str] = {}
+SPARK_DEFAULTS = {"spark.sql.shuffle.partitions": "200"}
+"""Settings of a job that nobody has tuned."""
+SESSION_SETTINGS: dict[str, str] = {}
 MERGE_ON_READ = {
     "format-version": "2",
     **{f"write.{what}.mode": "merge-on-read" for what in ("merge", "update", "delete")},
 }
 SPREAD = 100
-"""In the large table every so manieth row is one of the keys."""
+"""In the large table one of so many rows has a key that changes."""
 TRANSACTION = 5_000
 SMALL_TABLES = 6
 SMALL_ROUNDS = 45
@@ -101,30 +108,30 @@ class Bench:
         self.spark = spark
         self.writer = writer
         self.folder = folder
-        self.applied: list[tuple[Applied, float]] = []
+        self.applied: list[tuple[AppliedBatch, float]] = []
 
     def throughput(self, changes: int, keys: int) -> dict[str, float]:
-        with said(f"written: {keys} inserts"):
+        with timed(f"written: {keys} inserts"):
             self.writer.table(ORDERS)
             write(self.writer, keys, lambda tx, n: tx.upsert("orders", order(n, 0)))
-        with said("mirror: the inserts, cold"):
+        with timed("mirror: the inserts, cold"):
             self.mirror()
-        with said("plain: the inserts, cold"):
-            self.plain("plain", SPARKS_OWN)
-            self.plain("tuned", OURS)
-        with said(f"written: {changes} changes"):
+        with timed("plain: the inserts, cold"):
+            self.plain("plain", SPARK_DEFAULTS)
+            self.plain("tuned", SESSION_SETTINGS)
+        with timed(f"written: {changes} changes"):
             rng = random.Random(1)
             write(self.writer, changes, lambda tx, n: change(tx, rng, keys, n, "orders"))
         print(f"waiting: load {Path('/proc/loadavg').read_text().split()[0]}")
-        with said("mirror: the changes"):
+        with timed("mirror: the changes"):
             mirror, mirror_cpu = self.mirror()
-        with said("plain, as Spark is set by default: the changes"):
-            plain, plain_cpu, _ = self.plain("plain", SPARKS_OWN)
-        with said("plain, as our session is set: the changes"):
-            tuned, tuned_cpu, _ = self.plain("tuned", OURS)
-        with said("changelog: inserts and changes"):
+        with timed("plain, with the defaults of Spark: the changes"):
+            plain, plain_cpu, _ = self.plain("plain", SPARK_DEFAULTS)
+        with timed("plain, with the settings of our session: the changes"):
+            tuned, tuned_cpu, _ = self.plain("tuned", SESSION_SETTINGS)
+        with timed("changelog: inserts and changes"):
             changelog = self.changelog()
-        with said("read and decoded alone: inserts and changes"):
+        with timed("reading and decoding only: inserts and changes"):
             floor = self.read_alone()
         self.check("public", "plain", "tuned")
         return {
@@ -139,12 +146,12 @@ class Bench:
         }
 
     def large(self, changes: int, keys: int) -> dict[str, float]:
-        """As throughput, into a table in which the keys are few among others."""
+        """Measure throughput into a table in which few rows have a key that changes."""
         name = self.writer.table(replace(ORDERS, table="large"))
         write(self.writer, keys, lambda tx, n: tx.upsert(name, order(n * SPREAD, 0)))
         self.mirror()
-        self.plain("plain", SPARKS_OWN, name)
-        self.plain("tuned", OURS, name, MERGE_ON_READ)
+        self.plain("plain", SPARK_DEFAULTS, name)
+        self.plain("tuned", SESSION_SETTINGS, name, MERGE_ON_READ)
         like = self.spark.table(f"twofold.public.{name}")
         ids = self.spark.range(keys * SPREAD).where(f"id % {SPREAD} <> 0")
         rows = ids.join(like.drop("id").limit(1)).select(*like.columns)
@@ -152,12 +159,12 @@ class Bench:
             rows.writeTo(f"twofold.{namespace}.{name}").append()
         rng = random.Random(3)
         write(self.writer, changes, lambda tx, n: change(tx, rng, keys, n, name, SPREAD))
-        with said("mirror: the changes, into the large table"):
+        with timed("mirror: the changes, into the large table"):
             mirror, _ = self.mirror()
-        with said("plain, as Spark and Iceberg are set by default: the same"):
-            plain, _, _ = self.plain("plain", SPARKS_OWN, name)
-        with said("plain, as our session is set and merge-on-read: the same"):
-            tuned, _, _ = self.plain("tuned", OURS, name, MERGE_ON_READ)
+        with timed("plain, with the defaults of Spark and Iceberg: the same"):
+            plain, _, _ = self.plain("plain", SPARK_DEFAULTS, name)
+        with timed("plain, with the settings of our session and merge-on-read: the same"):
+            tuned, _, _ = self.plain("tuned", SESSION_SETTINGS, name, MERGE_ON_READ)
         self.check("public", "plain", "tuned", orders=name, where=f"id % {SPREAD} = 0")
         return {
             "large_mirror_changes_per_s": round(changes / mirror),
@@ -166,17 +173,17 @@ class Bench:
         }
 
     def small(self) -> dict[str, float]:
-        """A thousand changes over six tables, one batch each time, of a job that runs."""
+        """Measure batches of a thousand changes over six tables, in a running job."""
         names = self.small_tables("small", SMALL_TABLES)
 
-        def write_on() -> None:
+        def write_changes() -> None:
             for number in range(SMALL_ROUNDS):
                 with self.writer.commit() as tx:
                     for n in range(1000):
                         tx.upsert(names[n % len(names)], {"id": n, "v": f"{number}"})
-                self.wait_applied()
+                self.await_applied()
 
-        self.beside("interval=100ms", write_on)
+        self.run_beside("interval=100ms", write_changes)
         seconds = [applied.seconds for applied, _ in self.applied]
         print("small batches, s, one after the other:", " ".join(f"{s:.2f}" for s in seconds))
         third = SMALL_ROUNDS // 3
@@ -189,7 +196,7 @@ class Bench:
         return [self.writer.table(table(f"{name}{n}", {"id": "int8", "v": "text"})) for n in range(count)]
 
     def growth(self) -> dict[str, float]:
-        """A thousand changes of random keys, by the size of the table."""
+        """Measure a thousand changes of random keys, by the size of the table."""
         figures = {}
         rng = random.Random(2)
         for size in GROWTH:
@@ -200,7 +207,7 @@ class Bench:
             like = self.spark.table(f"twofold.public.{name}")
             rows = self.spark.range(1, size).join(like.drop("id").limit(1))
             rows.select(*like.columns).writeTo(f"twofold.public.{name}").append()
-            self.plain("plain", SPARKS_OWN, name)
+            self.plain("plain", SPARK_DEFAULTS, name)
             plain_s = []
             rows.select(*like.columns).writeTo(f"twofold.plain.{name}").append()
             self.applied.clear()
@@ -209,21 +216,21 @@ class Bench:
                     for key in rng.sample(range(size), 1000):
                         tx.upsert(name, order(key, version), op="u")
                 self.mirror()
-                plain_s += self.plain("plain", SPARKS_OWN, name)[2]
+                plain_s += self.plain("plain", SPARK_DEFAULTS, name)[2]
             figures[f"grown_{size}_s"] = round(median(a.seconds for a, _ in self.applied), 2)
             figures[f"plain_grown_{size}_s"] = round(median(plain_s), 2)
         return figures
 
     def changelog(self) -> float:
-        where, registry = Kafka(self.writer.bootstrap), Registry(self.writer.registry)
+        kafka, registry = Kafka(self.writer.bootstrap), Registry(self.writer.registry)
         began = time.monotonic()
-        changelog = Changelog(self.spark, where, registry, self.writer.prefix)
+        changelog = Changelog(self.spark, kafka, registry, self.writer.prefix)
         changelog.run(self.folder / "changelog-checkpoint", Trigger.parse("available-now"))
         changelog.close()
         return time.monotonic() - began
 
     def read_alone(self) -> float:
-        """All records read and decoded as the plain job does it, into nothing."""
+        """Read and decode all records as the plain job does, and write nothing."""
         began = time.monotonic()
         records = self.spark.read.format("kafka").options(**Kafka(self.writer.bootstrap).options("read_committed"))
         rows = records.option("subscribe", "bench.public.orders").option("startingOffsets", "earliest").load()
@@ -232,17 +239,17 @@ class Bench:
         return time.monotonic() - began
 
     def memory(self) -> int:
-        """What the JVM has in memory now, MB."""
+        """Return the JVM's present memory in MB."""
         assert self.spark._jvm is not None
         pages = Path(f"/proc/{self.spark._jvm.java.lang.ProcessHandle.current().pid()}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE") >> 20
 
     def latency(self) -> dict[str, float]:
-        """From the return of a Kafka transaction's commit to its cut, with a trigger of a second."""
+        """Measure the time from Kafka's commit to the cut, with a trigger of a second."""
         committed: dict[int, float] = {}
         names = self.small_tables("late", 2)
 
-        def write_on() -> None:
+        def write_changes() -> None:
             began = time.monotonic()
             while time.monotonic() - began < LATENCY_SECONDS:
                 time.sleep(0.05)
@@ -250,54 +257,54 @@ class Bench:
                     for name in names:
                         tx.upsert(name, {"id": self.writer.sequence % 500, "v": "x"})
                 committed[self.writer.sequence] = time.time()
-            self.wait_applied()
+            self.await_applied()
 
-        self.beside("interval=1s", write_on)
+        self.run_beside("interval=1s", write_changes)
         seen = sorted(next(at for a, at in self.applied if a.cut.sequence >= s) - when for s, when in committed.items())
         return {"latency_p50_s": round(seen[len(seen) // 2], 2), "latency_p99_s": round(seen[len(seen) * 99 // 100], 2)}
 
-    def beside(self, trigger: str, write_on: Callable[[], None]) -> None:
-        """A job that runs for as long as something is written."""
+    def run_beside(self, trigger: str, write_changes: Callable[[], None]) -> None:
+        """Run a job while a thread writes."""
         self.applied.clear()
         with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(write_on)
-            # The job's end, also where the writer failed.
+            writing = pool.submit(write_changes)
+            # Ends the job, also if the writer failed.
             writing.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGTERM))
             self.job(trigger).run()
             writing.result()
 
-    def wait_applied(self) -> None:
-        """Until what was written is in a cut."""
+    def await_applied(self) -> None:
+        """Wait until what was written is in a cut."""
         while not self.applied or self.applied[-1][0].cut.sequence < self.writer.sequence:
             time.sleep(0.05)
 
     def mirror(self) -> tuple[float, float]:
-        """Seconds, and CPU seconds of the JVM."""
+        """Run the mirror; return seconds, and CPU seconds of the JVM."""
         began, cpu = time.monotonic(), self.cpu()
         self.job("available-now").run()
         print(f"  {self.applied[-1][0]}")
         return time.monotonic() - began, self.cpu() - cpu
 
     def cpu(self) -> float:
-        """What the JVM has used so far."""
+        """Return the CPU seconds that the JVM has used so far."""
         assert self.spark._jvm is not None
         process = self.spark._jvm.java.lang.ProcessHandle.current()
         return float(process.info().totalCpuDuration().get().toMillis()) / 1000
 
-    def job(self, trigger: str) -> Job:
-        where, registry = Kafka(self.writer.bootstrap), Registry(self.writer.registry)
+    def job(self, trigger: str) -> StreamingJob:
+        kafka, registry = Kafka(self.writer.bootstrap), Registry(self.writer.registry)
         prefix = self.writer.prefix
         mirror = Mirror(
-            where,
+            kafka,
             registry,
             prefix,
             lambda its: IcebergSink(its, prefix),
             report=lambda a: self.applied.append((a, time.time())),
             maintain_every=10_000,
         )
-        job = Job("mirror", mirror)
+        job = StreamingJob("mirror", mirror)
         self.writer.visible()
-        job.start(mirror.stream(self.spark), self.folder / "mirror-checkpoint", Trigger.parse(trigger))
+        job.start(mirror.open_stream(self.spark), self.folder / "mirror-checkpoint", Trigger.parse(trigger))
         return job
 
     def plain(
@@ -307,7 +314,10 @@ class Bench:
         orders: str = "orders",
         properties: Mapping[str, str] | None = None,
     ) -> tuple[float, float, list[float]]:
-        """As the tutorials have it: a stream of the table's topic, the last change of each key, MERGE. Also gives the seconds of each batch."""
+        """Run a job as tutorials show it: the topic's stream, the last change of each key, MERGE.
+
+        Return seconds, CPU seconds of the JVM, and the seconds of each batch.
+        """
         schema, into = json.dumps(self.registry_schema(orders)), f"twofold.{name}.{orders}"
         seconds: list[float] = []
         spark = self.spark.newSession()
@@ -348,12 +358,12 @@ class Bench:
         return time.monotonic() - began, self.cpu() - cpu, seconds
 
     def registry_schema(self, orders: str = "orders") -> object:
-        subject = Registry(self.writer.registry).subject(f"bench.public.{orders}-value")
+        subject = Registry(self.writer.registry).find_subject(f"bench.public.{orders}-value")
         assert subject is not None
         return subject.latest
 
     def check(self, *namespaces: str, orders: str = "orders", where: str = "true") -> None:
-        """All of them against what was written."""
+        """Compare the tables with what was written."""
         written = {row["id"]: row["version"] for row in self.writer.model[orders].values()}
         for namespace in namespaces:
             found = self.spark.table(f"twofold.{namespace}.{orders}").where(where).select("id", "version")
@@ -383,7 +393,7 @@ def write(writer: Writer, many: int, one: Callable[[Open, int], None]) -> None:
 
 
 @contextmanager
-def said(what: str) -> Iterator[None]:
+def timed(what: str) -> Iterator[None]:
     began = time.monotonic()
     yield
     print(f"{what}: {time.monotonic() - began:.1f} s", flush=True)

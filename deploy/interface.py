@@ -31,7 +31,7 @@ from twofold_avro.names import topic_of
 from twofold_avro.schemas import envelope_schema, fixed
 from twofold_avro.shapes import TableShape
 from twofold_spark import errors as job_errors
-from twofold_spark.arguments import parser
+from twofold_spark.job.arguments import build_parser
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 _METRIC: Final = re.compile(r"^\| (`twofold_\w+.*) \|$", re.MULTILINE)
@@ -47,7 +47,7 @@ def interface() -> dict[str, Any]:
         },
         "commands": {
             "twofold": dict(_click(cli.twofold, "twofold")),
-            "twofold-spark": dict(_argparse(parser(), "twofold-spark")),
+            "twofold-spark": dict(_argparse(build_parser(), "twofold-spark")),
         },
         "settings": {name: f"{kind}, {default}" for name, kind, default in settings()},
         "exit statuses": {

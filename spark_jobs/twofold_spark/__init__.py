@@ -1,7 +1,8 @@
-"""Spark jobs that carry Twofold's topics into tables, and what reads those tables: `read_cut` and `branches`.
+"""Spark jobs that carry Twofold's topics into tables, and readers: `read_cut`, `branches`.
 
-The names of `__all__` are the public interface (docs/reference/interface.md). They come when they are asked for,
-since they need Spark, and `twofold-spark` must say in a sentence that there is none.
+The names of `__all__` are the public interface (docs/reference/interface.md). They are imported on
+first use, because they need Spark, and without Spark `twofold-spark` must still print a clear
+message.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from twofold_spark.cuts import Tables, read_cut
     from twofold_spark.errors import JobError
-    from twofold_spark.global_transactions import branches
-    from twofold_spark.kafka import Kafka
-    from twofold_spark.registry import Registry
-    from twofold_spark.sinks import Cut
-    from twofold_spark.sinks.delta import DeltaReader
+    from twofold_spark.readers.cut_tables import Tables, read_cut
+    from twofold_spark.readers.global_transactions import branches
+    from twofold_spark.sinks.cuts import Cut
+    from twofold_spark.sinks.delta_tables import DeltaReader
     from twofold_spark.sinks.iceberg_tables import IcebergReader
     from twofold_spark.sinks.jdbc_tables import JdbcReader
+    from twofold_spark.sources.kafka_client import Kafka
+    from twofold_spark.sources.registry import Registry
 
 __version__ = "0.1.0"
 __all__ = [
@@ -36,16 +37,16 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Cut": "sinks",
-    "DeltaReader": "sinks.delta",
+    "Cut": "sinks.cuts",
+    "DeltaReader": "sinks.delta_tables",
     "IcebergReader": "sinks.iceberg_tables",
     "JdbcReader": "sinks.jdbc_tables",
     "JobError": "errors",
-    "Kafka": "kafka",
-    "Registry": "registry",
-    "Tables": "cuts",
-    "branches": "global_transactions",
-    "read_cut": "cuts",
+    "Kafka": "sources.kafka_client",
+    "Registry": "sources.registry",
+    "Tables": "readers.cut_tables",
+    "branches": "readers.global_transactions",
+    "read_cut": "readers.cut_tables",
 }
 
 

@@ -1,16 +1,16 @@
-"""`twofold-spark`, `python -m twofold_spark`, and what spark-submit is given."""
+"""`twofold-spark`, `python -m twofold_spark`, and the script for spark-submit."""
 
 from __future__ import annotations
 
 import sys
 
-_MISSING_GROUND = 3
-"""As `errors.MissingGround`, which itself needs Spark."""
+_SETUP_ERROR = 3
+"""Exit status of `errors.SetupError`, which cannot be imported without Spark."""
 
 
 def main() -> int:
     try:
-        from twofold_spark import cli  # noqa: PLC0415  (nothing of the jobs can be imported without Spark)
+        from twofold_spark.job import cli  # noqa: PLC0415  (nothing of the jobs can be imported without Spark)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise
@@ -18,7 +18,7 @@ def main() -> int:
             "twofold-spark: Spark is not installed for this Python: pip install 'twofold-spark[spark]', or use spark-submit",
             file=sys.stderr,
         )
-        return _MISSING_GROUND
+        return _SETUP_ERROR
     return cli.main()
 
 

@@ -1,12 +1,13 @@
-"""What the jobs raise on purpose. The class says what the user does next and with what status the command ends.
+"""What the jobs raise on purpose. The class tells what the user does next, and the exit status.
 
     JobError
-      BadUsage         exit 2   the command line is wrong: mend it
-      MissingGround    exit 3   Java, a jar, the registry's subject or a table lacks something: the message has the remedy
-      Refused          exit 5   going on could lose or repeat data: the message has what is at stake and the repair
-        TableRefused            of one table alone; the mirror's others may go on (--on-table-error)
+      UsageError       exit 2   the command line is wrong: correct it
+      SetupError       exit 3   something is missing: the message has the remedy
+      Refused          exit 5   continuing could lose or repeat data: the message has the repair
+        TableRefused            the same for one table; others may continue (--on-table-error)
 
-The connector's own hierarchy looks the same; it is not imported because the jobs run where the connector is not.
+The connector has the same hierarchy. It is not imported, because the jobs run where the connector
+is not installed.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from __future__ import annotations
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-SPARKS = (PySparkException, Py4JJavaError)
-"""What Spark raises: its own by their names, the libraries' as they come out of the JVM."""
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+"""What Spark raises: PySpark's own errors, and Java's exceptions as py4j hands them over."""
 
 
 class JobError(Exception):
-    """Base of all; `exit_status` is what the command line ends with."""
+    """Base of all; the command ends with `exit_status`."""
 
     exit_status = 1
 
 
-class BadUsage(JobError):
+class UsageError(JobError):
     """The command line is wrong."""
 
     exit_status = 2
 
 
-class MissingGround(JobError):
-    """Something that must be there is not."""
+class SetupError(JobError):
+    """Something that must be there is missing."""
 
     exit_status = 3
 
@@ -50,7 +51,7 @@ class TableRefused(Refused):
     """Continuing could lose or repeat data of one table."""
 
 
-def said(error: Exception) -> str:
-    """An error of Spark's in one line: the message without the JVM's stack."""
+def first_line(error: Exception) -> str:
+    """Format an error of Spark in one line: the message without the JVM's stack."""
     text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
     return str(text).strip().partition("\n")[0]

@@ -1,7 +1,7 @@
-"""The jars of the jobs: one locked list beside this file, fetched once, sums verified.
+"""The jars of the jobs: one lock file beside this module, fetched once, checksums verified.
 
-`spark.jars.packages` would resolve transitive dependencies anew on every machine (a second Hadoop, Parquet and Jackson
-among them); the lock file names exactly the ten files that are needed and nothing is resolved.
+`spark.jars.packages` would resolve transitive dependencies on every machine, and bring a second
+Hadoop, Parquet and Jackson. The lock file names exactly the files that are needed.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from importlib import resources
 from pathlib import Path
 
 from twofold_common import artifacts
-from twofold_spark.errors import MissingGround
+from twofold_spark.errors import SetupError
 
 
 def locked() -> tuple[artifacts.Artifact, ...]:
+    """Read the lock file."""
     return artifacts.read_lock(resources.files("twofold_spark").joinpath("jars.lock").read_text("utf-8"))
 
 
 def fetch() -> tuple[Path, ...]:
-    """The jars' files; what the cache lacks is downloaded. `TWOFOLD_MAVEN_URL=file:///folder` works offline."""
+    """Return the jars' files; download those that the cache lacks.
+
+    `TWOFOLD_MAVEN_URL=file:///folder` works without a network.
+    """
     try:
         return artifacts.fetch(locked())
     except artifacts.ArtifactError as error:
-        raise MissingGround(str(error)) from error
+        raise SetupError(str(error)) from error

@@ -1,12 +1,13 @@
-"""The SparkSession of the jobs: made for a laptop, taken unchanged under spark-submit.
+"""The SparkSession of the jobs: made for one machine, or used unchanged under spark-submit.
 
-Under spark-submit (or in a notebook) the session is there before the job; it is then used as it is, and only what the
-jobs cannot do without is checked. On its own, a job makes `local[2]` with 512 MB: time zone UTC, no web page, two
-shuffle partitions, everything on loopback.
+Under spark-submit, or in a notebook, a session exists before the job. The job uses it as it is, and
+checks only what it cannot do without. Otherwise the job makes `local[2]` with 512 MB: time zone
+UTC, no web page, two shuffle partitions, everything on loopback.
 
-The Iceberg catalog is `twofold` if no other is named: a JDBC catalog in `<warehouse>/catalog.db` (SQLite), whose compare-and-swap keeps two
-writers apart on any file system and which pyiceberg reads as well. A session that already has a catalog of that name
-keeps its own: Hive, Glue, Polaris, Nessie are the user's choice.
+The Iceberg catalog is `twofold` unless another is named: a JDBC catalog in `<warehouse>/catalog.db`
+(SQLite). Its compare-and-swap keeps two writers apart on any file system, and pyiceberg reads it as
+well. A session that has a catalog of that name keeps it: Hive, Glue, Polaris and Nessie are the
+user's choice.
 """
 
 from __future__ import annotations
@@ -20,29 +21,34 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from twofold_spark import jars
-from twofold_spark.errors import BadUsage, MissingGround
+from twofold_spark.errors import SetupError, UsageError
 
 CATALOG = "twofold"
 _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -Duser.timezone=UTC"
-"""One collector's thread: a laptop's few cores are for the rows. Where only the start matters (a demo, a test), JAVA_TOOL_OPTIONS with
--XX:TieredStopAtLevel=1 halves it."""
+"""One thread for garbage collection, because the few cores of a laptop are for the rows.
+
+Where only the start matters (a demo, a test), JAVA_TOOL_OPTIONS=-XX:TieredStopAtLevel=1 halves it.
+"""
 
 _CONSUMERS = {
     f"spark.kafka.consumer.{cache}.{name}": value
     for cache in ("cache", "fetchedData.cache")
     for name, value in (("timeout", "5s"), ("evictorThreadRunInterval", "2s"))
 }
-"""Each read of ranges has consumers of its own, which Spark keeps for five minutes with what they fetched ahead, some MB each: a backlog of
-large bites filled the driver's memory with them."""
+"""Spark closes idle consumers after seconds instead of five minutes.
+
+Each read of ranges has consumers of its own, and each holds some MB of prefetched records. In a
+backlog of large batches they filled the driver's memory.
+"""
 
 
-def place(text: str) -> str:
-    """A folder of this machine by its whole path, wherever the job was started; `s3a://...` and the like as they are."""
+def absolute_folder(text: str) -> str:
+    """Make a folder of this machine absolute; leave `s3a://...` and the like as they are."""
     return text if "://" in text else str(Path(text).absolute())
 
 
 def catalog_settings(warehouse: Path, catalog: str = CATALOG) -> dict[str, str]:
-    """What makes an Iceberg catalog of a folder."""
+    """Settings that make an Iceberg catalog of a folder."""
     prefix = f"spark.sql.catalog.{catalog}"
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
@@ -50,13 +56,13 @@ def catalog_settings(warehouse: Path, catalog: str = CATALOG) -> dict[str, str]:
         f"{prefix}.uri": f"jdbc:sqlite:{warehouse}/catalog.db?busy_timeout=30000",
         f"{prefix}.jdbc.schema-version": "V1",
         f"{prefix}.warehouse": str(warehouse),
-        # A reader that polls, and a retried batch, must see the table as it is and not as it was cached.
+        # A reader that polls, and a retried batch, must see the present table, not a cached one.
         f"{prefix}.cache-enabled": "false",
     }
 
 
 def local_settings(warehouse: Path, *, catalog: str, memory: str) -> dict[str, str]:
-    """Everything a session on one machine is made with."""
+    """All settings of a session on one machine."""
     return {
         **catalog_settings(warehouse, catalog),
         "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars.fetch()),
@@ -67,9 +73,10 @@ def local_settings(warehouse: Path, *, catalog: str, memory: str) -> dict[str, s
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
-        # The code that Spark generates for a table's batch is the same each time; with room for 100 pieces it is made anew.
+        # Spark generates the same code for each batch of a table. With the default of 100 entries
+        # it is compiled again.
         "spark.sql.codegen.cache.maxEntries": "5000",
-        # Code with a batch's keys written into it would be another one each time.
+        # Keys of a batch written into the generated code would make it different each time.
         "spark.sql.optimizer.inSetSwitchThreshold": "0",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(warehouse / "spark"),
@@ -78,7 +85,7 @@ def local_settings(warehouse: Path, *, catalog: str, memory: str) -> dict[str, s
         ),
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",
-        # A commit record is read as soon as it is there; a batch of nothing is not made.
+        # Read a commit record as soon as it arrives, and make no empty batches.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.pollingDelay": "20ms",
         "spark.log.level": "ERROR",
@@ -95,15 +102,15 @@ def open_session(
     java_home: str | None = None,
     name: str = "twofold",
 ) -> SparkSession:
-    """The session that is there, or a new one for this machine."""
-    there = SparkSession.getActiveSession() or _submitted()
-    if there is not None:
-        _check(there, catalog)
-        return there
+    """Return the existing session, or make one for this machine."""
+    existing = SparkSession.getActiveSession() or _submitted_session()
+    if existing is not None:
+        _check_session(existing, catalog)
+        return existing
     if "://" in str(warehouse):
-        raise BadUsage(
-            f"--warehouse {warehouse}: without spark-submit the catalog is a file in it, so it is a folder of this machine by its path; "
-            "tables elsewhere want spark-submit, with a catalog of yours (docs/use/spark.md has the lines)"
+        raise UsageError(
+            f"--warehouse {warehouse} must be a folder of this machine: without spark-submit the catalog is a file in it. "
+            "For tables elsewhere, use spark-submit with a catalog of your own (docs/use/spark.md shows how)"
         )
     warehouse = Path(warehouse)
     _choose_java(java_home)
@@ -116,19 +123,19 @@ def open_session(
     return builder.getOrCreate()
 
 
-def _submitted() -> SparkSession | None:
-    """spark-submit starts the JVM first and tells the port: then the session is made by what was submitted."""
+def _submitted_session() -> SparkSession | None:
+    """Return spark-submit's session; spark-submit starts the JVM first and passes its port."""
     return SparkSession.builder.getOrCreate() if "PYSPARK_GATEWAY_PORT" in os.environ else None
 
 
-def _check(spark: SparkSession, catalog: str) -> None:
+def _check_session(spark: SparkSession, catalog: str) -> None:
     if spark.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
-        raise MissingGround(
+        raise SetupError(
             f"the session has no Iceberg catalog {catalog!r}: submit with --conf spark.sql.catalog.{catalog}=... "
-            "(docs/use/spark.md has the lines)"
+            "(docs/use/spark.md shows how)"
         )
     if spark.conf.get("spark.sql.session.timeZone", None) not in ("UTC", "Etc/UTC", "Z", "+00:00"):
-        raise MissingGround("the session's time zone is not UTC: submit with --conf spark.sql.session.timeZone=UTC")
+        raise SetupError("the session's time zone is not UTC: submit with --conf spark.sql.session.timeZone=UTC")
 
 
 def _choose_java(java_home: str | None) -> None:
@@ -137,8 +144,8 @@ def _choose_java(java_home: str | None) -> None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
-        raise MissingGround("no Java: set JAVA_HOME or pass --java-home; Spark 4.1 runs on Java 17 or 21")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = said.partition('version "')[2].partition(".")[0].partition('"')[0]
+        raise SetupError("Java was not found: set JAVA_HOME or pass --java-home. Spark 4.1 needs Java 17 or 21")
+    printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = printed.partition('version "')[2].partition(".")[0].partition('"')[0]
     if version not in ("17", "21"):
-        raise MissingGround(f"{java} is Java {version or 'of unknown version'}: Spark 4.1 runs on Java 17 or 21")
+        raise SetupError(f"{java} is Java {version or 'of unknown version'}: Spark 4.1 needs Java 17 or 21")

@@ -7,8 +7,8 @@ import datetime as dt
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from twofold_spark.sinks import Asked, Cut
-from twofold_spark.sinks.merging import text
+from twofold_spark.sinks.cuts import Cut, CutLimit
+from twofold_spark.sinks.merge_sql import escape_literal
 
 COLUMNS = (
     "sequence bigint, applied_lsn bigint, committed_at timestamp, published_at timestamp, whole boolean, "
@@ -16,41 +16,44 @@ COLUMNS = (
 )
 
 
-def select(cut: Cut) -> str:
-    """A query of one row."""
-    versions = [f"named_struct('name', '{text(n)}', 'version', {v}L)" for n, v in cut.versions.items()]
-    behind, stopped = (", ".join(f"'{text(name)}'" for name in names) for names in (cut.backfilling, cut.stopped))
+def select_row(cut: Cut) -> str:
+    """Build a query that returns the cut as one row."""
+    versions = [f"named_struct('name', '{escape_literal(n)}', 'version', {v}L)" for n, v in cut.versions.items()]
+    backfilling, stopped = (
+        ", ".join(f"'{escape_literal(name)}'" for name in names) for names in (cut.backfilling, cut.stopped)
+    )
     return (
         f"SELECT {cut.sequence}L, {cut.applied_lsn}L, timestamp_micros({cut.committed_us}L), "
         f"current_timestamp(), {'true' if cut.whole else 'false'}, "
         f"CAST(array({', '.join(versions)}) AS array<struct<name: string, version: bigint>>), "
-        f"CAST(array({behind}) AS array<string>), CAST(array({stopped}) AS array<string>)"
+        f"CAST(array({backfilling}) AS array<string>), CAST(array({stopped}) AS array<string>)"
     )
 
 
-def ago(keep: dt.timedelta) -> str:
+def time_ago(keep: dt.timedelta) -> str:
+    """Build the SQL expression of the moment so long ago."""
     return f"(current_timestamp() - INTERVAL '{int(keep.total_seconds())}' SECOND)"
 
 
-def forgotten(last: Cut, keep: dt.timedelta) -> str:
-    """Of a table of cuts, which are older than that; never the last."""
-    return f"published_at < {ago(keep)} AND sequence < {last.sequence}"
+def expired_condition(last: Cut, keep: dt.timedelta) -> str:
+    """Build the condition of the cuts that are older than `keep`; the last cut never is."""
+    return f"published_at < {time_ago(keep)} AND sequence < {last.sequence}"
 
 
-def meant(cuts: DataFrame, asked: Asked) -> DataFrame:
-    """Those that are whole, and at or before what is given."""
+def filter_cuts(cuts: DataFrame, limit: CutLimit) -> DataFrame:
+    """Keep the cuts that are whole, and within the limit."""
     cuts = cuts.where("whole")
-    if asked.sequence is not None:
-        cuts = cuts.where(f.col("sequence") <= asked.sequence)
-    if asked.applied_lsn is not None:
-        cuts = cuts.where(f.col("applied_lsn") <= asked.applied_lsn)
-    if asked.committed_us is not None:
-        cuts = cuts.where(f.unix_micros("committed_at") <= asked.committed_us)
+    if limit.sequence is not None:
+        cuts = cuts.where(f.col("sequence") <= limit.sequence)
+    if limit.applied_lsn is not None:
+        cuts = cuts.where(f.col("applied_lsn") <= limit.applied_lsn)
+    if limit.committed_us is not None:
+        cuts = cuts.where(f.unix_micros("committed_at") <= limit.committed_us)
     return cuts
 
 
-def end_of(cuts: DataFrame, *, first: bool = False) -> Cut | None:
-    """The last one, or the first."""
+def read_outermost(cuts: DataFrame, *, first: bool = False) -> Cut | None:
+    """Read the last cut, or the first."""
     row = cuts.orderBy("sequence", ascending=first).withColumn("committed_us", f.unix_micros("committed_at")).first()
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""A mirror's tables in PostgreSQL: their names, their columns and what becomes of these; and how they are read."""
+"""A mirror's tables in PostgreSQL: their names, keys and columns, and how they are read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from twofold_spark.carry import OP, UNCHANGED
-from twofold_spark.errors import MissingGround, Refused, TableRefused
-from twofold_spark.sinks import ANY, Asked, Cut, Table, merging
-from twofold_spark.sinks.database import Run, alone, jdbc
-from twofold_spark.source import identifier, literal
+from twofold_spark.errors import Refused, SetupError, TableRefused
+from twofold_spark.row_columns import OP, UNCHANGED
+from twofold_spark.sinks import column_changes
+from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit
+from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.mirror_database import Run, configure_jdbc, own_transaction
+from twofold_spark.sources.postgres_connection import quote_identifier, quote_literal
 
 _COLUMNS = """
 SELECT coalesce(json_object_agg(attname, format_type(atttypid, atttypmod) ORDER BY attnum), '{{}}')
@@ -21,22 +23,25 @@ SELECT coalesce(json_object_agg(attname, format_type(atttypid, atttypmod) ORDER 
 _WIDER = {("integer", "bigint"), ("real", "double precision")}
 _NAME_BYTES = 63
 NOW = "now"
-"""There is no version but the present one."""
+"""The only version: PostgreSQL keeps no older ones."""
 
 
 class JdbcReader:
-    """The last cut and its tables. There are no versions: who reads several tables takes one REPEATABLE READ transaction."""
+    """The last cut and its tables.
+
+    There are no older versions: to read several tables, use one REPEATABLE READ transaction.
+    """
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         self._spark = spark
         self._url = url
 
-    def whole_cut(self, asked: Asked = ANY, *, first: bool = False) -> Cut | None:  # noqa: ARG002  (there is one)
-        cut = self.last_cut()
-        return cut if cut is not None and asked.takes(cut) else None
+    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> Cut | None:  # noqa: ARG002  (there is one)
+        cut = self.read_last_cut()
+        return cut if cut is not None and limit.admits(cut) else None
 
-    def last_cut(self) -> Cut | None:
-        with alone(self._spark, self._url) as run:
+    def read_last_cut(self) -> Cut | None:
+        with own_transaction(self._spark, self._url) as run:
             newest = run("SELECT row_to_json(c) FROM twofold.cuts c ORDER BY sequence DESC LIMIT 1")
             names = run("SELECT coalesce(json_agg(name), '[]') FROM twofold.mirrored")
         if newest is None:
@@ -52,98 +57,103 @@ class JdbcReader:
             stopped=tuple(row["stopped"]),
         )
 
-    def table(self, name: str, version: str) -> DataFrame:
+    def read_table(self, name: str, version: str) -> DataFrame:
         assert version == NOW
         schema, _, table = name.partition(".")
-        return cast("DataFrame", jdbc(self._spark.read, self._url, f"{identifier(schema)}.{identifier(table)}").load())
+        full_name = f"{quote_identifier(schema)}.{quote_identifier(table)}"
+        return cast("DataFrame", configure_jdbc(self._spark.read, self._url, full_name).load())
 
-    def key_of(self, name: str) -> tuple[str, ...]:
-        with alone(self._spark, self._url) as run:
-            return key_of(run, name) or ()
+    def read_key(self, name: str) -> tuple[str, ...]:
+        with own_transaction(self._spark, self._url) as run:
+            return read_key(run, name) or ()
 
     def check_prefix(self, prefix: str) -> None:
-        with alone(self._spark, self._url) as run:
+        with own_transaction(self._spark, self._url) as run:
             if run("SELECT to_regclass('twofold.mirrored')::text") is None:
-                raise MissingGround("the database holds no mirror: has `mirror` run into it?")
-            other = run(f"SELECT min(prefix) FROM twofold.mirrored WHERE prefix <> {literal(prefix)}")
+                raise SetupError("the database holds no mirror: run `twofold-spark mirror` into it first")
+            other = run(f"SELECT min(prefix) FROM twofold.mirrored WHERE prefix <> {quote_literal(prefix)}")
         if other is not None:
             raise Refused(
-                f"this database mirrors the prefix {other!r}, not {prefix!r}",
-                at_stake="two sources' tables mixed",
-                repair="one database for each prefix",
+                f"this database holds the mirror of the prefix {other!r}, not of {prefix!r}",
+                at_stake="the tables of two sources would be mixed",
+                repair="use one database for each prefix",
             )
 
 
-def key_of(run: Run, name: str) -> tuple[str, ...] | None:
-    """The columns that a table (`schema.name`) is merged by; None of one that the mirror did not make."""
-    key = run(f"SELECT to_json(key) FROM twofold.mirrored WHERE name = {literal(name)}")
+def read_key(run: Run, name: str) -> tuple[str, ...] | None:
+    """Return the key columns of a table (`schema.name`); None if the mirror did not create it."""
+    key = run(f"SELECT to_json(key) FROM twofold.mirrored WHERE name = {quote_literal(name)}")
     return None if key is None else tuple(json.loads(key))
 
 
-def rekey(run: Run, table: Table) -> None:
-    """Gives a table without rows the key that it has now."""
-    had = key_of(run, str(table)) or ()
-    if had == table.key:
+def change_key(run: Run, table: MirrorTable) -> None:
+    """Give a table without rows its present key."""
+    former = read_key(run, str(table)) or ()
+    if former == table.key:
         return
-    name, quote = name_of(table), merging.POSTGRES.quote
-    constraint = run(f"SELECT conname FROM pg_constraint WHERE conrelid = {literal(name)}::regclass AND contype = 'p'")
+    name = quote_table(table)
+    constraint = run(
+        f"SELECT conname FROM pg_constraint WHERE conrelid = {quote_literal(name)}::regclass AND contype = 'p'"
+    )
     if constraint is not None:
-        run(f"ALTER TABLE {name} DROP CONSTRAINT {quote(constraint)}")
-    for column in had:  # the constraint that made them so leaves them so
-        run(f"ALTER TABLE {name} ALTER COLUMN {quote(column)} DROP NOT NULL")
+        run(f"ALTER TABLE {name} DROP CONSTRAINT {quote_identifier(constraint)}")
+    for column in former:  # dropping the constraint leaves its columns NOT NULL
+        run(f"ALTER TABLE {name} ALTER COLUMN {quote_identifier(column)} DROP NOT NULL")
     if table.key:
-        run(f"ALTER TABLE {name} ADD PRIMARY KEY ({', '.join(map(quote, table.key))})")
-    key = ", ".join(map(literal, table.key))
-    run(f"UPDATE twofold.mirrored SET key = ARRAY[{key}]::text[] WHERE name = {literal(str(table))}")
+        run(f"ALTER TABLE {name} ADD PRIMARY KEY ({', '.join(map(quote_identifier, table.key))})")
+    key = ", ".join(map(quote_literal, table.key))
+    run(f"UPDATE twofold.mirrored SET key = ARRAY[{key}]::text[] WHERE name = {quote_literal(str(table))}")
 
 
-def check_names(table: Table, columns: list[str]) -> None:
-    """PostgreSQL cuts off what is longer, and a column would not be known by its name any more: an unchanged value would be taken for null."""
+def check_name_lengths(table: MirrorTable, columns: list[str]) -> None:
+    """Refuse column names that PostgreSQL would cut off.
+
+    The column would then not be found by its name, and an unchanged value would be read as null.
+    """
     if long := [column for column in columns if len(column.encode()) > _NAME_BYTES]:
         raise TableRefused(
-            f"{table}: the columns' names {', '.join(long)} take more than the {_NAME_BYTES} bytes that PostgreSQL has for a name (a letter that Avro's names do not have takes six)",
-            at_stake="their values: two such columns may be one, and a value that was not sent again would be null",
-            repair="give the columns shorter names in the source, leave them out of the publication's column list, or keep the mirror in Iceberg or Delta",
+            f"{table}: the column names {', '.join(long)} are longer than the {_NAME_BYTES} bytes that PostgreSQL allows; "
+            "a letter that Avro does not allow in names takes six",
+            at_stake="their values: two such columns could become one, and an unchanged value could become null",
+            repair="give the columns shorter names in the source, leave them out of the publication's column list, "
+            "or keep the mirror in Iceberg or Delta",
         )
 
 
-def columns_of(run: Run, name: str) -> dict[str, str]:
-    return json.loads(run(_COLUMNS.format(literal(name))) or "{}")  # type: ignore[no-any-return]
+def read_columns(run: Run, name: str) -> dict[str, str]:
+    return json.loads(run(_COLUMNS.format(quote_literal(name))) or "{}")  # type: ignore[no-any-return]
 
 
-def staged_columns(run: Run, table: Table) -> dict[str, str]:
-    """The columns of the staged rows."""
-    return {c: kind for c, kind in columns_of(run, stage_of(table)).items() if c not in (OP, UNCHANGED)}
+def read_staged_columns(run: Run, table: MirrorTable) -> dict[str, str]:
+    """Return the columns of the staged rows."""
+    return {c: kind for c, kind in read_columns(run, name_stage(table)).items() if c not in (OP, UNCHANGED)}
 
 
-def alters(table: Table, there: dict[str, str], wanted: dict[str, str]) -> list[str]:
-    """What follows ALTER TABLE; nothing for a table that is not there yet."""
-    out, quote = [], merging.POSTGRES.quote
-    for column, kind in wanted.items() if there else ():
-        had = there.get(column)
-        if had is None:
-            out.append(f"ADD COLUMN {quote(column)} {kind}")
-        elif _widens(had, kind):
-            out.append(f"ALTER COLUMN {quote(column)} TYPE {kind}")
-        elif had != kind and not _widens(kind, had):
-            raise TableRefused(
-                f"{table}.{column} is {had} in the mirror and {kind} in the topic: no widening leads there",
-                at_stake="the column's values",
-                repair=f"drop the mirror's table, then `twofold backfill start {table}`",
-            )
+def list_alterations(table: MirrorTable, present: dict[str, str], wanted: dict[str, str]) -> list[str]:
+    """List what follows ALTER TABLE; nothing for a table that does not exist yet."""
+    out = []
+    for column, kind in wanted.items() if present else ():
+        current = present.get(column)
+        if current is None:
+            out.append(f"ADD COLUMN {quote_identifier(column)} {kind}")
+        elif _widens_to(current, kind):
+            out.append(f"ALTER COLUMN {quote_identifier(column)} TYPE {kind}")
+        elif current != kind and not _widens_to(kind, current):
+            raise column_changes.refuse_type(f"{table}.{column}", current, kind, str(table))
     return out
 
 
-def _widens(old: str, new: str) -> bool:
+def _widens_to(old: str, new: str) -> bool:
     if old.startswith("numeric(") and new.startswith("numeric("):
-        (was, scale), (now, scale_now) = (text[8:-1].split(",") for text in (old, new))
-        return scale == scale_now and int(was) < int(now)
+        (old_precision, old_scale), (precision, scale) = (text[8:-1].split(",") for text in (old, new))
+        return old_scale == scale and int(old_precision) < int(precision)
     return (old, new) in _WIDER
 
 
-def name_of(table: Table) -> str:
-    return f"{identifier(table.schema)}.{identifier(table.name)}"
+def quote_table(table: MirrorTable) -> str:
+    return f"{quote_identifier(table.schema)}.{quote_identifier(table.name)}"
 
 
-def stage_of(table: Table) -> str:
+def name_stage(table: MirrorTable) -> str:
+    """Return the name of the table's staging table."""
     return f"twofold.stage_{hashlib.sha256(str(table).encode()).hexdigest()[:24]}"

@@ -1,6 +1,8 @@
-"""A bank for the mirror's crash tests: two tables whose total never changes and a keyless one that always has as many rows; and who reads the mirror meanwhile.
+"""A bank for the mirror's crash tests: two tables whose total never changes and a keyless one that
+always has as many rows; and who reads the mirror meanwhile.
 
-It writes through the tests' writer into its own prefix and reads through `read_cut`, or in one snapshot of PostgreSQL.
+It writes through the tests' writer into its own prefix and reads through `read_cut`, or in one
+snapshot of PostgreSQL.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ import psycopg
 
 from fixtures.spark import Lake
 from helpers.spark.writer import Open, Writer, table
-from twofold_spark.errors import MissingGround
+from twofold_spark.errors import SetupError
 
 MONEY, TOKENS = 2 * 20 * 100, 30
 """What the two tables hold together, and how many rows the keyless one has; in every cut."""
 
 
 class Bank(threading.Thread):
-    """Moves money between two tables without a pause, and gives tokens, of which many are alike, another colour; until `stop`."""
+    """Moves money between two tables without a pause, and gives tokens, of which many are alike,
+    another colour; until `stop`."""
 
     def __init__(self, writer: Writer) -> None:
         super().__init__(name="bank")
@@ -34,7 +37,8 @@ class Bank(threading.Thread):
 
     @contextmanager
     def between(self) -> Iterator[None]:
-        """Between two of its transactions, as the connector puts those of its producers one after another."""
+        """Between two of its transactions, as the connector puts those of its producers one after
+        another."""
         with self._busy:
             yield
 
@@ -110,7 +114,7 @@ def _totals_in_one_snapshot(connection: psycopg.Connection[Any], pause: Callable
             value("SELECT to_regclass('twofold.cuts')") is None
             or value("SELECT max(sequence) FROM twofold.cuts") is None
         ):
-            raise MissingGround("no cut yet")
+            raise SetupError("no cut yet")
         one = value("SELECT sum(balance) FROM accounts")
         pause()
         other = value("SELECT sum(balance) FROM vault")
@@ -119,7 +123,8 @@ def _totals_in_one_snapshot(connection: psycopg.Connection[Any], pause: Callable
 
 
 class Reader(threading.Thread):
-    """Reads the last cut again and again, while jobs write and are killed: the totals are always the same."""
+    """Reads the last cut again and again, while jobs write and are killed: the totals are always
+    the same."""
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(name="reader")
@@ -144,7 +149,7 @@ class Reader(threading.Thread):
         last = False
         while not last:
             last = self._stopped.wait(0.2)
-            with contextlib.suppress(MissingGround):  # no cut yet
+            with contextlib.suppress(SetupError):  # no cut yet
                 self.totals.append(look())
 
     def stop(self) -> None:

@@ -1,4 +1,5 @@
-"""What the changelog's tests share: rows written and read, SQL on the changelog's table, and what befalls topics."""
+"""What the changelog's tests share: rows written and read, SQL on the changelog's table, and what
+befalls topics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Plays the connector for the Spark jobs' tests: real Kafka transactions, real schemas, real commit records.
+"""Plays the connector for the Spark jobs' tests: real Kafka transactions, real schemas, real commit
+records.
 
-It writes what docs/inside/architecture.md promises and nothing else: rows, their commit record and the commit; or rows and an
-abort. It also keeps `model`, the tables as they must come out, so that a test compares and does not describe.
+It writes what docs/inside/architecture.md promises and nothing else: rows, their commit record and
+the commit; or rows and an abort. It also keeps `model`, the tables as they must come out, so that a
+test compares and does not describe.
 """
 
 from __future__ import annotations
@@ -131,7 +133,8 @@ class Open:
             model[key] = row
 
     def upsert(self, name: str, row: Row, *, op: str | None = None, unchanged: tuple[str, ...] = ()) -> None:
-        """An insert, or an update if the model has the row; `unchanged` columns keep the model's value."""
+        """An insert, or an update if the model has the row; `unchanged` columns keep the model's
+        value."""
         key = self.writer.key_of(name, row)
         there = self.writer.model[name].get(key)
         row = {**row, **{c: there[c] for c in unchanged}} if there else row
@@ -161,7 +164,8 @@ class Open:
         self._set(name, self.writer.key_of(name, row), row)
 
     def keyless(self, name: str, op: str, *, before: Row | None = None, after: Row | None = None) -> None:
-        """A change of a keyless table, of which the model has each distinct row once, with its `_copies`."""
+        """A change of a keyless table, of which the model has each distinct row once, with its
+        `_copies`."""
         self._record(name, op, None, before, after, self.writer.lsn())
         for row, more in ((before, -1), (after, 1)):
             if row is not None:
@@ -210,7 +214,8 @@ class Writer:
         self._make(f"{prefix}.commits", 1)
 
     def table(self, shape: TableShape, *, partitions: int = 3) -> str:
-        """Makes the topic, or registers a new version of its value's schema; gives the table's short name."""
+        """Makes the topic, or registers a new version of its value's schema; gives the table's
+        short name."""
         topic = names.topic_of(self.prefix, shape.schema, shape.table)
         if shape.table not in self.topics:
             self._make(topic, partitions)
@@ -245,7 +250,8 @@ class Writer:
 
     @contextmanager
     def lose(self) -> Iterator[Open]:
-        """What a late abort leaves: the rows are aborted, and a commit record of its own transaction names them. The source has them."""
+        """What a late abort leaves: the rows are aborted, and a commit record of its own
+        transaction names them. The source has them."""
         with self._open(self.main, None) as tx:
             yield tx
         self.main.abort_transaction(10)
@@ -291,7 +297,8 @@ class Writer:
         assert producer.flush(30) == 0
 
     def visible(self) -> None:
-        """Until readers see what was committed: a commit returns some milliseconds before its marker is everywhere."""
+        """Until readers see what was committed: a commit returns some milliseconds before its
+        marker is everywhere."""
         place = TopicPartition(f"{self.prefix}.commits", 0)
         deadline = time.monotonic() + 30
         while len({self._end(place, isolation) for isolation in IsolationLevel}) > 1:

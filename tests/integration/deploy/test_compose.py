@@ -20,7 +20,7 @@ from twofold import config
 from twofold.cli import COMMANDS
 from twofold.ops.health import Health
 from twofold.ops.server import Answers, StatusServer
-from twofold_spark import arguments as spark_commands
+from twofold_spark.job import arguments as spark_commands
 
 pytestmark = pytest.mark.core
 
@@ -105,7 +105,7 @@ def test_the_connectors_environment_is_a_configuration(environment: pytest.Monke
 def test_the_services_commands_exist(environment: pytest.MonkeyPatch) -> None:
     loaded = config.load()
     assert {SERVICES["init"]["command"], SERVICES["connector"]["command"]} <= COMMANDS.keys()
-    mirror = spark_commands.parser().parse_args(SERVICES["mirror"]["command"])
+    mirror = spark_commands.build_parser().parse_args(SERVICES["mirror"]["command"])
     assert (mirror.bootstrap, mirror.registry) == (loaded.kafka.bootstrap, loaded.registry.url)
     assert mirror.prefix == loaded.prefix
     assert Path(mirror.warehouse).is_relative_to(SERVICES["mirror"]["volumes"][0].partition(":")[2])

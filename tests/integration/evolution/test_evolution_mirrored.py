@@ -124,7 +124,7 @@ def test_the_mirror_follows(here: Installation, lake: Lake, late: bool) -> None:
         tables["misfit"].subject.allow("NONE")
         here.sql("ALTER TABLE e.misfit ALTER v TYPE text", f"INSERT INTO e.misfit VALUES ({VALUES})")
         here.caught_up()
-    with pytest.raises(JobError, match=r"e\.misfit\.v is int in the table and string in the topic"):
+    with pytest.raises(JobError, match=r"e\.misfit\.v has the type int in the table and string in the topic"):
         lake.mirror()
     assert mirrored(lake, "misfit") == (COLUMNS, {1: ONE})
 

@@ -1,4 +1,5 @@
-"""A backlog of commit records, whatever they hold: a bounded part of it is in the driver at once, and it is applied in order."""
+"""A backlog of commit records, whatever they hold: a bounded part of it is in the driver at once,
+and it is applied in order."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from pyspark.sql import DataFrame
 from fixtures.spark import Lake
 from helpers.spark.writer import table
 from twofold_avro import records, schemas
-from twofold_spark import commit_topic, mirror
-from twofold_spark.commits import Range
-from twofold_spark.registry import Registry
+from twofold_spark.mirror import mirror_job
+from twofold_spark.sources import commit_topic
+from twofold_spark.sources.commit_records import OffsetRange
+from twofold_spark.sources.registry import Registry
 
 
-class _Counted(Range):
+class _Counted(OffsetRange):
     """A range that says how many there are."""
 
     alive = most = 0
@@ -33,30 +35,32 @@ def test_a_backlog_is_applied_with_a_bounded_number_of_ranges_in_the_driver(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _Counted.alive = _Counted.most = 0
-    monkeypatch.setattr(commit_topic, "Range", _Counted)
-    monkeypatch.setattr(commit_topic, "COMMITS_OF_A_TASK", 10)
-    monkeypatch.setattr(mirror, "_RANGES_AT_ONCE", 90)
+    monkeypatch.setattr(commit_topic, "OffsetRange", _Counted)
+    monkeypatch.setattr(commit_topic, "COMMITS_PER_TASK", 10)
+    monkeypatch.setattr(mirror_job, "_RANGES_PER_BATCH", 90)
     tasks: list[int] = []
-    decoded = commit_topic._decoded
+    decoded = commit_topic._decode_rows
 
     def spy(batch: DataFrame, subject: Any) -> Any:
         tasks.append(batch.rdd.getNumPartitions())
         return decoded(batch, subject)
 
-    monkeypatch.setattr(commit_topic, "_decoded", spy)
+    monkeypatch.setattr(commit_topic, "_decode_rows", spy)
     w = lake.writer
     names = [w.table(table(name, {"id": "int8", "v": "int8"})) for name in ("a", "b")]
     for n in range(40):
         with w.commit() as tx:
             for name in names:
-                # So many that each partition has some, whatever the keys' schema id makes of their hashes.
+                # So many that each partition has some, whatever the keys' schema id makes of their
+                # hashes.
                 for i in range(60):
                     tx.upsert(name, {"id": i, "v": n})
     lake.mirror(tables_at_once=1)
     lake.assert_equal()
-    bites = [(a.cut.sequence, a.changes) for a in lake.applied]
-    assert [sequence for sequence, _ in bites] == [15, 30, 40], "bites of 90 ranges: six in each of 40 records"
-    # A record more than the bite has been looked at, and what is read of one table is joined: three stretches, and one in the making.
+    batches = [(a.cut.sequence, a.changes) for a in lake.applied]
+    assert [sequence for sequence, _ in batches] == [15, 30, 40], "batches of 90 ranges: six in each of 40 records"
+    # A record more than the batch has been looked at, and what is read of one table is joined:
+    # three ranges, and one in progress.
     assert 90 <= _Counted.most <= 90 + 6 + 4
     assert tasks == [8], "80 offsets: each record has a marker"
 
@@ -64,10 +68,10 @@ def test_a_backlog_is_applied_with_a_bounded_number_of_ranges_in_the_driver(
 def test_a_schema_that_comes_in_the_midst_of_the_records_is_asked_for(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_topic, "COMMITS_OF_A_TASK", 2)
+    monkeypatch.setattr(commit_topic, "COMMITS_PER_TASK", 2)
     w, registry = lake.writer, Registry(lake.writer.registry)
     w.table(table("a", {"id": "int8"}))
-    subject = registry.subject(f"{lake.prefix}.commits-value")
+    subject = registry.find_subject(f"{lake.prefix}.commits-value")
     assert subject is not None
 
     def commits(many: int) -> None:
@@ -83,6 +87,6 @@ def test_a_schema_that_comes_in_the_midst_of_the_records_is_asked_for(
     monkeypatch.setattr(records.Commit, "to_bytes", lambda commit, identifier: as_known(commit, identifier) + b"\0")
     commits(4)
     w.visible()
-    found = commit_topic.CommitTopic(lake.kafka, registry, lake.prefix).behind(lake.spark, -1)
+    found = commit_topic.CommitTopic(lake.kafka, registry, lake.prefix).read_after(lake.spark, -1)
     assert [commit.sequence for commit in found] == list(range(1, 8))
     assert w._commit_id not in subject.ids

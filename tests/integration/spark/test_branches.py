@@ -7,7 +7,7 @@ from fixtures.stack import fresh_prefix
 from helpers.spark.writer import Writer, table
 from twofold_avro.records import PreparedOutcome
 from twofold_spark import branches
-from twofold_spark.registry import Registry
+from twofold_spark.sources.registry import Registry
 
 
 def test_the_branches_of_a_global_transaction_are_found_in_all_sources(lake: Lake) -> None:

@@ -11,8 +11,8 @@ from helpers.spark.changelog_tables import ids, log, lose, sql, written
 from helpers.spark.writer import table
 from twofold_avro import schemas
 from twofold_spark.errors import Refused
-from twofold_spark.running import Trigger
 from twofold_spark.sinks import iceberg_tables
+from twofold_spark.streaming import Trigger
 
 
 @pytest.mark.core
@@ -91,18 +91,18 @@ def test_of_two_jobs_that_append_one_batch_the_second_is_refused(
         tx.delete(events, 2, tombstone=True)
     w.visible()
     paused, replacement, third = (lake.changelog_job() for _ in range(3))
-    prepare = iceberg_tables.prepare
+    prepare = iceberg_tables.prepare_table
 
     def meanwhile(*arguments: Any, **named: Any) -> None:
         """Between the look at the table and the rows."""
-        monkeypatch.setattr(iceberg_tables, "prepare", prepare)
-        replacement.turn()
+        monkeypatch.setattr(iceberg_tables, "prepare_table", prepare)
+        replacement.run_turn()
         prepare(*arguments, **named)
 
-    monkeypatch.setattr(iceberg_tables, "prepare", meanwhile)
+    monkeypatch.setattr(iceberg_tables, "prepare_table", meanwhile)
     with pytest.raises(Refused, match=r"another job appended to .*events.*\n.*appended twice.*\n.*one changelog job"):
-        paused.turn()
-    assert not third.turn()
+        paused.run_turn()
+    assert not third.run_turn()
     for job in (paused, replacement, third):
         job.close()
     assert log(lake, events) == [*expected, ("c", 2, "second"), ("d", 2, None)]
@@ -142,7 +142,7 @@ def test_retention_may_take_what_was_rolled_back_and_never_appended(lake: Lake) 
 
 
 def test_a_changelog_may_begin_where_retention_has_been(lake: Lake) -> None:
-    """Also in a partition that has nothing any more: what was before its time is not missing later."""
+    """The same holds in a partition that is empty now: earlier records are not missing later."""
     w = lake.writer
     events = w.table(table("events", {"id": "int8", "v": "text"}), partitions=2)
     for partition in range(2):
@@ -165,7 +165,7 @@ def test_compaction_and_expired_snapshots_lose_nothing_and_repeat_nothing(lake: 
         written(lake, events, *range(first, first + 10))
         w.visible()
         job = lake.changelog_job()
-        job.turn()
+        job.run_turn()
         if noted:
             job.run(lake.warehouse / "checkpoint", Trigger.parse("available-now"))
         job.close()
@@ -186,7 +186,8 @@ def test_compaction_and_expired_snapshots_lose_nothing_and_repeat_nothing(lake: 
 
 @pytest.mark.parametrize("expired", [False, True])
 def test_a_table_that_was_taken_back_is_brought_forward_again(lake: Lake, expired: bool) -> None:
-    """Also where the snapshots that it was taken back from are gone; in steps, between which more of them go."""
+    """Also where the snapshots that it was taken back from are gone; in steps, between which more
+    of them go."""
     events = lake.writer.table(table("events", {"id": "int8", "v": "text"}), partitions=2)
     for i in range(3):
         written(lake, events, i)
@@ -199,7 +200,7 @@ def test_a_table_that_was_taken_back_is_brought_forward_again(lake: Lake, expire
     written(lake, events, 3)
     lake.writer.visible()
     job = lake.changelog_job(batch_rows=1)
-    job.turn()
+    job.run_turn()
     job.close()
     if expired:
         _expire(lake)

@@ -1,4 +1,5 @@
-"""The changelog as people start it: a process, kill -9 at any instant, and SIGTERM. Every committed change is there once, in the order of its key, and nothing else."""
+"""The changelog as people start it: a process, kill -9 at any instant, and SIGTERM. Every committed
+change is there once, in the order of its key, and nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ Change = tuple[str, int]
 
 
 class _Traffic(threading.Thread):
-    """Inserts, updates and deletes in transactions that commit or abort, some of them prepared, without a pause until `stop`; and what was committed, by key."""
+    """Inserts, updates and deletes in transactions that commit or abort, some of them prepared,
+    without a pause until `stop`; and what was committed, by key."""
 
     def __init__(self, writer: Writer) -> None:
         super().__init__(name="traffic")
@@ -103,7 +105,8 @@ def _turns(process: subprocess.Popen[str], many: int) -> None:
     [pytest.param(1, marks=pytest.mark.core), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
 )
 def test_kill_9_loses_and_repeats_nothing_and_sigterm_ends_it_well(lake: Lake, kills: int) -> None:
-    """After some of the kills the checkpoint is lost, after others no snapshot is left that says how far a table was."""
+    """After some of the kills the checkpoint is lost, after others no snapshot is left that says
+    how far a table was."""
     traffic, rng = _Traffic(lake.writer), random.Random(3)
     try:
         for number in range(1, kills + 1):

@@ -7,8 +7,9 @@ from confluent_kafka import TopicPartition
 
 from fixtures.spark import Lake, new_lake
 from helpers.spark.writer import Writer, table
-from twofold_spark import cli, session
-from twofold_spark.sinks.choice import SinkChoice
+from twofold_spark import session
+from twofold_spark.job import cli
+from twofold_spark.sinks.sink_choice import SinkChoice
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +94,7 @@ def test_what_retention_took_behind_a_checkpoint_is_refused_and_without_it_what_
 @pytest.mark.core
 def test_a_checkpoint_says_whose_it_is_and_no_secret() -> None:
     said = {
-        SinkChoice.parse(sink).checkpoint("s3a://lake/w", "shop").removeprefix("s3a://lake/w/checkpoints/")
+        SinkChoice.parse(sink).default_checkpoint("s3a://lake/w", "shop").removeprefix("s3a://lake/w/checkpoints/")
         for sink in ("jdbc=host=db dbname=m user=me password=one", "jdbc=host=db dbname=m user=you password=two")
     }
     assert [name.rpartition("-")[0] for name in said] == ["mirror-jdbc-shop"], "a new password is no new mirror"

@@ -1,4 +1,5 @@
-"""The same job on a standalone Spark cluster: a master and two workers, `--py-files`, a three-broker Kafka. As docs/use/spark.md has the lines."""
+"""The same job on a standalone Spark cluster: a master and two workers, `--py-files`, a
+three-broker Kafka. As docs/use/spark.md has the lines."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import twofold_avro
+import twofold_common
 import twofold_spark
 from fixtures.spark import Lake, new_lake
 from fixtures.stack import Registry
@@ -107,7 +109,7 @@ def test_submitted_to_a_cluster_with_py_files_reading_three_brokers(
 def _submit(lake: Lake, master: str, tmp_path: Path, job: str) -> None:
     archive = tmp_path / "twofold.zip"
     with zipfile.ZipFile(archive, "w") as zipped:
-        for package in (twofold_spark, twofold_avro):
+        for package in (twofold_spark, twofold_avro, twofold_common):
             folder = Path(package.__path__[0])
             for file in sorted(folder.rglob("*")):
                 if file.suffix in (".py", ".lock", ".avsc"):

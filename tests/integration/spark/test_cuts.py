@@ -1,4 +1,4 @@
-"""`read_cut`: which cut an instant or a position means, and what is said of one that is not there."""
+"""`read_cut`: the cut of an instant or a position, and the message for one that is gone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from fixtures.spark import Lake
 from helpers.spark.writer import table
-from twofold_spark.errors import MissingGround
-from twofold_spark.sinks import Cut
-from twofold_spark.sinks.choice import SinkChoice
+from twofold_spark.errors import SetupError
+from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.sink_choice import SinkChoice
 
 versioned = pytest.mark.parametrize(
     "kept", ["iceberg", pytest.param("delta", marks=[pytest.mark.slow, pytest.mark.timeout(900)])], indirect=True
@@ -28,7 +28,7 @@ def _three_cuts(kept: Lake, **settings: Any) -> list[Cut]:
         with w.commit() as tx:
             tx.upsert(t, {"id": 0, "v": number})
             tx.upsert(t, {"id": number, "v": number})
-    kept.mirror(bite_rows=1, **settings)
+    kept.mirror(batch_rows=1, **settings)
     return [applied.cut for applied in kept.applied]
 
 
@@ -56,21 +56,21 @@ def test_an_instant_or_a_position_means_the_last_cut_at_or_before_it(kept: Lake)
     for number in (1, 2, 3):
         assert _seen(kept, at=_instant(cuts[number - 1].committed_us)) == number
     assert kept.cut(at=_instant(two, dt.timezone(dt.timedelta(hours=5, minutes=30)))).cut == cuts[1]
-    with pytest.raises(MissingGround, match=r"at or before [-0-9]+ [.:0-9]+ UTC; kept are those from 1 \(.*\) to 3 \("):
+    with pytest.raises(
+        SetupError, match=r"at or before [-0-9]+ [.:0-9]+ UTC; the cuts from 1 \(.*\) to 3 \(.*\) are kept \("
+    ):
         kept.cut(at=_instant(one - 1))
 
     one, two, three = (cut.applied_lsn for cut in cuts)
     for lsn, number in ((one, 1), (two - 1, 1), (two, 2), (two + 1, 2), (three + 10**9, 3)):
         assert kept.cut(lsn=lsn).cut == cuts[number - 1], lsn
     assert _seen(kept, lsn=two, sequence=3) == 2, "what satisfies both"
-    with pytest.raises(
-        MissingGround, match=rf"at or before position 0/{one - 1:X}; kept are those from 1 \(0/{one:X}, "
-    ):
+    with pytest.raises(SetupError, match=rf"at or before position 0/{one - 1:X}; the cuts from 1 \(0/{one:X}, "):
         kept.cut(lsn=one - 1)
 
 
 def test_a_mirror_that_has_no_cut_says_so(lake: Lake) -> None:
-    with pytest.raises(MissingGround, match=r"no cut is published; there is none at all: has `mirror` run"):
+    with pytest.raises(SetupError, match=r"no cut is published; no cut is kept: run `twofold-spark mirror`"):
         lake.cut()
 
 
@@ -83,10 +83,12 @@ def test_a_table_in_backfill_is_refused_and_left_out_until_it_is_over(lake: Lake
         with w.commit() as tx:
             for name in ("loaded", "loading"):
                 tx.upsert(name, {"id": len(backfilling), "v": 1})
-    lake.mirror(bite_rows=1)
+    lake.mirror(batch_rows=1)
     early, late = (lake.cut(sequence=number) for number in (1, 2))
     assert (list(early), len(early), early.cut.backfilling) == (["public.loaded"], 1, ("public.loading",))
-    with pytest.raises(MissingGround, match=r"public\.loading is still in backfill as of cut 1 \(.*twofold status"):
+    with pytest.raises(
+        SetupError, match=r"the backfill of public\.loading is in progress as of cut 1 \(.*twofold status"
+    ):
         early["public.loading"]
     assert early["public.loaded"].count() == 1
     assert (set(late), late["public.loading"].count()) == ({"public.loaded", "public.loading"}, 2)
@@ -107,17 +109,17 @@ def test_a_cut_that_maintenance_has_forgotten_is_refused_and_what_is_kept_is_nam
         with w.commit() as tx:
             tx.upsert(t, {"id": 0, "v": number})
             tx.upsert(t, {"id": number, "v": number})
-    kept.mirror(bite_rows=1, maintain_every=3, keep_cuts=dt.timedelta(0))
+    kept.mirror(batch_rows=1, maintain_every=3, keep_cuts=dt.timedelta(0))
     first = kept.applied[2].cut
-    kept_now = rf"kept are those from {re.escape(str(first))} to 4 \(.*--keep-cuts"
+    kept_now = rf"the cuts from {re.escape(str(first))} to 4 \(.*\) are kept \(.*--keep-cuts"
     for asked in ({"sequence": 1}, {"lsn": old.cut.applied_lsn}, {"at": _instant(old.cut.committed_us)}):
-        with pytest.raises(MissingGround, match=rf"no cut is published at or before .*; {kept_now}"):
+        with pytest.raises(SetupError, match=rf"no cut is published at or before .*; {kept_now}"):
             kept.cut(**asked)
     assert _seen(kept, sequence=4) == 4
     if kept.choice.name == "delta":  # it keeps removed files for a week, whatever is asked for
         assert {row["v"] for row in old["public.t"].collect()} == {1}
         _forget_log(kept, old.cut.versions["public.t"])
-    with pytest.raises(MissingGround, match=rf"public\.t cannot be read as of cut 1 \(.*; {kept_now}"):
+    with pytest.raises(SetupError, match=rf"cannot read public\.t as of cut 1 \(.*; {kept_now}"):
         old["public.t"]
     assert _seen(kept, sequence=4) == 4
 
@@ -133,7 +135,7 @@ def test_jobs_that_are_started_for_one_cut_each_forget_old_ones_as_well(lake: La
         lake.mirror(maintain_every=4, keep_cuts=dt.timedelta(0))
     assert [applied.cut.sequence for applied in lake.applied] == [2, 4, 6]
     assert [_seen(lake, sequence=number) for number in (4, 6)] == [4, 6]
-    with pytest.raises(MissingGround, match="no cut is published at or before"):
+    with pytest.raises(SetupError, match="no cut is published at or before"):
         lake.cut(sequence=3)
 
 
@@ -155,5 +157,5 @@ def test_a_mirror_in_postgresql_has_the_present_cut_alone(lake: Lake, database: 
     for at in ({}, {"sequence": 3}, {"lsn": three.applied_lsn}, {"at": _instant(three.committed_us)}):
         assert _seen(lake, **at) == 3
     for at in ({"sequence": 2}, {"lsn": two.applied_lsn}, {"at": _instant(two.committed_us)}):
-        with pytest.raises(MissingGround, match=rf"at or before .*; kept is one alone, {re.escape(str(three))}"):
+        with pytest.raises(SetupError, match=rf"at or before .*; only one cut is kept, {re.escape(str(three))}"):
             lake.cut(**at)

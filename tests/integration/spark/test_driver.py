@@ -1,4 +1,5 @@
-"""The jobs as people start them: a process, its signals, and kill -9; into every sink, a keyless table among the tables."""
+"""The jobs as people start them: a process, its signals, and kill -9; into every sink, a keyless
+table among the tables."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from helpers.spark import process as spark_process
 from helpers.spark.bank import MONEY, TOKENS, Reader, opened, totals
 from helpers.spark.writer import table
 from twofold.stack.process import choose_port
-from twofold_spark import running
+from twofold_spark import streaming
 
 MANY = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -100,7 +101,8 @@ def _p50(values: list[float]) -> float:
 
 
 def _finished(lake: Lake) -> None:
-    """A job that goes to the end of what there is and is told to stop; then the tables are what was written."""
+    """A job that goes to the end of what there is and is told to stop; then the tables are what was
+    written."""
     port = choose_port(None, "metrics")
     with spark_process.running(lake, "--trigger", "interval=100ms", "--metrics", f"127.0.0.1:{port}") as process:
         spark_process.cut(process, lake.writer.sequence)
@@ -114,7 +116,8 @@ def _finished(lake: Lake) -> None:
 
 
 def _check_cuts(lake: Lake, *, all_of_them: bool = False) -> None:
-    """A cut takes a second to read: the short form looks at some of them. PostgreSQL has the last one alone."""
+    """A cut takes a second to read: the short form looks at some of them. PostgreSQL has the last
+    one alone."""
     if lake.choice.name == "jdbc":
         return
     cuts = f"delta.`{lake.choice.address}/twofold/cuts`" if lake.choice.address else f"{lake.catalog}.twofold.cuts"
@@ -141,7 +144,7 @@ def test_a_refusal_is_told_in_its_own_words_alone(lake: Lake) -> None:
     assert "ERROR MicroBatchExecution" not in said
 
 
-def test_sigterm_within_a_long_batch_ends_it_between_two_bites_and_the_next_start_goes_on(lake: Lake) -> None:
+def test_sigterm_within_a_long_batch_ends_it_between_two_batches_and_the_next_start_goes_on(lake: Lake) -> None:
     """Spark gives the whole batch again; what was applied of it is passed over."""
     w = lake.writer
     t = w.table(table("t", {"id": "int8", "v": "int8"}), partitions=1)
@@ -169,15 +172,15 @@ def test_sigterm_within_a_long_batch_ends_it_between_two_bites_and_the_next_star
 def test_a_batch_that_does_not_end_in_time_is_cut_off_and_that_is_no_failure(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(streaming, "_BATCH_PATIENCE_S", 0.5)
     asked = threading.Event()
 
     def long(batch: DataFrame, _number: int) -> None:
         asked.set()
         batch.sparkSession._jvm.java.lang.Thread.sleep(60_000)  # type: ignore[union-attr]
 
-    job = running.Job("long", long)
-    job.start(spark.readStream.format("rate").load(), tmp_path / "checkpoint", running.Trigger.parse("continuous"))
+    job = streaming.StreamingJob("long", long)
+    job.start(spark.readStream.format("rate").load(), tmp_path / "checkpoint", streaming.Trigger.parse("continuous"))
     began = time.monotonic()
     job.run(asked)
     assert time.monotonic() - began < 30
@@ -205,7 +208,8 @@ def test_of_two_jobs_on_one_checkpoint_one_ends_and_every_cut_is_right(lake: Lak
 
 
 def test_a_job_that_ends_well_shows_nothing_of_java(lake: Lake) -> None:
-    """Spark tells our listener of the end as well; said after ours, it would be pages of py4j's errors."""
+    """Spark tells our listener of the end as well; said after ours, it would be pages of py4j's
+    errors."""
     accounts = lake.writer.table(table("accounts", {"id": "int8", "owner": "text"}))
     for n in range(3):
         with lake.writer.commit() as tx:

@@ -1,4 +1,4 @@
-"""The jars of a machine without a network: a folder in Maven's layout, and a cache that is empty."""
+"""Jars on a machine without a network: a folder in Maven's layout, and an empty cache."""
 
 from __future__ import annotations
 

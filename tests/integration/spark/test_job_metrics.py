@@ -71,7 +71,7 @@ def _watched(lake: Lake, command: str, *arguments: str) -> Iterator[_Page]:
     assert process.returncode == 0, said
 
 
-def test_of_a_mirror_the_figures_are_those_of_its_bites_and_change_with_the_next(lake: Lake) -> None:
+def test_of_a_mirror_the_figures_are_those_of_its_batches_and_change_with_the_next(lake: Lake) -> None:
     w = lake.writer
     names = [w.table(table(n, {"id": "int8", "v": "text"})) for n in ("a", "b")]
     with w.commit() as tx:

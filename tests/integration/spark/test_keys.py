@@ -1,4 +1,5 @@
-"""What a row is known by in the mirror, and the names of its columns: keys that change with a reload, names that are the mirror's own."""
+"""What a row is known by in the mirror, and the names of its columns: keys that change with a
+reload, names that are the mirror's own."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ def test_a_key_that_has_changed_is_the_mirrors_with_the_reload(kept: Lake) -> No
     kept.mirror(warn=lambda _: None)
     kept.assert_equal()
     assert kept.cut().cut.stopped == ()
-    assert kept.reader.key_of("public.t") == ("id", "region")
+    assert kept.reader.read_key("public.t") == ("id", "region")
     with w.commit() as tx:
         tx.delete(t, (1, "b"))
         tx.upsert(t, {**one, "region": "c"})
@@ -112,7 +113,7 @@ def test_a_key_that_has_changed_is_the_mirrors_with_the_reload(kept: Lake) -> No
             tx.keyless(t, "r", after={"region": "a", "v": "a"})
     kept.mirror(warn=lambda _: None)
     assert [(row["region"], row["_copies"]) for row in kept.table(t).collect()] == [("a", 2)]
-    assert kept.reader.key_of("public.t") == ()
+    assert kept.reader.read_key("public.t") == ()
 
 
 def test_a_table_whose_subject_is_not_in_the_registry_is_stopped_alone(lake: Lake) -> None:

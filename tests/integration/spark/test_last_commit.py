@@ -1,4 +1,5 @@
-"""`verify` names the last commit of each row that differs: of every kind of key, and where Kafka has none any more."""
+"""`verify` names the last commit of each row that differs: of every kind of key, and where Kafka
+has none any more."""
 
 from __future__ import annotations
 
@@ -12,13 +13,17 @@ from confluent_kafka import TopicPartition
 
 from fixtures.spark import Lake
 from helpers.spark.writer import Open, table
-from twofold_spark import cli, registry, session
-from twofold_spark.kafka import Kafka
-from twofold_spark.registry import Registry
-from twofold_spark.source import Source, jdbc_url
-from twofold_spark.touched import Touches
-from twofold_spark.verify import Compared, Verify
-from twofold_spark.words import lsn_text
+from twofold_spark import session
+from twofold_spark.formatting import format_lsn
+from twofold_spark.job import cli
+from twofold_spark.sources import registry
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.postgres_connection import build_jdbc_url
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.source_database import SourceDatabase
+from twofold_spark.verify.comparison import TableComparison
+from twofold_spark.verify.last_change import LastChangeFinder
+from twofold_spark.verify.verification import Verification
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} UTC"
 
@@ -36,23 +41,23 @@ def source(lake: Lake, database: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def _verify(lake: Lake, database: str, touches: Touches) -> list[Compared]:
-    source = Source(lake.spark, jdbc_url(database))
+def _verify(lake: Lake, database: str, touches: LastChangeFinder) -> list[TableComparison]:
+    source = SourceDatabase(lake.spark, build_jdbc_url(database))
     try:
-        return Verify(
-            lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, touches=touches, say=print
+        return Verification(
+            lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, last_changes=touches, report=print
         ).run()
     finally:
         source.close()
 
 
-def _touches(lake: Lake) -> Touches:
-    return Touches(lake.spark, lake.kafka, Registry(lake.writer.registry))
+def _finder(lake: Lake) -> LastChangeFinder:
+    return LastChangeFinder(lake.spark, lake.kafka, Registry(lake.writer.registry))
 
 
 def _last_lsn(lake: Lake) -> str:
     """Of the last record: its commit took the one behind it."""
-    return lsn_text(lake.writer._lsn - 8)
+    return format_lsn(lake.writer._lsn - 8)
 
 
 def _place(tx: Open) -> str:
@@ -193,11 +198,11 @@ def test_it_is_told_of_every_kind_of_row(lake: Lake, source: psycopg.Connection,
     w._admin.delete_records([TopicPartition(w.topics["lost"].name, 0, 1)])[
         TopicPartition(w.topics["lost"].name, 0)
     ].result(30)
-    expected["public.lost"] = ["no change of it is in Kafka any more"]
+    expected["public.lost"] = ["Kafka has no change of this row any more"]
     expected["public.torn"] = [r"a record that cannot be decoded, \S+-0@\d+"]
-    expected["public.lines"] += ["no change of it is in Kafka any more"] * 2  # the rows that only the mirror has
+    expected["public.lines"] += ["Kafka has no change of this row any more"] * 2  # the rows that only the mirror has
 
-    compared = {each.table: each.different for each in _verify(lake, database, _touches(lake))}
+    compared = {each.table: each.different for each in _verify(lake, database, _finder(lake))}
     assert {name: [d.key for d in differing] for name, differing in compared.items()} == {
         "public.pairs": ["(1, x, 2:y)"],
         "public.periods": ["infinity"],
@@ -226,10 +231,10 @@ def test_what_cannot_be_looked_up_takes_nothing_from_the_comparison(
         where = Kafka("127.0.0.1:9", {"default.api.timeout.ms": "1500", "request.timeout.ms": "1000"})
     else:
         at = Registry("http://127.0.0.1:9")
-    (compared,) = _verify(lake, database, Touches(lake.spark, where, at))
+    (compared,) = _verify(lake, database, LastChangeFinder(lake.spark, where, at))
     one, two = compared.different
     assert [one.key, two.key] == ["1", "2"]
     assert one.last_commit is not None
-    assert re.match("could not be looked up, nor the others': .{20}", one.last_commit)
+    assert re.match("the lookup failed, for all of these rows: .{20}", one.last_commit)
     assert "\n" not in one.last_commit
     assert two.last_commit is None

@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame
 from fixtures.spark import KEPT_SHORT, Lake
 from helpers.spark.writer import Open, Writer, table
 from twofold_spark.errors import Refused
-from twofold_spark.sinks import Cut, Sink, Table
+from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.interface import MirrorTable, Sink
 
 ACCOUNTS = table("accounts", {"id": "int8", "owner": "text", "balance": "int8"})
 DOCS = table("docs", {"id": "int8", "title": "text", "body": "text", "extra": "text"})
@@ -55,7 +56,8 @@ def test_only_what_is_committed_arrives_and_a_transaction_in_doubt_holds_nobody_
 
 
 def test_a_rolled_back_transactions_record_right_behind_a_prepared_one_never_appears(lake: Lake) -> None:
-    """One offset between two ranges, which is no marker: the prepared transaction's comes with its outcome."""
+    """One offset between two ranges, which is no marker: the prepared transaction's comes with its
+    outcome."""
     w = lake.writer
     docs = w.table(DOCS, partitions=1)
     with w.prepare("prepared.00", "to commit") as first:
@@ -74,7 +76,8 @@ def test_a_rolled_back_transactions_record_right_behind_a_prepared_one_never_app
 
 @pytest.mark.parametrize("outcome", ["rolled back", "in doubt"])
 def test_a_record_that_came_before_a_main_producers_marker_is_not_taken_for_it(lake: Lake, outcome: str) -> None:
-    """The broker answers a commit before it has written the markers, and other producers may write meanwhile."""
+    """The broker answers a commit before it has written the markers, and other producers may write
+    meanwhile."""
     w = lake.writer
     docs = w.table(DOCS, partitions=1)
     with w.prepare("main", "") as main:
@@ -218,7 +221,7 @@ def test_a_missing_commit_record_stops_the_job(lake: Lake) -> None:
 
 
 def _bank(w: Writer, rng: random.Random, tx: Open) -> None:
-    """Moves between two tables whose total never changes, key changes and large values among them."""
+    """Moves between two tables with a constant total, with key changes and large values."""
     for _ in range(rng.randrange(1, 8)):
         amount = rng.randrange(1, 10)
         for name, sign in (("accounts", 1), ("vault", -1)):
@@ -253,7 +256,7 @@ def test_a_random_bank_ends_equal_and_every_cut_has_its_total(kept: Lake) -> Non
                     _bank(w, rng, tx)
         if round_number == 1:
             lake.checkpoint = "another: the first is lost"
-        lake.mirror(bite_rows=50)
+        lake.mirror(batch_rows=50)
         lake.assert_equal()
         assert _total(lake, ("accounts", "vault")) == 8000
     assert len(lake.applied) > 4
@@ -266,7 +269,7 @@ class _Crash(Exception):
 
 
 class _CrashingSink:
-    """Falls over at the n-th step that leaves something behind: a merged table or a published cut."""
+    """Fails at the n-th step that leaves something behind: a merge or a published cut."""
 
     def __init__(self, sink: Sink, steps: int) -> None:
         self._sink = sink
@@ -275,7 +278,9 @@ class _CrashingSink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
-    def merge(self, table: Table, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int) -> None:
+    def merge(
+        self, table: MirrorTable, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int
+    ) -> None:
         self._alive()
         self._sink.merge(table, rows, replace=replace, unchanged=unchanged, sequence=sequence)
         self._step()
@@ -286,7 +291,7 @@ class _CrashingSink:
         self._step()
 
     def _alive(self) -> None:
-        """A batch's tables are merged by threads: after the fall none of them does anything more."""
+        """Threads merge a batch's tables: after the failure none of them does anything more."""
         if self._steps_left <= 0:
             raise _Crash
 
@@ -336,8 +341,9 @@ def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(kept: La
         assert _total(lake, names) == 300
         if checkpoint_is_lost:
             lake.checkpoint = f"new after {steps}"
-    # Smaller bites than the crashed one's: a table that is ahead must not be part of a cut before the others are there.
-    lake.mirror(bite_rows=1)
+    # Smaller batches than the crashed one's: a table that is ahead must not be part of a cut before
+    # the others are there.
+    lake.mirror(batch_rows=1)
     lake.assert_equal()
     for applied in lake.applied if versions else ():
         sequence = applied.cut.sequence
@@ -347,7 +353,8 @@ def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(kept: La
 
 @pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 def test_a_cut_is_not_taken_for_whole_by_the_process_after_the_next(kept: Lake) -> None:
-    """A table is ahead, a cut says so, and who reads that cut is yet another process, whose bite has the others alone."""
+    """A table is ahead, a cut says so, and who reads that cut is yet another process, whose batch
+    has the others alone."""
     lake, w = kept, kept.writer
     names = [w.table(table(n, {"id": "int8", "balance": "int8"}), partitions=1) for n in ("a", "b", "c")]
     with w.commit() as tx:
@@ -361,9 +368,9 @@ def test_a_cut_is_not_taken_for_whole_by_the_process_after_the_next(kept: Lake) 
     with pytest.raises(_Crash):
         lake.mirror(around=_crashing(1), tables_at_once=1)  # "a" has all three
     with pytest.raises(_Crash):
-        lake.mirror(around=_crashing(2), tables_at_once=1, bite_rows=1)  # and the next cut is published
+        lake.mirror(around=_crashing(2), tables_at_once=1, batch_rows=1)  # and the next cut is published
     assert _total(lake, names) == 300
-    lake.mirror(bite_rows=1)
+    lake.mirror(batch_rows=1)
     lake.assert_equal()
     for sequence in range(1, 5):
         if lake.choice.name != "jdbc":
@@ -400,9 +407,10 @@ def _lose(kept: Lake, topic: str, before: int) -> None:
         future.result(30)
 
 
-@pytest.mark.parametrize("bite_rows", [1, 1000])
-def test_a_reload_repairs_what_cannot_be_read_any_more(lake: Lake, bite_rows: int) -> None:
-    """In the same bite and in a later one, without any option: the message names the reload and nothing else."""
+@pytest.mark.parametrize("batch_rows", [1, 1000])
+def test_a_reload_repairs_what_cannot_be_read_any_more(lake: Lake, batch_rows: int) -> None:
+    """In the same batch and in a later one, without any option: the message names the reload and
+    nothing else."""
     t, other = _things(lake)
     lake.mirror()
     _both(lake, 2, 3)
@@ -411,7 +419,7 @@ def test_a_reload_repairs_what_cannot_be_read_any_more(lake: Lake, bite_rows: in
         lake.mirror()
     _reload(lake, t)
     _both(lake, 4)
-    lake.mirror(bite_rows=bite_rows, warn=lambda _: None)
+    lake.mirror(batch_rows=batch_rows, warn=lambda _: None)
     lake.assert_equal()
     cut = lake.cut()
     assert cut.cut.stopped == ()
@@ -442,7 +450,7 @@ def test_a_mirror_table_that_is_gone_is_in_no_cut_before_it_is_reloaded(kept: La
     _both(kept, 2)
     said: list[str] = []
     kept.mirror(warn=said.append)
-    assert ["public.t is not there any more" in line for line in said] == [True]
+    assert ["public.t does not exist any more" in line for line in said] == [True]
     assert kept.cut().cut.stopped == ("public.t",)
     assert kept.rows(other) == kept.writer.model[other]
     _reload(kept, t)
@@ -478,12 +486,13 @@ def test_a_prefix_that_was_started_anew_is_not_taken_for_the_old_one(lake: Lake)
     lake.writer.sequence = 0
     _both(lake, 2)
     lake.checkpoint = "lost"
-    with pytest.raises(Refused, match="the prefix was started anew"):
+    with pytest.raises(Refused, match="the topics of this prefix were recreated"):
         lake.mirror()
 
 
 def test_executors_run_no_python(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor where ranges do not join, because something that was rolled back lies between them, over several blocks of offsets."""
+    """Nor where ranges do not join, because something that was rolled back lies between them, over
+    several blocks of offsets."""
     monkeypatch.setattr(lake.spark.sparkContext, "pythonExec", "/no/python/here")
     w = lake.writer
     t = w.table(table("t", {"id": "int8", "v": "int8"}), partitions=2)

@@ -14,7 +14,7 @@ import pytest
 
 from fixtures.spark import QUICK_JAVA
 from twofold.stack import java
-from twofold_spark.kafka import ANSWER_WITHIN_S
+from twofold_spark.sources.kafka_client import ANSWER_WITHIN_S
 
 
 def job(folder: Path, bootstrap: str) -> subprocess.Popen[str]:

@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 from fixtures.spark import KEPT_SHORT, Lake
 from helpers.spark.writer import table
 from twofold_spark.errors import Refused, TableRefused
-from twofold_spark.sinks import Sink
+from twofold_spark.sinks.interface import Sink
 
 pytestmark = pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 REASONS = {1: "malformed Avro", 2: "not framed, or unknown schema id 2130706432"}
@@ -81,7 +81,7 @@ def test_they_are_there_once_and_the_job_stops_however_often_it_is_tried(kept: L
     for _ in range(2):  # Spark gives the batch that failed again
         with pytest.raises(Refused, match=r"2 records of .* cannot be decoded"):
             kept.mirror()
-    assert kept.reader.whole_cut() is None
+    assert kept.reader.find_cut() is None
     kept.checkpoint = "another: the first is lost"
     with pytest.raises(Refused, match=r"2 records of .* cannot be decoded"):
         kept.mirror()
@@ -107,7 +107,7 @@ def test_a_kill_behind_the_quarantine_leaves_each_there_once(kept: Lake) -> None
     for unreadable in ("stop", "skip"):
         with pytest.raises(_Killed):
             kept.mirror(around=_killed, unreadable=unreadable)
-        assert kept.reader.whole_cut() is None, "nothing was published"
+        assert kept.reader.find_cut() is None, "nothing was published"
     with pytest.raises(TableRefused, match="the quarantine table has them"):
         kept.mirror()
     kept.mirror(unreadable="skip")

@@ -1,4 +1,5 @@
-"""The sinks by themselves: what two jobs at once leave in a table, and tables that somebody dropped."""
+"""The sinks by themselves: what two jobs at once leave in a table, and tables that somebody
+dropped."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ from pyspark.sql import SparkSession
 from fixtures.spark import Lake
 from helpers.spark.writer import table
 from twofold_spark import session
-from twofold_spark.errors import MissingGround, Refused, TableRefused
-from twofold_spark.sinks import Cut, Sink, Table, merging
-from twofold_spark.sinks.choice import SinkChoice
-from twofold_spark.sinks.database import Run, connect, transaction
-from twofold_spark.sinks.iceberg import IcebergSink
-from twofold_spark.source import jdbc_url
+from twofold_spark.errors import Refused, SetupError, TableRefused
+from twofold_spark.sinks import iceberg_writers, merge_sql
+from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sinks.mirror_database import Run, connect, transaction
+from twofold_spark.sinks.sink_choice import SinkChoice
+from twofold_spark.sources.postgres_connection import build_jdbc_url
 
 
 @dataclass
@@ -34,39 +36,39 @@ class _Job:
         spark = lake.spark.newSession()
         for name, value in session.catalog_settings(lake.warehouse, lake.catalog).items():
             spark.conf.set(name, value)
-        job = cls(spark, lake.choice.sink(spark, lake.prefix, catalog=lake.catalog))
-        job.sink.last_cut()
+        job = cls(spark, lake.choice.make_sink(spark, lake.prefix, catalog=lake.catalog))
+        job.sink.open()
         return job
 
-    def applied(self, *tables: Table) -> list[int]:
-        return [self.sink.applied(table) for table in tables]
+    def applied(self, *tables: MirrorTable) -> list[int]:
+        return [self.sink.read_applied(table) for table in tables]
 
-    def merge(self, table: Table, sequence: int, *, replace: bool = False) -> None:
+    def merge(self, table: MirrorTable, sequence: int, *, replace: bool = False) -> None:
         rows = self.spark.sql(
             "SELECT 1 AS a, 1L AS _copies, 'u' AS _twofold_op, CAST(array() AS array<string>) AS _twofold_unchanged"
         )
         self.sink.prepare(table, rows.drop("_twofold_op", "_twofold_unchanged").schema)
         self.sink.merge(table, rows, replace=replace, unchanged=(), sequence=sequence)
 
-    def publish(self, sequence: int, *tables: Table) -> None:
-        versions = {str(table): version for table in tables if (version := self.sink.version(table)) is not None}
+    def publish(self, sequence: int, *tables: MirrorTable) -> None:
+        versions = {str(table): version for table in tables if (version := self.sink.version_of(table)) is not None}
         self.sink.publish(Cut(sequence, sequence, 0, whole=True, versions=versions, backfilling=(), stopped=()))
 
-    def copies(self, table: Table) -> int:
+    def copies(self, table: MirrorTable) -> int:
         """How often the row is there."""
-        rows = self.sink.current(table)
+        rows = self.sink.read_current(table)
         assert rows is not None
         (row,) = rows.collect()
         return int(row["_copies"])
 
 
-def _tables(lake: Lake, *names: str) -> list[Table]:
+def _tables(lake: Lake, *names: str) -> list[MirrorTable]:
     for name in names:
         lake.writer.table(table(name, {"a": "int4"}, key=()), partitions=1)
-    return [Table(f"{lake.prefix}.public.{name}", "public", name, ()) for name in names]
+    return [MirrorTable(f"{lake.prefix}.public.{name}", "public", name, ()) for name in names]
 
 
-def _cut_5(lake: Lake, *tables: Table) -> None:
+def _cut_5(lake: Lake, *tables: MirrorTable) -> None:
     job = _Job.start(lake)
     assert job.applied(*tables) == [0] * len(tables)
     for each in tables:
@@ -75,7 +77,7 @@ def _cut_5(lake: Lake, *tables: Table) -> None:
     job.sink.close()
 
 
-def _two_jobs(lake: Lake, *tables: Table) -> tuple[_Job, _Job]:
+def _two_jobs(lake: Lake, *tables: MirrorTable) -> tuple[_Job, _Job]:
     """Both have looked at the same tables."""
     one, other = _Job.start(lake), _Job.start(lake)
     assert one.applied(*tables) == other.applied(*tables)
@@ -98,7 +100,7 @@ def test_of_two_jobs_that_meet_in_iceberg_each_takes_back_what_it_laid_on_the_ot
 def test_what_two_jobs_left_in_iceberg_is_not_taken_for_an_interrupted_batch(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(IcebergSink, "_take_back", lambda *_: None, raising=False)  # it was killed before it could
+    monkeypatch.setattr(iceberg_writers, "take_back", lambda *_: None)  # it was killed before it could
     t, fresh = _tables(lake, "t-1", "fresh")
     _cut_5(lake, t)
     one, other = _two_jobs(lake, t, fresh)
@@ -158,19 +160,19 @@ def test_a_table_in_delta_that_two_jobs_merged_into_is_refused_until_it_is_dropp
     (t,) = _tables(delta, "t")
     _cut_5(delta, t)
     one, other = _two_jobs(delta, t)
-    statement = merging.merge
+    statement = merge_sql.merge_statement
 
     def just_before(*arguments: Any, **named: Any) -> str:
-        monkeypatch.setattr(merging, "merge", statement)
+        monkeypatch.setattr(merge_sql, "merge_statement", statement)
         other.merge(t, 10)
         return statement(*arguments, **named)
 
-    monkeypatch.setattr(merging, "merge", just_before)
+    monkeypatch.setattr(merge_sql, "merge_statement", just_before)
     with pytest.raises(Refused, match="two jobs merged into"):
         one.merge(t, 12)
-    version = other.sink.version(t)
+    version = other.sink.version_of(t)
     assert version is not None
-    assert [row["_copies"] for row in delta.reader.table(str(t), version).collect()] == [2], "its cut is right"
+    assert [row["_copies"] for row in delta.reader.read_table(str(t), version).collect()] == [2], "its cut is right"
     with pytest.raises(Refused, match="drop the mirror's table"):
         _Job.start(delta).applied(t)
     delta.drop("t")
@@ -182,10 +184,10 @@ def test_a_reader_in_delta_that_met_the_cuts_in_the_making_sees_them_when_they_a
     _cut_5(delta, t)
     elsewhere = delta.warehouse / "elsewhere"
     (elsewhere / "twofold" / "cuts" / "_delta_log").mkdir(parents=True)
-    reader = SinkChoice("delta", str(elsewhere)).reader(delta.spark, catalog=delta.catalog)
-    assert reader.whole_cut() is None
+    reader = SinkChoice("delta", str(elsewhere)).make_reader(delta.spark, catalog=delta.catalog)
+    assert reader.find_cut() is None
     shutil.copytree(delta.choice.address, elsewhere, dirs_exist_ok=True)
-    cut = reader.whole_cut()
+    cut = reader.find_cut()
     assert cut is not None
     assert cut.sequence == 5
 
@@ -235,11 +237,14 @@ def test_a_database_that_goes_away_is_told_and_hides_no_other_trouble(
         if when == "while something else fails":
             raise ZeroDivisionError("something else")
 
-    connection = connect(spark, jdbc_url(database))
+    connection = connect(spark, build_jdbc_url(database))
     expected = {"while something else fails": (ZeroDivisionError, "something else")}
-    kind, words = expected.get(when, (MissingGround, "^the mirror's database refuses: "))
+    kind, words = expected.get(when, (SetupError, "^the mirror's database rejects a statement: "))
     with pytest.raises(kind, match=words), transaction(connection) as run:
         work(run)
-    with pytest.raises(MissingGround, match="refuses: This connection has been closed"), transaction(connection) as run:
+    with (
+        pytest.raises(SetupError, match="rejects a statement: This connection has been closed"),
+        transaction(connection) as run,
+    ):
         run("SELECT 1")
     connection.close()

@@ -1,7 +1,9 @@
-"""From a real source through a real connector into every sink: random work, and `verify` says that they are equal.
+"""From a real source through a real connector into every sink: random work, and `verify` says that
+they are equal.
 
-The work is plain transactions and prepared ones that commit, roll back and stay in doubt, small ones and such as PostgreSQL
-streams before they end, changes of keys and of TOASTed rows, truncates, changes of columns, a first load and a reload.
+The work is plain transactions and prepared ones that commit, roll back and stay in doubt, small
+ones and such as PostgreSQL streams before they end, changes of keys and of TOASTed rows, truncates,
+changes of columns, a first load and a reload.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from helpers.source.streaming import streamed
 from twofold.config import load
 from twofold.runner.initialisation import initialise
 from twofold.runner.status_report import read_status
-from twofold_spark.registry import Registry
-from twofold_spark.sinks.choice import SinkChoice
-from twofold_spark.source import Source, jdbc_url
-from twofold_spark.touched import Touches
-from twofold_spark.verify import Compared, Verify
+from twofold_spark.sinks.sink_choice import SinkChoice
+from twofold_spark.sources.postgres_connection import build_jdbc_url
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.source_database import SourceDatabase
+from twofold_spark.verify.comparison import TableComparison
+from twofold_spark.verify.last_change import LastChangeFinder
+from twofold_spark.verify.verification import Verification
 
 pytestmark = pytest.mark.timeout(900)
 NAMES = ("public.account", "public.item", "public.line")
@@ -131,24 +135,24 @@ def _mirror(lake: Lake, choices: list[SinkChoice]) -> None:
         lake.mirror()
 
 
-def _verified(lake: Lake, here: Installation) -> list[Compared]:
+def _verified(lake: Lake, here: Installation) -> list[TableComparison]:
     """`verify`, while the mirror goes on: it waits for a cut beyond its marker."""
     lake.checkpoint = lake.choice.name
     lake.mirror()
-    results: list[Compared] = []
+    results: list[TableComparison] = []
 
     def compare() -> None:
-        source = Source(lake.spark, jdbc_url(here.conninfo))
+        source = SourceDatabase(lake.spark, build_jdbc_url(here.conninfo))
         try:
-            touches = Touches(lake.spark, lake.kafka, Registry(lake.writer.registry))
-            verify = Verify(
+            touches = LastChangeFinder(lake.spark, lake.kafka, Registry(lake.writer.registry))
+            verify = Verification(
                 lake.spark,
                 source,
                 reader=lake.reader,
                 prefix=lake.prefix,
                 patience=120,
-                touches=touches,
-                say=print,
+                last_changes=touches,
+                report=print,
             )
             results.extend(verify.run())
         finally:

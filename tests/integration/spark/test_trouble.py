@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from fixtures.spark import Lake
 from helpers.security.gates import Door
 from helpers.spark.writer import Open, table
-from twofold_spark.errors import MissingGround, Refused, TableRefused
+from twofold_spark.errors import Refused, SetupError, TableRefused
 
 
 def _rows(lake: Lake, *names: str, ids: range) -> None:
@@ -30,7 +30,7 @@ def test_an_empty_commit_record_is_a_cut_like_any_other(lake: Lake) -> None:
     _rows(lake, t, ids=range(3))
     with lake.writer.commit():
         pass
-    lake.mirror(bite_rows=1)
+    lake.mirror(batch_rows=1)
     lake.assert_equal()
     assert [a.cut.sequence for a in lake.applied] == [1, 2, 3]
     assert lake.cut().cut.sequence == 3
@@ -76,7 +76,8 @@ def test_a_table_whose_topic_is_shortened_has_its_own_name(lake: Lake) -> None:
 def test_a_compacted_topic_is_refused_by_its_counts(lake: Lake) -> None:
     w = lake.writer
     t = w.table(table("t", {"id": "int8", "v": "text"}), partitions=1)
-    # What compaction leaves: of the ten records that the commit record declares, the last one of each key.
+    # What compaction leaves: of the ten records that the commit record declares, the last one of
+    # each key.
     with w.commit() as tx:
         for i in range(2):
             tx.upsert(t, {"id": i, "v": "left"})
@@ -103,7 +104,8 @@ def test_records_that_retention_took_stop_the_table_and_are_told(lake: Lake) -> 
 
 @pytest.mark.core
 def test_rows_that_were_aborted_behind_their_commit_record_stop_the_table_until_it_is_reloaded(lake: Lake) -> None:
-    """A late end of Kafka's transaction does it. Records of the range are in the log, and no committed reader has them."""
+    """A late end of Kafka's transaction does it. Records of the range are in the log, and no
+    committed reader has them."""
     w = lake.writer
     t, other = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("t", "other"))
     _rows(lake, t, other, ids=range(5))
@@ -130,7 +132,8 @@ def test_rows_that_were_aborted_behind_their_commit_record_stop_the_table_until_
 
 
 def test_rows_that_were_aborted_below_an_open_transaction_are_still_the_source_s(lake: Lake) -> None:
-    """Nobody can tell then that no committed reader has them; the mirror's table is the source's, and the audit tells."""
+    """Nobody can tell then that no committed reader has them; the mirror's table is the source's,
+    and the audit tells."""
     w = lake.writer
     t = w.table(table("t", {"id": "int8", "v": "text"}), partitions=1)
     with w.prepare("slot", "in doubt") as waiting:
@@ -152,7 +155,7 @@ def test_a_deleted_topic_stops_the_table_and_is_told(lake: Lake) -> None:
     admin = AdminClient({"bootstrap.servers": w.bootstrap})
     for future in admin.delete_topics([w.topics[t].name], operation_timeout=30).values():
         future.result(30)
-    with pytest.raises(TableRefused, match=r"public\.t.* is not there"):
+    with pytest.raises(TableRefused, match=r"public\.t.* does not exist any more"):
         lake.mirror()
 
 
@@ -203,13 +206,13 @@ def test_an_answer_of_the_registry_that_is_lost_is_asked_for_again(lake: Lake) -
 def test_a_registry_that_is_away_ends_the_job_only_where_it_is_needed(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twofold_spark.registry.PATIENCE_S", 0.5)
+    monkeypatch.setattr("twofold_spark.sources.registry.PATIENCE_S", 0.5)
     t = lake.writer.table(table("t", {"id": "int8", "v": "text"}))
     _rows(lake, t, ids=range(3))
     registry = lake.writer.registry
     lake.writer.registry = "http://127.0.0.1:9"
     with pytest.raises(
-        MissingGround, match=r"127\.0\.0\.1:9 has not answered for 0\.5 s .*the job goes on where it was"
+        SetupError, match=r"127\.0\.0\.1:9 has not answered for 0\.5 s .*the job continues where it was"
     ):
         lake.mirror()
     lake.writer.registry = registry
@@ -231,12 +234,12 @@ def _consumers(spark: SparkSession) -> int:
     return int(query.invoke(server, values).size())
 
 
-def test_what_was_fetched_for_a_bite_is_not_kept_for_the_next_ones(lake: Lake) -> None:
-    """Spark keeps a consumer for five minutes: those of a long backlog filled the driver's memory."""
+def test_what_was_fetched_for_a_batch_is_not_kept_for_the_next_ones(lake: Lake) -> None:
+    """Spark keeps a consumer for five minutes; those of a backlog filled the driver's memory."""
     t = lake.writer.table(table("t", {"id": "int8", "v": "text"}))
     for start in range(0, 50, 10):
         _rows(lake, t, ids=range(start, start + 10))
-    lake.mirror(bite_rows=10)
+    lake.mirror(batch_rows=10)
     assert len(lake.applied) == 5
     deadline = time.monotonic() + 30
     while (held := _consumers(lake.spark)) and time.monotonic() < deadline:

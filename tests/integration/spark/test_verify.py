@@ -1,4 +1,5 @@
-"""`verify` against a real PostgreSQL and a real mirror: equal for every type, and one altered row is found alone."""
+"""`verify` against a real PostgreSQL and a real mirror: equal for every type, and one altered row
+is found alone."""
 
 from __future__ import annotations
 
@@ -12,9 +13,11 @@ import pytest
 
 from fixtures.spark import Lake
 from helpers.spark.writer import table
-from twofold_spark.errors import MissingGround
-from twofold_spark.source import Source, jdbc_url
-from twofold_spark.verify import Compared, Verify
+from twofold_spark.errors import SetupError
+from twofold_spark.sources.postgres_connection import build_jdbc_url
+from twofold_spark.sources.source_database import SourceDatabase
+from twofold_spark.verify.comparison import TableComparison
+from twofold_spark.verify.verification import Verification
 
 COLUMNS = {
     "id": "int8", "small": "int2", "flag": "bool", "single": "float4", "double": "float8", "body": "text",
@@ -23,12 +26,12 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def _verify(lake: Lake, database: str) -> tuple[list[Compared], list[str]]:
+def _verify(lake: Lake, database: str) -> tuple[list[TableComparison], list[str]]:
     said: list[str] = []
-    source = Source(lake.spark, jdbc_url(database))
+    source = SourceDatabase(lake.spark, build_jdbc_url(database))
     try:
-        return Verify(
-            lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, say=said.append
+        return Verification(
+            lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, report=said.append
         ).run(), said
     finally:
         source.close()
@@ -40,9 +43,9 @@ def test_it_waits_for_the_first_cut_of_a_mirror_that_starts_after_it(lake: Lake,
     lake.writer.table(table("late", {"id": "int8"}))
     with lake.writer.commit() as tx:
         tx.upsert("late", {"id": 1})
-    source = Source(lake.spark, jdbc_url(database))
+    source = SourceDatabase(lake.spark, build_jdbc_url(database))
     try:
-        verify = Verify(lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=120, say=print)
+        verify = Verification(lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=120, report=print)
         with ThreadPoolExecutor(1) as beside:
             compared = beside.submit(verify.run)
             lake.mirror()
@@ -111,21 +114,21 @@ def test_values_that_the_mirror_cannot_hold_and_tables_that_it_lacks_are_said(la
             tx._record("periods", "c", {"until": until}, None, {"until": day, "since": None}, w.lsn())
     lake.mirror()
     said: list[str] = []
-    source = Source(lake.spark, jdbc_url(database))
+    source = SourceDatabase(lake.spark, build_jdbc_url(database))
     try:
-        verify = Verify(
+        verify = Verification(
             lake.spark,
             source,
             reader=lake.reader,
             prefix=lake.prefix,
             publication=w.prefix,
             patience=2,
-            say=said.append,
+            report=said.append,
         )
-        (compared,), missing = verify.run(), verify.missing()
+        (compared,), missing = verify.run(), verify.list_missing()
     finally:
         source.close()
-    assert (compared.rows, compared.buckets, compared.unsaid) == (3, 0, {"until": 2, "since": 1}), str(compared)
+    assert (compared.rows, compared.buckets, compared.inexpressible) == (3, 0, {"until": 2, "since": 1}), str(compared)
     assert missing == ["public.forgotten"]
     assert said[-1] == "public.forgotten: published, 0 rows, NOT in the mirror"
 
@@ -144,18 +147,18 @@ def test_a_table_that_the_mirror_has_stopped_counts_as_missing(lake: Lake, datab
     lake.mirror(on_table_error="go-on", warn=lambda _: None)
     for publication in (None, w.prefix):
         said: list[str] = []
-        source = Source(lake.spark, jdbc_url(database))
+        source = SourceDatabase(lake.spark, build_jdbc_url(database))
         try:
-            verify = Verify(
+            verify = Verification(
                 lake.spark,
                 source,
                 reader=lake.reader,
                 prefix=lake.prefix,
                 publication=publication,
                 patience=2,
-                say=said.append,
+                report=said.append,
             )
-            (compared,), missing = verify.run(), verify.missing()
+            (compared,), missing = verify.run(), verify.list_missing()
         finally:
             source.close()
         assert (compared.table, compared.buckets) == ("public.whole", 0)
@@ -166,7 +169,8 @@ def test_a_table_that_the_mirror_has_stopped_counts_as_missing(lake: Lake, datab
 
 
 def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, database: str) -> None:
-    """Before the reload that gives the mirror the new key, and after it. A column may have the name that tells a keyless table's copies."""
+    """Before the reload that gives the mirror the new key, and after it. A column may have the name
+    that tells a keyless table's copies."""
     w = lake.writer
     w._lsn = 2**50
     columns = {"id": "int8", "region": "text", "_copies": "int8"}
@@ -191,7 +195,7 @@ def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, dat
             tx.upsert(t, {"region": row["region"], "_copies": row["_copies"]}, op="r")
     lake.mirror()
     assert [str(c) for c in _verify(lake, database)[0]] == ["public.t: 3 rows, equal"]
-    assert lake.reader.key_of("public.t") == ("region",)
+    assert lake.reader.read_key("public.t") == ("region",)
 
 
 def test_a_table_that_the_source_has_dropped_is_told_and_one_in_backfill_is_missing(lake: Lake, database: str) -> None:
@@ -209,29 +213,31 @@ def test_a_table_that_the_source_has_dropped_is_told_and_one_in_backfill_is_miss
         connection.execute("CREATE TABLE kept (id int8 PRIMARY KEY); CREATE TABLE loading (id int8 PRIMARY KEY)")
         connection.execute("INSERT INTO kept VALUES (1); INSERT INTO loading VALUES (1), (2)")
     said: list[str] = []
-    source = Source(lake.spark, jdbc_url(database))
+    source = SourceDatabase(lake.spark, build_jdbc_url(database))
     try:
-        verify = Verify(lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, say=said.append)
-        (compared,), missing = verify.run(), verify.missing()
+        verify = Verification(
+            lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, report=said.append
+        )
+        (compared,), missing = verify.run(), verify.list_missing()
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute("DROP TABLE kept")
-        with pytest.raises(MissingGround, match="is --source the database that is mirrored"):
+        with pytest.raises(SetupError, match="give --source the database that is mirrored"):
             verify.run()
     finally:
         source.close()
     assert (compared.table, compared.buckets) == ("public.kept", 0)
     assert said[1].startswith("public.dropped: NOT in the source")
     assert missing == ["public.loading"]
-    assert said[2] == "public.loading: its backfill is not over, NOT compared"
+    assert said[2] == "public.loading: its backfill is in progress, NOT compared"
 
 
 def test_a_publication_that_is_not_there_is_refused(lake: Lake, database: str) -> None:
-    source = Source(lake.spark, jdbc_url(database))
+    source = SourceDatabase(lake.spark, build_jdbc_url(database))
     try:
-        verify = Verify(
-            lake.spark, source, reader=lake.reader, prefix=lake.prefix, publication="nobody's", patience=2, say=print
+        verify = Verification(
+            lake.spark, source, reader=lake.reader, prefix=lake.prefix, publication="nobody's", patience=2, report=print
         )
-        with pytest.raises(MissingGround, match=r"no publication nobody's.*--publication"):
+        with pytest.raises(SetupError, match=r"no publication nobody's.*--publication"):
             verify.run()
     finally:
         source.close()
@@ -256,7 +262,8 @@ def test_a_row_that_is_missing_and_one_too_many_are_named(lake: Lake, database: 
 
 
 def test_a_key_that_the_mirror_has_twice_is_named(lake: Lake, database: str) -> None:
-    """Whichever of the two comes last: of the even keys the right row is the younger one, of the odd ones the wrong."""
+    """Whichever of the two comes last: of the even keys the right row is the younger one, of the
+    odd ones the wrong."""
     w = lake.writer
     w._lsn = 2**50
     w.table(table("prices", {"id": "int4", "price": "text"}))

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from twofold_spark import session
-from twofold_spark.arguments import parser
-from twofold_spark.errors import BadUsage
+from twofold_spark.errors import UsageError
+from twofold_spark.job.arguments import build_parser
 
 _LINE = ("mirror", "--bootstrap", "b", "--registry", "r", "--prefix", "p")
 
@@ -24,8 +24,8 @@ _LINE = ("mirror", "--bootstrap", "b", "--registry", "r", "--prefix", "p")
 )  # fmt: skip
 def test_a_value_that_makes_no_sense_is_refused(name: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        parser().parse_args((*_LINE, "--warehouse", "lake", f"{name}={value}"))
-    assert f"argument {name}: '{value}' is" in capsys.readouterr().err
+        build_parser().parse_args((*_LINE, "--warehouse", "lake", f"{name}={value}"))
+    assert f"argument {name}: '{value}' must be" in capsys.readouterr().err
 
 
 def test_a_warehouse_is_a_folder_by_its_whole_path_or_a_place_as_spark_knows_it() -> None:
@@ -35,11 +35,11 @@ def test_a_warehouse_is_a_folder_by_its_whole_path_or_a_place_as_spark_knows_it(
         "s3a://bucket/lake": "s3a://bucket/lake",
         "hdfs://name:8020/lake": "hdfs://name:8020/lake",
     }
-    assert {given: parser().parse_args((*_LINE, "--warehouse", given)).warehouse for given in places} == places
+    assert {given: build_parser().parse_args((*_LINE, "--warehouse", given)).warehouse for given in places} == places
 
 
 def test_the_jobs_own_catalog_is_refused_where_there_is_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    with pytest.raises(BadUsage, match=r"--warehouse s3a://bucket/lake: .* want spark-submit"):
+    with pytest.raises(UsageError, match=r"--warehouse s3a://bucket/lake must be .* use spark-submit"):
         session.open_session("s3a://bucket/lake")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold_spark import __version__
-from twofold_spark.arguments import parser
+from twofold_spark.job.arguments import build_parser
 
 NEEDED = ["--warehouse", "lake", "--prefix", "bank", "--bootstrap", "kafka:9092", "--registry", "http://registry"]
 
@@ -16,17 +16,17 @@ NEEDED = ["--warehouse", "lake", "--prefix", "bank", "--bootstrap", "kafka:9092"
 )
 def test_the_word_that_was_meant_is_named(words: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parser().parse_args(words)
+        build_parser().parse_args(words)
     assert capsys.readouterr().err.endswith(f"did you mean {meant}?\n")
 
 
 def test_what_is_like_nothing_gets_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parser().parse_args(["zzz"])
+        build_parser().parse_args(["zzz"])
     assert "did you mean" not in capsys.readouterr().err
 
 
 def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parser().parse_args(["--version"])
+        build_parser().parse_args(["--version"])
     assert capsys.readouterr().out == f"twofold-spark {__version__}\n"

@@ -17,11 +17,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from twofold_spark.decode import reader_schema, row_schema
 from twofold_spark.errors import Refused
-from twofold_spark.registry import Avro, Subject
-from twofold_spark.running import Trigger
-from twofold_spark.sinks.evolution import changes
+from twofold_spark.sinks.column_changes import list_alterations
+from twofold_spark.sources.decoding import build_reader_schema, find_row_schema
+from twofold_spark.sources.registry import AvroSchema, Subject
+from twofold_spark.streaming import Trigger
 
 
 def _struct(**columns: DataType) -> StructType:
@@ -31,7 +31,7 @@ def _struct(**columns: DataType) -> StructType:
 def test_columns_are_added_and_types_widened_within_structs_too() -> None:
     there = _struct(a=IntegerType(), gone=StringType(), d=DecimalType(10, 2), s=_struct(x=FloatType()))
     wanted = _struct(a=LongType(), d=DecimalType(12, 2), s=_struct(x=DoubleType(), y=StringType()), b=StringType())
-    assert changes(there, wanted, table="t") == [
+    assert list_alterations(there, wanted, table="t") == [
         "ALTER COLUMN `a` TYPE bigint",
         "ALTER COLUMN `d` TYPE decimal(12,2)",
         "ALTER COLUMN `s`.`x` TYPE double",
@@ -41,16 +41,16 @@ def test_columns_are_added_and_types_widened_within_structs_too() -> None:
 
 
 def test_a_table_that_is_wider_already_takes_older_rows() -> None:
-    assert changes(_struct(a=LongType()), _struct(a=IntegerType()), table="t") == []
+    assert list_alterations(_struct(a=LongType()), _struct(a=IntegerType()), table="t") == []
 
 
 @pytest.mark.parametrize("wanted", [StringType(), IntegerType(), DecimalType(10, 3)])
 def test_what_no_widening_leads_to_is_refused(wanted: DataType) -> None:
-    with pytest.raises(Refused, match=r"t\.a is decimal\(10,2\) in the table"):
-        changes(_struct(a=DecimalType(10, 2)), _struct(a=wanted), table="t")
+    with pytest.raises(Refused, match=r"t\.a has the type decimal\(10,2\) in the table"):
+        list_alterations(_struct(a=DecimalType(10, 2)), _struct(a=wanted), table="t")
 
 
-def _envelope(*columns: tuple[str, Any]) -> Avro:
+def _envelope(*columns: tuple[str, Any]) -> AvroSchema:
     row = {"type": "record", "name": "Value", "fields": [{"name": n, "type": ["null", t]} for n, t in columns]}
     return {"type": "record", "name": "Envelope", "fields": [{"name": "before", "type": ["null", row]}]}
 
@@ -61,13 +61,13 @@ def test_the_reader_schema_is_the_latest_with_what_it_dropped() -> None:
         _envelope(("a", "long")),
         _envelope(("b", "int"), ("a", "long")),
     )
-    reader = row_schema(reader_schema(Subject("s", tuple(enumerate(versions, 1)))))
+    reader = find_row_schema(build_reader_schema(Subject("s", tuple(enumerate(versions, 1)))))
     assert [field["name"] for field in reader["fields"]] == ["b", "a", "old"]
     assert reader["fields"][2] == {"name": "old", "type": ["null", "int"], "default": None}
-    assert len(row_schema(versions[2])["fields"]) == 2, "the registry's own schema is left as it is"
+    assert len(find_row_schema(versions[2])["fields"]) == 2, "the registry's own schema is left as it is"
 
 
-def _decimal(precision: int, scale: int) -> Avro:
+def _decimal(precision: int, scale: int) -> AvroSchema:
     return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
 
 
@@ -86,11 +86,11 @@ def _decimal(precision: int, scale: int) -> Avro:
 )
 def test_a_column_that_was_narrowed_is_read_as_wide_as_it_was(older: Any, latest: Any, read_as: Any) -> None:
     versions = (_envelope(("a", older)), _envelope(), _envelope(("a", latest)))
-    reader = row_schema(reader_schema(Subject("s", tuple(enumerate(versions, 1)))))
+    reader = find_row_schema(build_reader_schema(Subject("s", tuple(enumerate(versions, 1)))))
     assert reader["fields"] == [{"name": "a", "type": ["null", read_as]}]
 
 
 def test_triggers_are_read_as_they_are_written() -> None:
     assert Trigger.parse("interval=500ms") == Trigger("interval", "500 milliseconds")
-    with pytest.raises(ValueError, match="is none of"):
+    with pytest.raises(ValueError, match="must be one of"):
         Trigger.parse("1s")

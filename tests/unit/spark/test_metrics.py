@@ -8,15 +8,15 @@ import urllib.request
 import pytest
 
 from twofold_spark import __version__
-from twofold_spark.errors import MissingGround
-from twofold_spark.metrics import Metrics, serve
+from twofold_spark.errors import SetupError
+from twofold_spark.job.metrics import JobMetrics, serve_metrics
 
 
-def test_bites_are_added_up_and_gauges_are_the_last_ones() -> None:
-    metrics = Metrics("mirror")
-    metrics.applied(10, {"fold": 1.5, "merge": 2.0}, lag_seconds=4.0, cut_sequence=7)
-    metrics.applied(5, {"fold": 0.5}, lag_seconds=2.0, cut_sequence=8)
-    server = serve(metrics, ("127.0.0.1", 0))
+def test_batches_are_added_up_and_gauges_are_the_last_ones() -> None:
+    metrics = JobMetrics("mirror")
+    metrics.record_batch(10, {"fold": 1.5, "merge": 2.0}, lag_seconds=4.0, cut_sequence=7)
+    metrics.record_batch(5, {"fold": 0.5}, lag_seconds=2.0, cut_sequence=8)
+    server = serve_metrics(metrics, ("127.0.0.1", 0))
     address = f"http://127.0.0.1:{server.server_port}"
     try:
         with urllib.request.urlopen(f"{address}/metrics", timeout=5) as answer:
@@ -40,10 +40,12 @@ def test_bites_are_added_up_and_gauges_are_the_last_ones() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
 def test_where_nothing_can_listen_the_job_says_so_before_it_starts(host: str) -> None:
-    taken = serve(Metrics("mirror"), ("127.0.0.1", 0))
+    taken = serve_metrics(JobMetrics("mirror"), ("127.0.0.1", 0))
     try:
-        with pytest.raises(MissingGround, match=rf"--metrics {host}:{taken.server_port}: .* a port of its own"):
-            serve(Metrics("changelog"), (host, taken.server_port))
+        with pytest.raises(
+            SetupError, match=rf"--metrics cannot listen on {host}:{taken.server_port} .* a port of its own"
+        ):
+            serve_metrics(JobMetrics("changelog"), (host, taken.server_port))
     finally:
         taken.shutdown()
         taken.server_close()

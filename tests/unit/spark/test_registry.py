@@ -1,4 +1,5 @@
-"""What a job that runs knows of the registry's subjects, which may be deleted, made anew, or come later."""
+"""What a job that runs knows of the registry's subjects, which may be deleted, made anew, or come
+later."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ import pytest
 
 from helpers.spark.writer import table
 from twofold_avro import schemas
-from twofold_spark.kafka import Kafka
-from twofold_spark.merge import Merger
-from twofold_spark.registry import Registry
+from twofold_spark.mirror.table_merge import TableMerger
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.registry import Registry
 
 TOPIC = "shop.public.t"
 SHAPE = table("t", {"id": "int8", "region": "text"})
@@ -46,25 +47,25 @@ def registry() -> _Registry:
 def test_a_subject_that_was_deleted_and_made_anew_is_learned(registry: _Registry, number: int) -> None:
     int_, long, string = ({"type": name} for name in ("int", "long", "string"))
     registry.there["s"] = {1: (1, int_), 2: (2, long)}
-    known = registry.subject("s")
+    known = registry.find_subject("s")
     assert known is not None
     assert known.ids == {1, 2}
     registry.there["s"] = {number: (7, string)}
-    found = registry.refreshed("s")
+    found = registry.refresh_subject("s")
     assert found is not None
     assert found.versions == ((1, int_), (2, long), (7, string)), "older records may be there yet"
     registry.there["s"] = {number: (7, string), number + 1: (1, int_)}
-    found = registry.refreshed("s")
+    found = registry.refresh_subject("s")
     assert found is not None
     assert found.ids == {1, 2, 7}
     assert found.latest == int_
 
 
 def test_a_key_is_asked_for_once_and_at_a_reload(registry: _Registry) -> None:
-    merger = Merger(Kafka("nowhere:1"), registry, "shop", "stop")
+    merger = TableMerger(Kafka("nowhere:1"), registry, "shop", "stop")
 
     def key(*, reloaded: bool = False) -> tuple[str, ...]:
-        return merger.table(TOPIC, reloaded=reloaded).key
+        return merger.describe_table(TOPIC, reloaded=reloaded).key
 
     assert key() == ()
     asked = registry.asked

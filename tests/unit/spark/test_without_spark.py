@@ -21,7 +21,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (packages / there.name).symlink_to(there)
     venv.create(folder / "environment", symlinks=True)
     for own in (folder / "environment").glob("lib/python*/site-packages"):
-        # As a folder of packages, so that the files in it that name editable installations are read.
+        # As a folder of packages, so that the files in it that name editable installations are
+        # read.
         (own / "packages.pth").write_text(f"import site; site.addsitedir({str(packages)!r})\n")
     return folder / "environment" / "bin" / "python"
 

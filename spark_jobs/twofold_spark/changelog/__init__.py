@@ -1,0 +1,1 @@
+"""Every committed change, appended to a table for each source table."""

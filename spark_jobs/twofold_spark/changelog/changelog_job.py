@@ -1,0 +1,205 @@
+"""The changelog: every committed change in its order, appended to a table for each source table.
+
+The stream is all tables' topics, read_committed; new topics join by their names. A micro-batch only
+says that more is committed. Then each table is brought from its own end to what its topic has
+committed, in turns of a bounded number of offsets. Each table says itself how far it is
+(`table_position`), in the commit that holds the rows. So the checkpoint may be lost, and cannot be
+ahead of a table, and a killed driver neither repeats nor misses a change.
+
+A refusal of one table (`TableRefused`, see `table_append`) stops the job, or that table alone if
+the user wants that. Its end stays where it is, and the next start tries again from there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pyspark.sql import SparkSession
+
+from twofold_spark.changelog.table_append import TableAppender
+from twofold_spark.errors import TableRefused
+from twofold_spark.session import CATALOG
+from twofold_spark.signals import catch_end_signals
+from twofold_spark.sources import kafka_reader
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.table_topics import Offsets, TopicCatalog, TopicState
+from twofold_spark.sources.topic_names import table_topics_pattern
+from twofold_spark.sources.unreadable_records import UnreadableChoice
+from twofold_spark.streaming import StreamingJob, Trigger, print_progress
+
+T = TypeVar("T")
+_QUIET_S = 60
+"""A table that nothing was appended to for so long records its position."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReport:
+    """One turn, for the terminal and for metrics."""
+
+    records: int
+    tables: int
+    stopped: int
+    """Tables that are left as they are until the next start."""
+    behind: int
+    """Offsets that were committed when the turn began and are not read yet."""
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"changelog: {self.records} records of {self.tables} tables"
+
+
+class Changelog:
+    """All tables of a prefix; the owner closes it."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        kafka: Kafka,
+        registry: Registry,
+        prefix: str,
+        *,
+        catalog: str = CATALOG,
+        batch_rows: int = 500_000,
+        tables_at_once: int = 3,
+        unreadable: UnreadableChoice = "stop",
+        on_table_error: Literal["stop", "go-on"] = "stop",
+        report: Callable[[TurnReport], None] = lambda _: None,
+        warn: Callable[[str], None] = print_progress,
+    ) -> None:
+        self._spark = spark
+        self._kafka = kafka
+        self._pattern = table_topics_pattern(prefix)
+        self._topics = TopicCatalog(spark, kafka, self._pattern)
+        self._appender = TableAppender(spark, kafka, registry, prefix, catalog=catalog, unreadable=unreadable)
+        self._batch_rows = batch_rows
+        self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="append")
+        self._on_table_error = on_table_error
+        self._report = report
+        self._warn = warn
+        self._reached: dict[str, Offsets] = {}
+        """How far the table of each topic was when last read."""
+        self._stopped: set[str] = set()
+        self._unrecorded: dict[str, float] = {}
+        """Topics whose tables have not recorded their position, and since when."""
+
+    def run(self, checkpoint: Path | str, trigger: Trigger) -> None:
+        """Run until a signal asks for the end; with `available-now`, until the present end.
+
+        A table may be behind the checkpoint: it was rolled back, or its trouble is over. So the job
+        first reads everything that is committed.
+        """
+        with catch_end_signals() as end:
+            self._catch_up(end)
+            if not end.is_set():
+                job = StreamingJob("changelog", lambda _batch, _number: self._catch_up(end))
+                job.start(kafka_reader.watch_topics(self._spark, self._kafka, self._pattern), checkpoint, trigger)
+                job.run(end)
+            self._record_positions(self._unrecorded)
+
+    def _catch_up(self, end: threading.Event) -> None:
+        """Run turns until all is read that is committed now."""
+        topics = self._topics.describe_topics()
+        while not end.is_set() and self.run_turn(topics):
+            pass
+
+    def close(self) -> None:
+        """Release what the changelog holds, after the last turn."""
+        self._pool.shutdown()
+        self._topics.close()
+
+    def run_turn(self, described: Mapping[str, TopicState] | None = None) -> bool:
+        """Append once to every table that is behind the topics as they are now, or as described.
+
+        Return whether there was such a table.
+        """
+        began = time.monotonic()
+        topics = self._topics.describe_topics() if described is None else described
+        self._stop_deleted(topics)
+        changed = [t for name, t in topics.items() if name not in self._stopped and self._differs(t)]
+        first_offsets = self._topics.list_first_offsets(changed)
+        new = {t.name: (t, first_offsets[t.name]) for t in changed if t.name not in self._reached}
+        self._reached |= self._run_each(self._appender.read_ends, new)
+        due = [t for t in changed if t.name in self._reached and self._differs(t)]
+        until = self._choose_ends(due)
+        appends = {t.name: (t, first_offsets[t.name], until[t.name]) for t in due}
+        results = self._run_each(self._appender.append, appends)
+        self._reached |= {name: result.ends for name, result in results.items()}
+        self._unrecorded |= {name: time.monotonic() for name, result in results.items() if result.records}
+        self._record_positions([n for n, since in self._unrecorded.items() if time.monotonic() - since > _QUIET_S])
+        if due:
+            self._report(
+                TurnReport(
+                    records=sum(result.records for result in results.values()),
+                    tables=sum(1 for result in results.values() if result.records),
+                    stopped=len(self._stopped),
+                    behind=sum(self._count_behind(topics[name]) for name in self._reached if name in topics),
+                    seconds=time.monotonic() - began,
+                )
+            )
+        return bool(due)
+
+    def _differs(self, topic: TopicState) -> bool:
+        """Whether the topic ends elsewhere than its table.
+
+        It is ahead, or anywhere if it was recreated.
+        """
+        reached = self._reached.get(topic.name, {})
+        return any(end != reached.get(partition, 0) for partition, end in topic.ends.items())
+
+    def _count_behind(self, topic: TopicState) -> int:
+        reached = self._reached[topic.name]
+        return sum(max(0, end - reached.get(partition, 0)) for partition, end in topic.ends.items())
+
+    def _choose_ends(self, due: Iterable[TopicState]) -> dict[str, Offsets]:
+        """Choose how far this turn goes: each partition gets the same share of its backlog."""
+        share = min(1.0, self._batch_rows / max(1, sum(self._count_behind(topic) for topic in due)))
+        found: dict[str, Offsets] = {}
+        for topic in due:
+            first = {partition: self._reached[topic.name].get(partition, 0) for partition in topic.ends}
+            found[topic.name] = {p: first[p] + ceil((end - first[p]) * share) for p, end in topic.ends.items()}
+        return found
+
+    def _stop_deleted(self, topics: Mapping[str, TopicState]) -> None:
+        for name in self._reached.keys() - topics.keys():
+            del self._reached[name]
+            self._stop(
+                name,
+                TableRefused(
+                    f"the topic {name} does not exist any more",
+                    at_stake="what was in it and had not been appended",
+                    repair="if the topic was deleted on purpose, start again: its table keeps what it has",
+                ),
+            )
+
+    def _run_each(self, work: Callable[..., T], arguments: Mapping[str, tuple[object, ...]]) -> dict[str, T]:
+        """Run the work for each topic in threads; return results of topics that go on."""
+        jobs: dict[str, Future[T]] = {name: self._pool.submit(work, *each) for name, each in arguments.items()}
+        wait(jobs.values())
+        for name, job in jobs.items():
+            error = job.exception()
+            if isinstance(error, TableRefused):
+                self._stop(name, error)
+            elif error is not None:
+                raise error
+        return {name: job.result() for name, job in jobs.items() if name not in self._stopped}
+
+    def _stop(self, topic: str, error: TableRefused) -> None:
+        if self._on_table_error == "stop":
+            raise error
+        self._stopped.add(topic)
+        self._reached.pop(topic, None)
+        self._warn(f"changelog: the table of {topic} is stopped until the next start; the other tables go on: {error}")
+
+    def _record_positions(self, topics: Iterable[str]) -> None:
+        names = list(topics)
+        self._run_each(self._appender.record_position, {name: (name,) for name in names})
+        for name in names:
+            del self._unrecorded[name]

@@ -1,0 +1,1 @@
+"""The command `twofold-spark`: its options, its jobs, and their metrics."""

@@ -1,0 +1,210 @@
+"""The options of the command line, checked before Spark starts.
+
+argparse reads them, because the jobs bring no dependencies to a cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from twofold_spark import __version__, session
+from twofold_spark.sinks.sink_choice import SinkChoice
+from twofold_spark.streaming import Trigger
+
+T = TypeVar("T")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Suggests the word that was probably meant, as the connector's command line does."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '(.*?)'|unrecognized arguments: (\S+)", message)
+        if wrong:
+            word = (wrong[1] or wrong[2]).partition("=")[0]
+            if near := difflib.get_close_matches(word, list(self._known_words()), 1):
+                message = f"{message}; did you mean {near[0]}?"
+        super().error(message)
+
+    def _known_words(self) -> Iterator[str]:
+        for action in self._actions:
+            yield from action.option_strings
+            yield from map(str, action.choices or ())
+            if isinstance(action.choices, dict):
+                for command in action.choices.values():
+                    yield from command._option_string_actions
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of `twofold-spark` and its commands."""
+    line = _Parser(prog="twofold-spark", description="Carries Twofold's topics into tables.")
+    line.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = line.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    commands.add_parser("jars", help="fetch the locked jars and print the class path")
+    session_options, job_options, sink_option = _session_options(), _job_options(), _sink_option()
+    mirror = commands.add_parser(
+        "mirror",
+        parents=[session_options, _kafka_options(required=True), job_options, sink_option],
+        help="keep current-state tables, one consistent cut after another",
+    )
+    _add_mirror_options(mirror)
+    commands.add_parser(
+        "changelog",
+        parents=[session_options, _kafka_options(required=True), job_options],
+        help="append every change to a table for each source table",
+    )
+    verify = commands.add_parser(
+        "verify",
+        parents=[session_options, _kafka_options(required=False), sink_option],
+        help="compare source and mirror",
+    )
+    verify.add_argument(
+        "--source", required=True, help="the source database: jdbc:postgresql://host:port/database?user=..."
+    )
+    verify.add_argument("--publication", help="the connector's publication (default: the prefix)")
+    verify.add_argument("--patience", type=float, default=60, help="seconds that the mirror may take to catch up")
+    return line
+
+
+def _session_options() -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument(
+        "--warehouse",
+        type=session.absolute_folder,
+        required=True,
+        help="folder of the tables; under spark-submit also s3a://...",
+    )
+    options.add_argument("--prefix", required=True, help="the connector's topic prefix")
+    options.add_argument("--catalog", default=session.CATALOG, help="name of the Iceberg catalog in Spark")
+    options.add_argument("--java-home", help="home of Java 17 or 21 (default: JAVA_HOME, then java on the PATH)")
+    options.add_argument("--memory", default="512m", help="memory of the driver (ignored under spark-submit)")
+    return options
+
+
+def _job_options() -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument(
+        "--checkpoint", help="folder of the stream's checkpoint (default: in the warehouse, one for each sink)"
+    )
+    options.add_argument(
+        "--trigger", type=_with_message(Trigger.parse), default=Trigger.parse("continuous"), help=Trigger.HELP
+    )
+    options.add_argument("--batch-rows", type=_parse_count, default=500_000, help="rows of a batch, about")
+    options.add_argument(
+        "--on-table-error",
+        choices=("stop", "go-on"),
+        default="stop",
+        help="if one table's changes cannot be applied: stop the job, or only that table "
+        "(mirror: until it is reloaded; changelog: until the next start)",
+    )
+    options.add_argument(
+        "--unreadable",
+        choices=("stop", "skip"),
+        default="stop",
+        help="what to do after a record that cannot be decoded went to the quarantine table",
+    )
+    options.add_argument(
+        "--metrics", type=_parse_address, metavar="HOST:PORT", help="serve Prometheus' /metrics at this address"
+    )
+    return options
+
+
+def _sink_option() -> _Parser:
+    option = _Parser(add_help=False)
+    option.add_argument(
+        "--sink", type=_with_message(SinkChoice.parse), default=SinkChoice("iceberg"), help=SinkChoice.HELP
+    )
+    return option
+
+
+def _add_mirror_options(mirror: argparse.ArgumentParser) -> None:
+    mirror.add_argument(
+        "--batch-bytes",
+        type=_parse_count,
+        default=512 << 20,
+        help="bytes of a batch, about; the smaller of both limits counts",
+    )
+    mirror.add_argument("--maintain-every", type=_parse_count, default=100, help="cuts between two compactions")
+    mirror.add_argument("--group", help="consumer group that shows the mirror's progress (default: PREFIX.mirror)")
+    mirror.add_argument(
+        "--keep-cuts", type=_parse_hours, default=1, metavar="HOURS", help="how long readers may ask for an older cut"
+    )
+
+
+def _kafka_options(*, required: bool) -> _Parser:
+    why = "" if required else ", to name the last commit of a row that differs"
+    options = _Parser(add_help=False)
+    options.add_argument("--bootstrap", required=required, help=f"Kafka's address{why}")
+    options.add_argument("--registry", required=required, help=f"the schema registry's address{why}")
+    options.add_argument(
+        "--kafka",
+        type=_parse_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Kafka's client",
+    )
+    options.add_argument(
+        "--kafka-file",
+        type=_with_message(_read_properties),
+        metavar="FILE",
+        help="a properties file with such settings, for secrets: the file that Kafka's tools take as --command-config",
+    )
+    return options
+
+
+def _with_message(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Wrap a parser for argparse, so that the message of its ValueError reaches the user."""
+
+    def checked(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return checked
+
+
+def _parse_count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer >= 1")
+    return int(text)
+
+
+def _parse_hours(text: str) -> float:
+    try:
+        hours = float(text)
+        dt.timedelta(hours=hours)
+    except (ValueError, OverflowError):
+        hours = -1
+    if hours < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of hours >= 0")
+    return hours
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"{text!r} must be HOST:PORT, with a port from 1 to 65535")
+    return host, int(port)
+
+
+def _read_properties(file: str) -> dict[str, str]:
+    try:
+        lines = [line.strip() for line in Path(file).read_text().splitlines()]
+    except OSError as error:
+        raise ValueError(f"cannot read {file}: {error.strerror}") from error
+    pairs = [line.partition("=") for line in lines if line and not line.startswith(("#", "!"))]
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _parse_setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=VALUE")
+    return name, value

@@ -1,0 +1,201 @@
+"""The command line of the jobs.
+
+    twofold-spark mirror    --bootstrap 127.0.0.1:9092 --registry http://127.0.0.1:8081
+                            --prefix shop --warehouse ./lake --trigger interval=1s
+    twofold-spark changelog (the same)
+    twofold-spark verify    --source 'host=127.0.0.1 dbname=shop user=me'
+                            --prefix shop --warehouse ./lake [--bootstrap ... --registry ...]
+    twofold-spark jars      fetches the locked jars and prints the class path
+
+SIGTERM and Ctrl-C end a job after the batch in progress, with exit status 0. Before its first
+batch, and during `verify`, Ctrl-C ends the command at once, with exit status 130.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from twofold_spark import jars, session
+from twofold_spark.changelog.changelog_job import Changelog, TurnReport
+from twofold_spark.errors import JobError, UsageError
+from twofold_spark.job.arguments import build_parser
+from twofold_spark.job.metrics import JobMetrics, serve_metrics
+from twofold_spark.mirror.applied_batch import AppliedBatch
+from twofold_spark.mirror.mirror_job import Mirror
+from twofold_spark.mirror.mirror_progress import ProgressPublisher
+from twofold_spark.sources.kafka_client import Kafka, check_broker_answers
+from twofold_spark.sources.postgres_connection import build_jdbc_url
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.source_database import SourceDatabase
+from twofold_spark.streaming import StreamingJob, print_progress
+from twofold_spark.verify.last_change import LastChangeFinder
+from twofold_spark.verify.verification import Verification
+
+_INTERRUPTED = 130
+"""The exit status that a shell shows for a command that Ctrl-C has ended."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit status."""
+    options = build_parser().parse_args(arguments)
+    try:
+        match options.command:
+            case "jars":
+                print(os.pathsep.join(str(jar) for jar in jars.fetch()))  # noqa: T201  (what the command is for)
+            case "mirror":
+                with _open_session(options) as spark:
+                    _run_mirror(spark, options)
+            case "changelog":
+                with _open_session(options) as spark:
+                    _run_changelog(spark, options)
+            case "verify":
+                return _run_verify(options)
+    except JobError as error:
+        print_progress(f"{options.command}: {error}")
+        return error.exit_status
+    except KeyboardInterrupt:
+        print_progress(f"{options.command}: interrupted")
+        return _INTERRUPTED
+    return 0
+
+
+def _run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
+    kafka = _connect_kafka(spark, options)
+    metrics = _start_metrics(spark, options)
+    ending = threading.Event()
+    group = options.group or f"{options.prefix}.mirror"
+    progress = ProgressPublisher(spark, kafka, options.prefix, group, print_progress)
+
+    def report(applied: AppliedBatch) -> None:
+        metrics.record_batch(
+            applied.changes,
+            applied.stages,
+            lag_seconds=applied.lag_seconds,
+            cut_sequence=applied.cut.sequence,
+            tables_stopped=len(applied.cut.stopped_tables),
+        )
+        progress.publish(applied)
+        print_progress(str(applied))
+
+    mirror = Mirror(
+        kafka,
+        Registry(options.registry),
+        options.prefix,
+        lambda its: options.sink.make_sink(its, options.prefix, catalog=options.catalog),
+        batch_rows=options.batch_rows,
+        batch_bytes=options.batch_bytes,
+        unreadable=options.unreadable,
+        on_table_error=options.on_table_error,
+        maintain_every=options.maintain_every,
+        keep_cuts=dt.timedelta(hours=options.keep_cuts),
+        ending=ending,
+        report=report,
+    )
+    job = StreamingJob("mirror", mirror)
+    checkpoint = options.checkpoint or options.sink.default_checkpoint(options.warehouse, options.prefix)
+    job.start(mirror.open_stream(spark), checkpoint, options.trigger)
+    try:
+        job.run(ending)
+    finally:
+        mirror.close()
+        progress.close()
+
+
+def _run_changelog(spark: SparkSession, options: argparse.Namespace) -> None:
+    kafka = _connect_kafka(spark, options)
+    metrics = _start_metrics(spark, options)
+
+    def report(turn: TurnReport) -> None:
+        print_progress(str(turn))
+        stages = {"append": turn.seconds}
+        metrics.record_batch(turn.records, stages, tables_stopped=turn.stopped, offsets_behind=turn.behind)
+
+    changelog = Changelog(
+        spark,
+        kafka,
+        Registry(options.registry),
+        options.prefix,
+        catalog=options.catalog,
+        batch_rows=options.batch_rows,
+        unreadable=options.unreadable,
+        on_table_error=options.on_table_error,
+        report=report,
+    )
+    try:
+        changelog.run(options.checkpoint or f"{options.warehouse}/checkpoints/changelog", options.trigger)
+    finally:
+        changelog.close()
+
+
+def _run_verify(options: argparse.Namespace) -> int:
+    url = build_jdbc_url(options.source)
+    if (options.bootstrap is None) != (options.registry is None):
+        raise UsageError("verify needs both --bootstrap and --registry to name last commits, or neither")
+    with _open_session(options) as spark:
+        source = SourceDatabase(spark, url)
+        try:
+            return _compare(spark, source, options)
+        finally:
+            source.close()
+
+
+def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Namespace) -> int:
+    """Compare all tables; return the exit status."""
+    finder = None
+    if options.bootstrap:
+        finder = LastChangeFinder(spark, _connect_kafka(spark, options), Registry(options.registry))
+    verification = Verification(
+        spark,
+        source,
+        reader=options.sink.make_reader(spark, catalog=options.catalog),
+        prefix=options.prefix,
+        publication=options.publication or options.prefix,
+        patience=options.patience,
+        last_changes=finder,
+        report=print,
+    )
+    differs = any(result.buckets for result in verification.run())
+    if differs and not options.bootstrap:
+        print_progress("with --bootstrap and --registry, verify names the last commit of each row that differs")
+    return 1 if verification.list_missing() or differs else 0
+
+
+def _start_metrics(spark: SparkSession, options: argparse.Namespace) -> JobMetrics:
+    metrics = JobMetrics(options.command)
+    spark.streams.addListener(metrics)
+    if options.metrics is not None:
+        serve_metrics(metrics, options.metrics)
+    return metrics
+
+
+def _connect_kafka(spark: SparkSession, options: argparse.Namespace) -> Kafka:
+    """Return where the brokers are, after one has answered."""
+    kafka = Kafka(options.bootstrap, {**(options.kafka_file or {}), **dict(options.kafka)})
+    check_broker_answers(spark, kafka)
+    return kafka
+
+
+@contextmanager
+def _open_session(options: argparse.Namespace) -> Iterator[SparkSession]:
+    """Open a session that ends with the command, unless Spark ran before the command."""
+    ran_before = SparkContext._active_spark_context is not None
+    spark = session.open_session(
+        options.warehouse, catalog=options.catalog, memory=options.memory, java_home=options.java_home
+    )
+    try:
+        yield spark
+    finally:
+        if not ran_before:
+            # Stop Spark while Python still answers its listener calls. Later, py4j would log pages
+            # of errors.
+            with suppress(Py4JError):  # the JVM is gone
+                spark.stop()

@@ -1,0 +1,1 @@
+"""Current-state tables: whole transactions, one consistent cut after another."""

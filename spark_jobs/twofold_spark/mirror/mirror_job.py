@@ -1,0 +1,226 @@
+"""The mirror: current-state tables, whole transactions, one consistent cut after another.
+
+The stream is `<prefix>.commits`, read_committed. The commit records of a micro-batch come in the
+order of their dense sequence numbers. They are divided into batches with a bounded number of rows
+and ranges. For each batch the ranges of every table are read, counted, folded and merged, several
+tables at once. Then the batch's cut is published.
+
+The tables and the cuts alone say what was applied. So a retried batch, a killed driver and a lost
+checkpoint all end in the same tables.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Literal
+
+from pyspark.sql import DataFrame, SparkSession
+
+from twofold_spark.errors import Refused, TableRefused
+from twofold_spark.mirror.applied_batch import AppliedBatch
+from twofold_spark.mirror.batching import BatchSizer, MaintenanceSchedule, split_into_batches
+from twofold_spark.mirror.next_cut import NextCut
+from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger
+from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sources.commit_records import CommitRecord, gap_refusal, select_since_reload
+from twofold_spark.sources.commit_topic import CommitTopic
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.unreadable_records import UnreadableChoice
+from twofold_spark.streaming import EndRequested, print_progress
+
+_RANGES_PER_BATCH = 200_000
+"""Ranges of a batch's commit records together, two hundred bytes each in the driver.
+
+50 tables of six partitions have 300 ranges in each commit record.
+"""
+
+
+class Mirror:
+    """Handles the micro-batches of the stream of commit records."""
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        registry: Registry,
+        prefix: str,
+        make_sink: Callable[[SparkSession], Sink],
+        *,
+        batch_rows: int = 500_000,
+        tables_at_once: int = 3,
+        batch_bytes: int = 512 << 20,
+        unreadable: UnreadableChoice = "stop",
+        on_table_error: Literal["stop", "go-on"] = "stop",
+        maintain_every: int = 100,
+        keep_cuts: dt.timedelta = dt.timedelta(hours=1),
+        ending: threading.Event | None = None,
+        report: Callable[[AppliedBatch], None] = lambda _: None,
+        warn: Callable[[str], None] = print_progress,
+    ) -> None:
+        self._messages_topic = f"{prefix}.messages"
+        self._topic = CommitTopic(kafka, registry, prefix)
+        self._make_sink = make_sink
+        self._merger = TableMerger(kafka, registry, prefix, unreadable)
+        self._sizer = BatchSizer(batch_rows, batch_bytes)
+        self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="merge")
+        self._on_table_error = on_table_error
+        self._schedule = MaintenanceSchedule(maintain_every)
+        self._keep_cuts = keep_cuts
+        self._ending = ending or threading.Event()
+        self._report = report
+        self._warn = warn
+        self._changed_tables: set[str] = set()
+        """Tables that changed since they were last maintained."""
+        self._sink: Sink | None = None
+        self._next = NextCut(prefix, warn)
+
+    def __call__(self, micro_batch: DataFrame, _batch_id: int) -> None:
+        # foreachBatch runs in a session of its own, the same one for the life of the query.
+        spark = micro_batch.sparkSession
+        if self._sink is None:
+            self._sink = self._make_sink(spark)
+            self._next.start_from(self._sink)
+        due = self._select_due(micro_batch)
+        for batch in split_into_batches(due, rows=self._sizer.next_rows, ranges=_RANGES_PER_BATCH):
+            if self._ending.is_set():
+                # A micro-batch may hold 20,000 commit records. When it comes again, the cuts say
+                # what was applied.
+                raise EndRequested
+            self._handle_gap(batch[0])
+            before = self._next.cut.sequence
+            self._apply(spark, self._sink, batch)
+            del batch  # before the next one is read
+            if self._schedule.is_due(before, self._next.cut.sequence):
+                # Between two batches: at the same time as a merge it would conflict with the merge.
+                self._sink.maintain(self._changed_tables & self._next.cut.versions.keys(), self._keep_cuts)
+                self._changed_tables.clear()
+
+    def close(self) -> None:
+        """Release what the mirror holds, after the last batch."""
+        self._pool.shutdown()
+        self._merger.close()
+        if self._sink is not None:
+            self._sink.close()
+
+    def open_stream(self, spark: SparkSession) -> DataFrame:
+        """Open the stream that this mirror follows."""
+        return self._topic.open_stream(spark)
+
+    def _select_due(self, micro_batch: DataFrame) -> Iterator[CommitRecord]:
+        """Yield the commit records that were not applied before this micro-batch came."""
+        cut = self._next.cut
+        for record in self._topic.decode(micro_batch):
+            if record.sequence > cut.sequence:
+                yield record
+            elif record.sequence == cut.sequence:
+                _check_same_topics(cut, record)
+
+    def _handle_gap(self, first: CommitRecord) -> None:
+        """Stop every table at a gap: a missing commit record may have changed any of them."""
+        applied = self._next.cut.sequence
+        if first.sequence == applied + 1:
+            return
+        gap = gap_refusal(applied, first.sequence)
+        if self._on_table_error == "stop":
+            raise gap
+        self._warn(f"mirror: every table is stopped until it is reloaded: {gap}")
+        self._next.stop_every_table(first.sequence - 1)
+
+    def _apply(self, spark: SparkSession, sink: Sink, batch: list[CommitRecord]) -> None:
+        began = time.monotonic()
+        last = batch[-1]
+        tables = self._describe_tables(batch)
+        applied = {table: sink.read_applied(table) for table in tables}
+        stopped = self._next.find_stopped(applied)
+        jobs = self._submit_merges(spark, sink, batch, applied, stopped)
+        wait(jobs.values())
+        outcomes = {table: self._take_outcome(spark, table, job, last) for table, job in jobs.items()}
+        for table, outcome in outcomes.items():
+            self._changed_tables.add(str(table))
+            (stopped.discard if outcome.done else stopped.add)(str(table))
+        merged = time.monotonic()
+        self._next.publish(sink, last, {t: n for t, n in applied.items() if str(t) not in stopped}, stopped)
+        ended = time.monotonic()
+        self._sizer.record_batch(sum(r.rows for r in batch), sum(o.bytes for o in outcomes.values()))
+        self._report(
+            AppliedBatch(
+                cut=self._next.cut,
+                offset=last.offset,
+                transactions=sum(r.transactions for r in batch),
+                changes=sum(o.changes for o in outcomes.values()),
+                tables=len(tables),
+                seconds=ended - began,
+                lag_seconds=max(0.0, time.time() - last.committed_us / 1e6),
+                stages={
+                    "fold": sum(o.fold_s for o in outcomes.values()),
+                    "merge": sum(o.merge_s for o in outcomes.values()),
+                    "publish": ended - merged,
+                },
+            )
+        )
+
+    def _describe_tables(self, batch: list[CommitRecord]) -> list[MirrorTable]:
+        topics = dict.fromkeys(each.topic for record in batch for each in record.ranges)
+        topics.pop(self._messages_topic, None)
+        reloaded = {each.topic for record in batch if record.reload for each in record.ranges}
+        return [self._merger.describe_table(topic, reloaded=topic in reloaded) for topic in topics]
+
+    def _submit_merges(
+        self,
+        spark: SparkSession,
+        sink: Sink,
+        batch: list[CommitRecord],
+        applied: dict[MirrorTable, int],
+        stopped: set[str],
+    ) -> dict[MirrorTable, Future[MergeOutcome]]:
+        """Start the merge of every table that lacks some of the batch."""
+        jobs = {}
+        for table, sequence in applied.items():
+            ranges, reloaded = select_since_reload((r for r in batch if r.sequence > sequence), table.topic)
+            from_truncate = reloaded or self._next.waits_for_reload(table, sequence, stopped)
+            if ranges:
+                jobs[table] = self._pool.submit(
+                    self._merger.merge, spark, sink, table, ranges, batch[-1].sequence, from_truncate=from_truncate
+                )
+        return jobs
+
+    def _take_outcome(
+        self, spark: SparkSession, table: MirrorTable, job: Future[MergeOutcome], last: CommitRecord
+    ) -> MergeOutcome:
+        """Return a merge's outcome, or raise its error.
+
+        The refusal of one table stops that table alone, if the user wants that or if a later reload
+        repairs it. What was done of other tables stays in any case.
+        """
+        error = job.exception()
+        if error is None:
+            return job.result()
+        if not isinstance(error, TableRefused):
+            raise error
+        if self._on_table_error == "stop" and not self._has_later_reload(spark, table, last):
+            raise error
+        self._warn(f"mirror: {table} is stopped until it is reloaded; the other tables go on: {error}")
+        return MergeOutcome(done=False)
+
+    def _has_later_reload(self, spark: SparkSession, table: MirrorTable, last: CommitRecord) -> bool:
+        """Whether a reload of the table lies behind this batch.
+
+        Spark repeats the batch that failed, which ends before the reload.
+        """
+        later = self._topic.read_after(spark, last.offset)
+        return any(record.reload and r.topic == table.topic for record in later for r in record.ranges)
+
+
+def _check_same_topics(cut: Cut, record: CommitRecord) -> None:
+    """Refuse a commit record that differs from the one that the last cut was published for."""
+    if (record.applied_lsn, record.committed_us) != (cut.applied_lsn, cut.committed_us):
+        raise Refused(
+            f"commit record {cut.sequence} is not the one that this mirror has applied: the topics of this prefix were recreated",
+            at_stake="every change that the new topics have up to that number: the mirror would skip them",
+            repair="use a new warehouse (or catalog, or schema) and a new checkpoint for the new topics",
+        )

@@ -1,0 +1,83 @@
+"""The mirror's last published cut, and what the next one must say of each table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from twofold_avro.names import topic_of
+from twofold_spark.sinks.cuts import EVERY_TABLE, Cut
+from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sources.commit_records import CommitRecord
+from twofold_spark.sources.topic_names import to_postgres_names
+
+
+class NextCut:
+    """Follows the cuts of one mirror: versions, tables ahead of the cut, stopped tables."""
+
+    def __init__(self, prefix: str, warn: Callable[[str], None]) -> None:
+        self._prefix = prefix
+        self._warn = warn
+        self.cut = Cut(0, 0, 0, whole=True, versions={}, backfilling=(), stopped=())
+        """The last published one."""
+        self._ahead: dict[str, int] = {}
+        """Tables that have more than the cut, and their sequence numbers."""
+
+    def start_from(self, sink: Sink) -> None:
+        """Take over what an earlier process published."""
+        self.cut = sink.open() or self.cut
+        if self.cut.whole:
+            return
+        names = (name.partition(".") for name in self.cut.versions)
+        tables = [MirrorTable("", schema, name, ()) for schema, _, name in names]
+        self._ahead = {
+            str(table): sequence for table in tables if (sequence := sink.read_applied(table)) > self.cut.sequence
+        }
+
+    def stop_every_table(self, sequence: int) -> None:
+        """Stop all tables, also those that do not exist yet, and continue behind a number."""
+        stopped = {EVERY_TABLE, *self.cut.stopped, *self.cut.versions}
+        self.cut = replace(self.cut, sequence=sequence, versions={}, stopped=tuple(sorted(stopped)))
+        self._ahead = {}
+
+    def find_stopped(self, applied: Mapping[MirrorTable, int]) -> set[str]:
+        """Return the tables that wait for a reload, before a batch with these tables."""
+        stopped = set(self.cut.stopped)
+        for table, sequence in applied.items():
+            if str(table) in stopped and sequence > self.cut.sequence:
+                # Its reload was merged, and the process ended before it could publish.
+                stopped.discard(str(table))
+            elif str(table) in self.cut.versions and not sequence:
+                self._warn(
+                    f"mirror: {table} does not exist any more: it is stopped until `twofold backfill start {table}`"
+                )
+                stopped.add(str(table))
+        return stopped
+
+    def waits_for_reload(self, table: MirrorTable, sequence: int, stopped: set[str]) -> bool:
+        """Whether only a reload can bring the table up to date."""
+        return str(table) in stopped or (EVERY_TABLE in stopped and not sequence)
+
+    def publish(self, sink: Sink, last: CommitRecord, applied: dict[MirrorTable, int], stopped: set[str]) -> None:
+        """Publish the cut of a batch that ends with `last`.
+
+        `applied` has the batch's tables, without the stopped ones.
+        """
+        self._ahead |= {str(table): sequence for table, sequence in applied.items()}
+        self._ahead = {name: sequence for name, sequence in self._ahead.items() if sequence > last.sequence}
+        merged = {str(table): version for table in applied if (version := sink.version_of(table)) is not None}
+        known = {name: version for name, version in self.cut.versions.items() if name not in stopped}
+        versions = {**known, **merged}
+        self.cut = Cut(
+            sequence=last.sequence,
+            applied_lsn=last.applied_lsn,
+            committed_us=last.committed_us,
+            whole=not self._ahead,
+            versions=versions,
+            backfilling=tuple(sorted(name for name in versions if self._topic_of(name) in last.backfilling)),
+            stopped=tuple(sorted(stopped)),
+        )
+        sink.publish(self.cut)
+
+    def _topic_of(self, table: str) -> str:
+        return topic_of(self._prefix, *to_postgres_names(table))

@@ -1,0 +1,200 @@
+"""One table's part of a batch: its ranges are read, counted, decoded, folded and given to the sink.
+
+What fails here concerns one table (`TableRefused`). A record cannot be decoded, records are gone,
+or a column changed to a type that is not wider. The mirror decides whether other tables go on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from twofold_spark.errors import TableRefused
+from twofold_spark.mirror.folded_rows import FoldedRows
+from twofold_spark.mirror.keyed_folding import fold_keyed
+from twofold_spark.mirror.keyless_folding import fold_keyless
+from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sources import decoding, kafka_reader
+from twofold_spark.sources.commit_records import OffsetRange
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.registry import Registry, Subject
+from twofold_spark.sources.stable_offsets import StableOffsets
+from twofold_spark.sources.topic_names import parse_topic_name
+from twofold_spark.sources.unreadable_records import UnreadableChoice, select_unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOutcome:
+    """What became of a table's ranges, and how long it took."""
+
+    done: bool
+    """False if the table waits for a truncate, and none came."""
+    changes: int = 0
+    """Without tombstones."""
+    bytes: int = 0
+    fold_s: float = 0.0
+    merge_s: float = 0.0
+
+
+class TableMerger:
+    """Reads, folds and merges; several threads may use it, each for a table of its own."""
+
+    def __init__(self, kafka: Kafka, registry: Registry, prefix: str, unreadable: UnreadableChoice) -> None:
+        self._kafka = kafka
+        self._registry = registry
+        self._prefix = prefix
+        self._unreadable = unreadable
+        self._stable = StableOffsets(kafka)
+        self._quarantine_lock = threading.Lock()
+        self._keys: dict[str, Subject | None] = {}
+        """The key of each topic, as of its first batch or last reload; only a reload changes it."""
+
+    def describe_table(self, topic: str, *, reloaded: bool) -> MirrorTable:
+        """Return the table of a topic."""
+        if reloaded or topic not in self._keys:
+            self._registry.refresh_subject(f"{topic}-value")
+            self._keys[topic] = self._registry.refresh_subject(f"{topic}-key")
+        subject, keys = self._registry.find_subject(f"{topic}-value"), self._keys[topic]
+        if subject is None:
+            # The merge refuses the table; the next batch asks again.
+            del self._keys[topic]
+            return MirrorTable(topic, *parse_topic_name(topic, self._prefix, None), key=())
+        key = decoding.merge_key_columns(keys.latest, subject.latest) if keys else ()
+        return MirrorTable(topic, *parse_topic_name(topic, self._prefix, subject.latest), key)
+
+    def merge(
+        self,
+        spark: SparkSession,
+        sink: Sink,
+        table: MirrorTable,
+        ranges: list[OffsetRange],
+        sequence: int,
+        *,
+        from_truncate: bool,
+    ) -> MergeOutcome:
+        """Bring the table to `sequence`.
+
+        `from_truncate` says that it misses changes, and only a reload repairs it.
+        """
+        began = time.monotonic()
+        with ExitStack() as held:
+            folded = self._read_and_fold(spark, sink, table, ranges, held, fill=not from_truncate)
+            read = time.monotonic()
+            _check_counts(table, ranges, folded.counts)
+            if from_truncate and not folded.truncated:
+                return MergeOutcome(done=False)
+            folded.check(table)
+            sink.prepare(table, folded.columns)
+            sink.merge(table, folded.rows, replace=folded.truncated, unchanged=folded.unchanged, sequence=sequence)
+            return MergeOutcome(
+                done=True,
+                changes=folded.changes,
+                bytes=folded.bytes,
+                fold_s=read - began,
+                merge_s=time.monotonic() - read,
+            )
+
+    def close(self) -> None:
+        """Close the admin client, after the last merge."""
+        self._stable.close()
+
+    def _read_and_fold(
+        self,
+        spark: SparkSession,
+        sink: Sink,
+        table: MirrorTable,
+        ranges: list[OffsetRange],
+        held: ExitStack,
+        *,
+        fill: bool,
+    ) -> FoldedRows:
+        try:
+            decided = self._stable.have_passed(spark, ranges)
+            raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided, over_markers=True)
+            folded = self._fold(raw, sink, table, held, refresh=False, fill=fill)
+            if _differing_counts(ranges, folded.counts):
+                # An offset between two ranges was no marker, but a record of a transaction in doubt
+                # or rolled back.
+                held.close()
+                raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided)
+                folded = self._fold(raw, sink, table, held, refresh=False, fill=fill)
+        except Exception as error:
+            if "UnknownTopicOrPartition" not in str(error):
+                raise
+            raise TableRefused(
+                f"{table}: its topic {table.topic} does not exist any more",
+                at_stake="the changes in the topic",
+                repair=f"`twofold backfill start {table}`; if the table is no longer published, --on-table-error go-on",
+            ) from error
+        if folded.unreadable:
+            # Usually a schema is newer than the known ones: ask the registry, and decode every
+            # record.
+            held.close()
+            folded = self._fold(raw, sink, table, held, refresh=True, fill=fill)
+        if folded.unreadable:
+            self._quarantine(raw, sink, table, folded.unreadable)
+        return folded
+
+    def _quarantine(self, raw: DataFrame, sink: Sink, table: MirrorTable, count: int) -> None:
+        records = select_unreadable(raw, self._subject(table, refresh=False), table.topic)
+        with self._quarantine_lock:  # the first record creates the table
+            sink.quarantine(records)
+        if self._unreadable == "stop":
+            raise TableRefused(
+                f"{count} records of {table.topic} cannot be decoded; the quarantine table has them",
+                at_stake="their changes",
+                repair=f"find who else writes to the topic, then `twofold backfill start {table}`; or go on without "
+                "these records with --unreadable skip",
+            )
+
+    def _fold(
+        self, raw: DataFrame, sink: Sink, table: MirrorTable, held: ExitStack, *, refresh: bool, fill: bool
+    ) -> FoldedRows:
+        subject = self._subject(table, refresh=refresh)
+        keys = self._keys[table.topic]
+        if keys is None:
+            return fold_keyless(raw, subject, held)
+
+        def read_current(columns: StructType) -> DataFrame | None:
+            # Change the columns first: they must not change between this read and the merge.
+            sink.prepare(table, columns)
+            return sink.read_current(table)
+
+        current = read_current if fill else lambda _: None
+        return fold_keyed(raw, subject, keys, table.key, current, held, decode_all=refresh)
+
+    def _subject(self, table: MirrorTable, *, refresh: bool) -> Subject:
+        name = f"{table.topic}-value"
+        subject = self._registry.refresh_subject(name) if refresh else self._registry.find_subject(name)
+        if subject is None or table.topic not in self._keys:
+            raise TableRefused(
+                f"the registry has no subject {name}",
+                at_stake="the table's changes, which cannot be read",
+                repair="give --registry the connector's registry; if the subject was deleted, start the connector again, which "
+                f"registers it; then `twofold backfill start {table}`",
+            )
+        return subject
+
+
+def _check_counts(table: MirrorTable, ranges: Iterable[OffsetRange], counts: dict[int, int]) -> None:
+    for partition, present, declared in _differing_counts(ranges, counts):
+        raise TableRefused(
+            f"{table.topic}-{partition} holds {present} of the {declared} records that its commit records declare",
+            at_stake="the missing changes: other readers of the topic lack them too",
+            repair=f"`twofold backfill start {table}`. Check the topic's retention and cleanup.policy; if they are not the cause, "
+            "run `twofold audit`",
+        )
+
+
+def _differing_counts(ranges: Iterable[OffsetRange], counts: dict[int, int]) -> list[tuple[int, int, int]]:
+    """List the partitions that do not hold what is declared, with both numbers."""
+    declared: dict[int, int] = {}
+    for each in ranges:
+        declared[each.partition] = declared.get(each.partition, 0) + each.count
+    return [(p, counts.get(p, 0), count) for p, count in sorted(declared.items()) if counts.get(p, 0) != count]

@@ -1,0 +1,1 @@
+"""What users read in their own session: tables of a cut, branches of global transactions."""

@@ -1,0 +1,62 @@
+"""The ALTERs that bring a table to the columns that a batch needs. Pure.
+
+Columns are added and types widened. A column that the source dropped stays, and is null in new
+rows. Any other change is refused with its repair: the mirror never rewrites the values that it has.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import DataType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StructType
+
+from twofold_spark.errors import TableRefused
+from twofold_spark.sinks.merge_sql import SPARK
+
+
+def format_columns(columns: StructType) -> str:
+    """Format columns for CREATE TABLE."""
+    return ", ".join(f"{SPARK.quote(field.name)} {field.dataType.simpleString()}" for field in columns)
+
+
+def list_alterations(present: StructType, wanted: StructType, *, table: str, inside: str = "") -> list[str]:
+    """List what follows ALTER TABLE, in order; columns within a struct are included."""
+    types = {field.name: field.dataType for field in present}
+    out = []
+    for field in wanted:
+        kind, name = types.get(field.name), inside + SPARK.quote(field.name)
+        if kind is None:
+            out.append(f"ADD COLUMN {name} {field.dataType.simpleString()}")
+        elif isinstance(kind, StructType) and isinstance(field.dataType, StructType):
+            out += list_alterations(kind, field.dataType, table=table, inside=f"{name}.")
+        elif _widens_to(kind, field.dataType):
+            out.append(f"ALTER COLUMN {name} TYPE {field.dataType.simpleString()}")
+        elif not _can_hold(kind, field.dataType):
+            raise refuse_type(f"{table}.{field.name}", kind.simpleString(), field.dataType.simpleString(), table)
+    return out
+
+
+def refuse_type(column: str, present: str, wanted: str, table: str) -> TableRefused:
+    """Make the refusal of a type that is not a wider one."""
+    return TableRefused(
+        f"{column} has the type {present} in the table and {wanted} in the topic, which is not a wider type",
+        at_stake="the column's values",
+        repair=f"drop the mirror's table, then `twofold backfill start {table}`",
+    )
+
+
+def _widens_to(old: DataType, new: DataType) -> bool:
+    match old, new:
+        case IntegerType(), LongType():
+            return True
+        case FloatType(), DoubleType():
+            return True
+        case DecimalType(), DecimalType():
+            return old.scale == new.scale and old.precision < new.precision
+    return False
+
+
+def _can_hold(table: DataType, rows: DataType) -> bool:
+    """Whether the table's type can hold the rows' type.
+
+    It may be wider, if rows of an older version come late.
+    """
+    return table.simpleString() == rows.simpleString() or _widens_to(rows, table)

@@ -1,0 +1,164 @@
+"""The mirror in Delta: tables in folders, with deletion vectors and type widening.
+
+The sequence number is Delta's own mark of an application's transaction (`txnAppId` twofold,
+`txnVersion` the sequence number). The commit that holds the rows writes it, and the table's state
+keeps it for good. Delta itself skips a merge whose number the table has.
+
+A batch is merged onto the state that was read. A table that has another number by then is refused
+before anything is written, and Delta refuses two writers at once. A writer that came in the instant
+between is seen by the versions, before a cut is published. Such a table is marked: RESTORE would
+bring back its rows and leave the number, so only a reload repairs it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import uuid
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from twofold_spark.errors import Refused
+from twofold_spark.row_columns import OP, UNCHANGED
+from twofold_spark.sinks import column_changes, cut_rows, merge_sql
+from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.delta_tables import APPLICATION, CUTS, KEY, SPOILED, DeltaReader, refuse_spoiled
+from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.merge_sql import escape_literal
+from twofold_spark.sources.unreadable_records import RECORD_PLACE
+
+_TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_LEAST_HOURS = 168
+"""Delta refuses to remove younger files."""
+_QUARANTINE = "twofold.quarantine"
+_PROPERTIES = {
+    "delta.enableDeletionVectors": "true",
+    "delta.enableTypeWidening": "true",
+    # A column of that type may be added later, and ALTER does not enable the feature.
+    "delta.feature.timestampNtz": "supported",
+}
+
+
+class DeltaSink:
+    """One writer into one folder."""
+
+    def __init__(self, spark: SparkSession, prefix: str, folder: str) -> None:
+        self._spark = spark
+        self._prefix = prefix
+        self._reader = DeltaReader(spark, folder)
+        self._lock = threading.Lock()
+        self._states: dict[MirrorTable, tuple[int, int] | None] = {}
+        """Version and sequence number of each table, as this job last saw it."""
+
+    def open(self) -> Cut | None:
+        if not self._reader.has_table(CUTS):
+            self._create(CUTS, cut_rows.COLUMNS, {"twofold.prefix": self._prefix})
+        self._reader.check_prefix(self._prefix)
+        return self._reader.read_last_cut()
+
+    def read_applied(self, table: MirrorTable) -> int:
+        state = self._reader.read_state(str(table)) if self._reader.has_table(str(table)) else None
+        with self._lock:
+            self._states[table] = state
+        return state[1] if state else 0
+
+    def prepare(self, table: MirrorTable, columns: StructType) -> None:
+        name = self._reader.table_path(str(table))
+        if not self._reader.has_table(str(table)):
+            properties = {"twofold.topic": table.topic, KEY: ",".join(table.key)}
+            self._create(str(table), column_changes.format_columns(columns), properties)
+        for change in column_changes.list_alterations(self._spark.table(name).schema, columns, table=str(table)):
+            self._spark.sql(f"ALTER TABLE {name} {change}")
+
+    def read_current(self, table: MirrorTable) -> DataFrame | None:
+        name = str(table)
+        return self._spark.table(self._reader.table_path(name)) if self._reader.has_table(name) else None
+
+    def merge(
+        self, table: MirrorTable, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int
+    ) -> None:
+        name, spark = self._reader.table_path(str(table)), rows.sparkSession
+        present_key = self._reader.read_key(str(table))
+        merge_sql.check_key(table, present_key, replace=replace)
+        if present_key != table.key:
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{KEY}' = '{escape_literal(','.join(table.key))}')")
+        version, applied = self._reader.read_state(str(table))
+        if applied != (expected := (self._states[table] or (0, 0))[1]):
+            raise Refused(
+                f"another writer brought {table} from {expected} to {applied} while this job prepared a batch for it",
+                at_stake="nothing yet: this batch has not been merged",
+                repair="end the other job, then start again",
+            )
+        # These settings are the same for all tables of the batch, so merges of several tables may
+        # run at once.
+        spark.conf.set(_TXN_ID, APPLICATION)
+        spark.conf.set(_TXN_VERSION, str(sequence))
+        columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
+        view = f"_twofold_{abs(hash(table))}"
+        if replace or applied == 0:
+            names = ", ".join(merge_sql.SPARK.quote(c) for c in columns)
+            merge_sql.rows_of_empty_table(rows, table.key).createOrReplaceTempView(view)
+            statement = f"INSERT {'OVERWRITE' if replace else 'INTO'} {name} ({names}) SELECT {names} FROM {view}"
+        else:
+            rows.createOrReplaceTempView(view)
+            statement = merge_sql.merge_statement(name, view, table.key, columns, unchanged=unchanged)
+        try:
+            spark.sql(statement)
+        except Exception as error:
+            if merge_sql.is_missing_copies(error):
+                raise merge_sql.refuse_missing_copies(table) from error
+            raise
+        after = self._reader.read_state(str(table))
+        if after != (version + 1, sequence):
+            # The number claims that the table has this batch. The mark tells every job not to
+            # believe it.
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{SPOILED}' = 'by two writers')")
+            raise refuse_spoiled(str(table))
+        with self._lock:
+            self._states[table] = after
+
+    def quarantine(self, records: DataFrame) -> None:
+        if self._reader.has_table(_QUARANTINE):
+            present = self._spark.table(self._reader.table_path(_QUARANTINE))
+            records = records.join(present.select(*RECORD_PLACE), list(RECORD_PLACE), "left_anti")
+        # A mark of its own: with the session's mark Delta would let only one table of a batch
+        # write.
+        own = {"txnAppId": f"quarantine {uuid.uuid4()}", "txnVersion": "1"}
+        records.write.format("delta").options(**own).mode("append").save(self._reader.table_folder(_QUARANTINE))
+
+    def version_of(self, table: MirrorTable) -> str | None:
+        state = self._states[table]
+        return str(state[0]) if state else None
+
+    def publish(self, cut: Cut) -> None:
+        self._spark.conf.set(_TXN_ID, APPLICATION)
+        self._spark.conf.set(_TXN_VERSION, str(cut.sequence))
+        self._spark.sql(f"INSERT INTO {self._reader.table_path(CUTS)} {cut_rows.select_row(cut)}")
+
+    def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:
+        last = self._reader.read_last_cut()
+        assert last is not None, "maintenance comes after a cut"
+        for name in (_TXN_ID, _TXN_VERSION):
+            self._spark.conf.unset(name)
+        expired = cut_rows.expired_condition(last, keep)
+        self._spark.sql(f"DELETE FROM {self._reader.table_path(CUTS)} WHERE {expired}")
+        # VACUUM lists a table's folder in so many tasks, whatever it holds. The default of 10,000
+        # took two cores more than a minute for each table.
+        self._spark.conf.set(_LISTING_TASKS, self._spark.sparkContext.defaultParallelism)
+        hours = max(_LEAST_HOURS, round(keep.total_seconds() / 3600))
+        for table in (*tables, CUTS):
+            self._spark.sql(f"OPTIMIZE {self._reader.table_path(table)}")
+            self._spark.sql(f"VACUUM {self._reader.table_path(table)} RETAIN {hours} HOURS")
+
+    def close(self) -> None:
+        """Do nothing: this sink holds nothing."""
+
+    def _create(self, name: str, columns: str, properties: Mapping[str, str]) -> None:
+        all_properties = {**_PROPERTIES, **properties}
+        listed = ", ".join(f"'{escape_literal(k)}' = '{escape_literal(v)}'" for k, v in all_properties.items())
+        self._spark.sql(
+            f"CREATE TABLE {self._reader.table_path(name)} ({columns}) USING delta TBLPROPERTIES ({listed})"
+        )

@@ -1,0 +1,65 @@
+"""Which rows of a large table a MERGE reads: those that the batch may mean.
+
+Without a filter Spark shuffles and sorts the keys of the whole table, to join them with the
+batch's.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, LongType, StringType
+
+from twofold_spark.row_columns import OP
+from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.merge_sql import SPARK, escape_literal
+
+_LARGE_TABLE_ROWS = 200_000
+"""From so many rows on a table's MERGE has a filter."""
+_LISTED_KEYS = 10_000
+"""Up to so many keys of a batch are listed in the MERGE; more become a Bloom filter."""
+_BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
+_BLOOM_FILTER = {
+    "spark.sql.optimizer.runtime.bloomFilter.enabled": "true",
+    "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "0",
+    "spark.sql.optimizer.runtime.bloomFilter.creationSideThreshold": "64m",
+    _BROADCAST: "-1",
+}
+"""With these settings Spark makes the Bloom filter.
+
+Without the last one Spark expects to broadcast the small side of the join, which never happens
+here, and makes no filter.
+"""
+
+
+class MergeFilter:
+    """Filters the rows that a MERGE reads of a large table."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._defaults = {_BROADCAST: spark.conf.get(_BROADCAST) or ""}
+
+    def apply(self, table: MirrorTable, rows: DataFrame, table_rows: int) -> tuple[DataFrame, str]:
+        """Return the batch's rows and the condition of the table's rows; set Spark's settings."""
+        is_large = bool(table.key) and table_rows >= _LARGE_TABLE_ROWS
+        among = _list_keys(table, rows) if is_large else "true"
+        bloom = is_large and among == "true"
+        # Another table's merge may change these settings at the same time. A slower plan is the
+        # worst effect.
+        for key, value in (_BLOOM_FILTER if bloom else self._defaults).items():
+            rows.sparkSession.conf.set(key, value)
+        # Spark makes a Bloom filter only of a side with a condition.
+        return (rows.where(f"{OP} <> ''") if bloom else rows), among
+
+
+def _list_keys(table: MirrorTable, rows: DataFrame) -> str:
+    """Build the condition that lists the batch's keys.
+
+    It is `true` if there are many, or if SQL has no literal of their type.
+    """
+    key = rows.select(table.key[0])
+    if not isinstance(key.schema[0].dataType, IntegerType | LongType | StringType):
+        return "true"
+    values = [row[0] for row in key.limit(_LISTED_KEYS + 1).collect()]
+    if len(values) > _LISTED_KEYS:
+        return "true"
+    listed = ", ".join(str(v) if isinstance(v, int) else f"'{escape_literal(v)}'" for v in set(values) if v is not None)
+    return f"t.{SPARK.quote(table.key[0])} IN ({listed or 'NULL'})"

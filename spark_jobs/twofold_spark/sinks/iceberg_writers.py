@@ -1,0 +1,120 @@
+"""Whether another writer merged into a table of Iceberg, and what repairs it.
+
+A batch is merged onto the snapshot whose sequence number was read. If another job came in between,
+Iceberg refuses the merge, or the parent of the new snapshot shows it. Then this job takes its
+snapshot back and stops before it publishes a cut.
+
+A job may be killed before it takes its snapshot back; the next start sees that. On top of a
+published cut there may be a batch that was interrupted, and nothing else. Its sequence number is
+above the cut's, and each of its merges was prepared for the number that it lies on
+(`twofold.since`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from twofold_spark.errors import Refused
+from twofold_spark.sinks import iceberg_tables
+from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.merge_sql import escape_literal
+
+SINCE, WRITER = "twofold.since", "twofold.writer"
+"""Keys of a merge's summary.
+
+`SINCE`: the last cut when the batch was prepared, with the tables that were ahead of it. `WRITER`:
+the job.
+"""
+
+
+def format_since(cut: Cut | None, applied: Mapping[str, int]) -> str:
+    """Format what a batch is prepared for: the cut, and the tables ahead of it (mostly none)."""
+    sequence = cut.sequence if cut is not None else 0
+    return json.dumps({"cut": sequence, "ahead": {name: n for name, n in applied.items() if n > sequence}})
+
+
+def check_since_cut(table: MirrorTable, full_name: str, loaded: Any, cut: Cut | None) -> None:
+    """Refuse a table on which two jobs worked since the last cut.
+
+    A batch that was interrupted is allowed.
+    """
+    last = cut.sequence if cut is not None else 0
+    version = cut.versions.get(str(table)) if cut is not None else None
+    for snapshot in iceberg_tables.walk_lineage(loaded, loaded.currentSnapshot()):
+        if str(snapshot.snapshotId()) == version:
+            return
+        sequence = snapshot.summary().get(iceberg_tables.SEQUENCE)
+        if sequence is None:
+            continue
+        if int(sequence) <= last:
+            if version is None:  # the table was stopped: this snapshot was in a cut once
+                return
+            what = f"another writer applied {sequence} to {table} again, after cut {last} had it"
+            raise _refuse_repeated(table, full_name, version, what)
+        onto = int(iceberg_tables.read_summary(loaded, iceberg_tables.SEQUENCE, under=snapshot) or 0)
+        if not _is_prepared_for(snapshot.summary().get(SINCE), table, onto):
+            what = f"two writers merged into {table} at once: {sequence} was not prepared for {onto}"
+            raise _refuse_repeated(table, full_name, version, what)
+
+
+def _is_prepared_for(since: str | None, table: MirrorTable, onto: int) -> bool:
+    """Whether a merge's batch was prepared for the number that it lies on.
+
+    True if the merge does not say.
+    """
+    if since is None:
+        return True
+    known = json.loads(since)
+    ahead = known["ahead"].get(str(table))
+    return bool(onto <= known["cut"] if ahead is None else onto == ahead)
+
+
+def _refuse_repeated(table: MirrorTable, full_name: str, version: str | None, what: str) -> Refused:
+    catalog = full_name.partition(".")[0]
+    roll_back = f"CALL {catalog}.system.rollback_to_snapshot('{escape_literal(full_name)}', {version})"
+    reload = f"drop the mirror's table, then `twofold backfill start {table}`"
+    repair = f"end the other job, then: {roll_back if version else reload}"
+    return Refused(what, at_stake="changes applied twice", repair=repair)
+
+
+def check_parent(spark: SparkSession, table: MirrorTable, loaded: Any, *, base: int | None, writer: str) -> None:
+    """Refuse a merge of this writer that did not land on `base`, and take it back."""
+    snapshot = loaded.currentSnapshot()
+    if snapshot is None or snapshot.snapshotId() == base:
+        return
+    is_ours = snapshot.summary().get(WRITER) == writer
+    if not is_ours or snapshot.parentId() != base:
+        if is_ours:
+            take_back(spark, loaded, snapshot)
+        raise refuse_other_writer(table, f"snapshot {snapshot.parentId()} after {base}")
+
+
+def take_back(spark: SparkSession, loaded: Any, snapshot: Any) -> None:
+    """Make the parent of this job's snapshot present again, unless another job has committed.
+
+    It is one commit, by compare-and-swap.
+    """
+    operations = loaded.operations()
+    metadata = operations.refresh()
+    parent, present = snapshot.parentId(), metadata.currentSnapshot()
+    if parent is None or present is None or present.snapshotId() != snapshot.snapshotId():
+        return
+    changed = spark._jvm.org.apache.iceberg.TableMetadata.buildFrom(metadata)  # type: ignore[union-attr]
+    with suppress(Py4JJavaError):  # another job was faster; the next start sees it
+        operations.commit(metadata, changed.setBranchSnapshot(parent, "main").build())
+
+
+def refuse_other_writer(table: MirrorTable, how: str) -> Refused:
+    """Make the refusal of a merge that met another job's."""
+    return Refused(
+        f"another writer committed to {table} while this batch was merged ({how})",
+        at_stake="a batch applied to a state that it does not belong to",
+        repair="end the other job, then start again",
+    )

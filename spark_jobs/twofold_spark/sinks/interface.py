@@ -1,0 +1,90 @@
+"""What the mirror asks of a sink, and what a reader of the mirror asks."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorTable:
+    """A mirrored table: its topic, its name in PostgreSQL, and the columns of its key."""
+
+    topic: str
+    schema: str
+    name: str
+    key: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+class Sink(Protocol):
+    """The place that the mirror writes to."""
+
+    def open(self) -> Cut | None:
+        """Prepare the place, and return the last published cut; None before the first."""
+
+    def read_applied(self, table: MirrorTable) -> int:
+        """Return the sequence number up to which the table has all changes; 0 if it does not exist.
+
+        The next merge into the table must find it at this number.
+        """
+
+    def prepare(self, table: MirrorTable, columns: StructType) -> None:
+        """Create the table or change its columns, before rows that need them."""
+
+    def read_current(self, table: MirrorTable) -> DataFrame | None:
+        """Read the table as this job left it: a row that changed its key may need its values."""
+
+    def merge(
+        self, table: MirrorTable, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int
+    ) -> None:
+        """Apply folded rows in one commit, which also records `sequence`.
+
+        `replace` says that they come after a truncate.
+
+        `unchanged` lists the columns whose value some row lacks; the table keeps its own value
+        then.
+        """
+
+    def quarantine(self, records: DataFrame) -> None:
+        """Keep records that cannot be decoded, each once."""
+
+    def version_of(self, table: MirrorTable) -> str | None:
+        """Return the table's version as this job left it; None while it has none."""
+
+    def publish(self, cut: Cut) -> None:
+        """Make the cut visible to readers; it is durable when this returns."""
+
+    def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:
+        """Compact small files, and remove cuts older than `keep`, except the last.
+
+        Versions that only removed cuts need are removed too.
+        """
+
+    def close(self) -> None:
+        """Release what the sink holds; what is unpublished is lost."""
+
+
+class Reader(Protocol):
+    """The place that the mirror is read from."""
+
+    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> Cut | None:
+        """Return the last whole cut within the limit, or the first."""
+
+    def read_table(self, name: str, version: str) -> DataFrame:
+        """Read a table (`schema.name`) as of a version that a cut names."""
+
+    def read_key(self, name: str) -> tuple[str, ...]:
+        """Return the columns that identify a table's rows; none of a keyless table."""
+
+    def check_prefix(self, prefix: str) -> None:
+        """Refuse a mirror of another prefix: a mirror has one source."""

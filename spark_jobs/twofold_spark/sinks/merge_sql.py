@@ -1,0 +1,148 @@
+"""MERGE of folded rows, in Spark's SQL and in PostgreSQL's. Pure.
+
+A folded row has the table's columns, `OP` (`d` for a deleted row) and `UNCHANGED` (the columns
+whose value the table keeps). The statement reads the table's value only of columns that some row of
+the batch lists there. A keyless table is a multiset: the whole row is the key, and `_copies` says
+by how many copies the row grows or shrinks.
+
+A row that a keyless table does not have cannot be removed from it. After a DROP COLUMN, for
+example, the source's old rows differ from the mirror's. Spark's statements fail then, and cost
+nothing otherwise. PostgreSQL is asked before (`missing_copies_query`), because there one
+transaction has all tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from twofold_spark.errors import TableRefused
+from twofold_spark.row_columns import COPIES, OP, UNCHANGED
+from twofold_spark.sinks.interface import MirrorTable
+
+_MISSING_COPIES = "twofold: more copies removed than there are"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How an engine quotes names, tests `UNCHANGED`, and rejects a negative number of copies."""
+
+    quote: Callable[[str], str]
+    unchanged: Callable[[str], str]
+    copies: Callable[[str], str]
+
+
+def escape_literal(value: str) -> str:
+    """Escape the inside of a string literal for Spark.
+
+    Spark would replace ${...} by a variable's value, wherever it stands.
+    """
+    return value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
+
+
+SPARK = Dialect(
+    quote=lambda name: "`" + name.replace("`", "``") + "`",
+    unchanged=lambda column: f"array_contains(s.{UNCHANGED}, '{escape_literal(column)}')",
+    copies=lambda n: f"CASE WHEN {n} < 0 THEN CAST(raise_error('{_MISSING_COPIES}') AS bigint) ELSE {n} END",
+)
+POSTGRES = Dialect(
+    quote=lambda name: '"' + name.replace('"', '""') + '"',
+    unchanged=lambda column: f"""'{column.replace("'", "''")}' = ANY (s.{UNCHANGED})""",
+    copies=lambda n: n,
+)
+
+
+def merge_statement(
+    into: str,
+    source: str,
+    key: Sequence[str],
+    columns: Sequence[str],
+    *,
+    unchanged: Collection[str],
+    among: str = "true",
+    dialect: Dialect = SPARK,
+) -> str:
+    """Build the statement. `into` and `source` are written as they are.
+
+    So is `among`, the condition of the table's rows that the batch may mean.
+    """
+    quote = dialect.quote
+    names = ", ".join(map(quote, columns))
+    if not key:
+        values = (dialect.copies(f"s.{COPIES}") if c == COPIES else f"s.{quote(c)}" for c in columns)
+        both = f"t.{COPIES} + s.{COPIES}"
+        return (
+            f"MERGE INTO {into} t USING {source} s ON {_same_row(columns, columns, dialect)} "
+            f"WHEN MATCHED AND {both} = 0 THEN DELETE "
+            f"WHEN MATCHED THEN UPDATE SET {COPIES} = {dialect.copies(both)} "
+            f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({', '.join(values)})"
+        )
+    values = (f"s.{quote(c)}" for c in columns)
+    same = " AND ".join([*(f"t.{quote(k)} = s.{quote(k)}" for k in key), *([among] if among != "true" else [])])
+    new = {
+        c: f"CASE WHEN {dialect.unchanged(c)} THEN t.{quote(c)} ELSE s.{quote(c)} END"
+        if c in unchanged
+        else f"s.{quote(c)}"
+        for c in columns
+    }
+    sets = ", ".join(f"{quote(c)} = {value}" for c, value in new.items())
+    return (
+        f"MERGE INTO {into} t USING {source} s ON {same} "
+        f"WHEN MATCHED AND s.{OP} = 'd' THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {sets} "
+        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({names}) VALUES ({', '.join(values)})"
+    )
+
+
+def rows_of_empty_table(rows: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return the rows that an empty table has after the folded rows."""
+    if key:
+        return rows.where(f"{OP} <> 'd'").drop(OP, UNCHANGED)
+    columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
+    return rows.selectExpr(*(f"{SPARK.copies(c)} AS {c}" if c == COPIES else SPARK.quote(c) for c in columns))
+
+
+def missing_copies_query(into: str, source: str, present: Collection[str], columns: Sequence[str]) -> str:
+    """Build PostgreSQL's query for a removed row that a keyless table does not have.
+
+    `present` are the table's columns so far.
+    """
+    removed = f"SELECT 1 FROM {source} s WHERE s.{COPIES} < 0"
+    if not present:
+        return f"{removed} LIMIT 1"
+    enough = f"{_same_row(columns, present, POSTGRES)} AND t.{COPIES} + s.{COPIES} >= 0"
+    return f"{removed} AND NOT EXISTS (SELECT FROM {into} t WHERE {enough}) LIMIT 1"
+
+
+def is_missing_copies(error: Exception) -> bool:
+    """Whether a statement failed because it would leave a negative number of copies."""
+    return f"[USER_RAISED_EXCEPTION] {_MISSING_COPIES}" in str(error)
+
+
+def refuse_missing_copies(table: MirrorTable) -> TableRefused:
+    """Make the refusal of a removed row that the table does not have."""
+    return TableRefused(
+        f"a change removes a row from {table} that the mirror does not have. A table without a key is matched by whole "
+        "rows: its columns changed since these rows were written, or the rows were never loaded",
+        at_stake="rows that are deleted in the source, and would stay in the mirror for good",
+        repair=f"`twofold backfill start {table}`",
+    )
+
+
+def check_key(table: MirrorTable, present: tuple[str, ...], *, replace: bool) -> None:
+    """Refuse rows with another key than the table's; a key changes with a reload, and only then."""
+    if present != table.key and not replace:
+        was, now = (", ".join(key) or "none" for key in (present, table.key))
+        raise TableRefused(
+            f"the key of {table} is ({now}) in the registry and ({was}) in the mirror; only a reload changes it in the mirror",
+            at_stake="rows that would stay beside the rows that replace them",
+            repair=f"`twofold backfill start {table}`",
+        )
+
+
+def _same_row(columns: Collection[str], present: Collection[str], dialect: Dialect) -> str:
+    """Build the condition of equal rows; a column that the table lacks is null in all its rows."""
+    names = [(c, dialect.quote(c)) for c in columns if c != COPIES]
+    return " AND ".join(f"t.{n} IS NOT DISTINCT FROM s.{n}" if c in present else f"s.{n} IS NULL" for c, n in names)

@@ -1,0 +1,66 @@
+"""`--sink`: the sink that a job writes to, or that `verify` reads."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyspark.sql import SparkSession
+
+from twofold_spark.session import absolute_folder
+from twofold_spark.sinks.delta_sink import DeltaSink
+from twofold_spark.sinks.delta_tables import DeltaReader
+from twofold_spark.sinks.iceberg_sink import IcebergSink
+from twofold_spark.sinks.iceberg_tables import IcebergReader
+from twofold_spark.sinks.interface import Reader, Sink
+from twofold_spark.sinks.jdbc_sink import JdbcSink
+from twofold_spark.sinks.jdbc_tables import JdbcReader
+from twofold_spark.sources.postgres_connection import build_jdbc_url
+
+
+@dataclass(frozen=True, slots=True)
+class SinkChoice:
+    """A sink by name, and where it is."""
+
+    HELP: ClassVar[str] = "iceberg (the catalog; the default) | delta=<a folder> | jdbc=<a PostgreSQL database>"
+    name: str
+    address: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> SinkChoice:
+        name, _, address = text.partition("=")
+        if (name == "iceberg" and not address) or (name in ("delta", "jdbc") and address):
+            return cls(name, address)
+        raise ValueError(f"{text!r} must be one of: {cls.HELP}")
+
+    def make_sink(self, spark: SparkSession, prefix: str, *, catalog: str) -> Sink:
+        match self.name:
+            case "delta":
+                return DeltaSink(spark, prefix, self._folder)
+            case "jdbc":
+                return JdbcSink(spark, prefix, build_jdbc_url(self.address))
+        return IcebergSink(spark, prefix, catalog)
+
+    def make_reader(self, spark: SparkSession, *, catalog: str) -> Reader:
+        match self.name:
+            case "delta":
+                return DeltaReader(spark, self._folder)
+            case "jdbc":
+                return JdbcReader(spark, build_jdbc_url(self.address))
+        return IcebergReader(spark, catalog)
+
+    def default_checkpoint(self, warehouse: str, prefix: str) -> str:
+        """Return a checkpoint that no other mirror uses by default.
+
+        A mirror that started from another's checkpoint would miss what that one had applied.
+        """
+        name = "mirror"
+        if self.name != "iceberg":  # the catalog's mirror has the plain name, because a catalog takes one prefix
+            place = self._folder if self.name == "delta" else build_jdbc_url(self.address).partition("?")[0]
+            name = f"mirror-{self.name}-{prefix}-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+        return f"{warehouse}/checkpoints/{name}"
+
+    @property
+    def _folder(self) -> str:
+        return absolute_folder(self.address)

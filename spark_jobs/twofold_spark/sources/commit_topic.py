@@ -1,0 +1,100 @@
+"""`<prefix>.commits` as the mirror reads it: commit records in the order of their offsets.
+
+Memory stays bounded, however many records there are. Python holds the records that the caller
+keeps, and the JVM the pickled records of one task. The order of offsets is the order of sequence
+numbers, because the connector commits one Kafka transaction after another.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+
+from twofold_spark.errors import Refused, SetupError
+from twofold_spark.sources import decoding, kafka_reader
+from twofold_spark.sources.commit_records import CommitRecord, OffsetRange
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.registry import Registry, Subject
+
+_COMMITS_PER_MICRO_BATCH = 20_000
+COMMITS_PER_TASK = 500
+"""Commit records of one task.
+
+Spark runs the tasks one by one as their records are needed, so the JVM holds one task's records.
+"""
+
+
+class CommitTopic:
+    """The commits topic of one prefix, read_committed."""
+
+    def __init__(self, kafka: Kafka, registry: Registry, prefix: str) -> None:
+        self._kafka = kafka
+        self._registry = registry
+        self._topic = f"{prefix}.commits"
+
+    def open_stream(self, spark: SparkSession) -> DataFrame:
+        """Open a stream from the beginning, in micro-batches."""
+        return kafka_reader.open_stream(
+            spark,
+            self._kafka,
+            max_offsets=_COMMITS_PER_MICRO_BATCH,
+            subscribe=self._topic,
+            maxRecordsPerPartition=str(COMMITS_PER_TASK),
+        )
+
+    def read_after(self, spark: SparkSession, offset: int) -> Iterator[CommitRecord]:
+        """Read the commit records that lie behind an offset now."""
+        options = {"maxRecordsPerPartition": str(COMMITS_PER_TASK)}
+        return self.decode(kafka_reader.read_from(spark, self._kafka, self._topic, offset + 1, **options))
+
+    def decode(self, micro_batch: DataFrame) -> Iterator[CommitRecord]:
+        """Decode the commit records of a micro-batch."""
+        subject = self._registry.find_subject(f"{self._topic}-value")
+        if subject is None:
+            if micro_batch.isEmpty():
+                return
+            raise SetupError(
+                f"the registry has no subject {self._topic}-value: give --registry the connector's registry"
+            )
+        for row in _decode_rows(micro_batch, subject):
+            if row["sequence"] is None:
+                newer = self._registry.refresh_subject(subject.name) or subject
+                rest = micro_batch.where(f.col("offset") >= row["offset"])
+                yield from map(_to_commit_record, _decode_rows(rest, newer))
+                return
+            yield _to_commit_record(row)
+
+
+def _decode_rows(micro_batch: DataFrame, subject: Subject) -> Iterator[Row]:
+    decoded = micro_batch.select(decoding.decode_record(f.col("value"), subject).alias("c"), "offset")
+    rows = decoded.select("c.*", f.unix_micros("c.committed_at").alias("us"), "offset").drop("prepared")
+    return rows.toLocalIterator()
+
+
+def _to_commit_record(row: Row) -> CommitRecord:
+    if row["sequence"] is None:
+        raise Refused(
+            f"the commit record at offset {row['offset']} cannot be decoded",
+            at_stake="all changes that it declares",
+            repair="check the registry's subject, and find who else writes to the commits topic",
+        )
+    prepared = row["kind"] == "prepared"
+    ranges = tuple(
+        # Interned: one string for each topic, not one for each range.
+        OffsetRange(sys.intern(r["topic"]), r["partition"], r["first"], r["last"], r["count"], prepared)
+        for r in row["ranges"]
+    )
+    return CommitRecord(
+        offset=row["offset"],
+        sequence=row["sequence"],
+        applied_lsn=row["applied_lsn"],
+        committed_us=row["us"],
+        transactions=row["transactions"],
+        rows=row["rows"],
+        ranges=ranges,
+        backfilling=tuple(row["backfilling"]),
+        reload=row["kind"] == "reload",
+    )

@@ -1,0 +1,187 @@
+"""From Confluent-framed Avro to columns, in one pass over the rows.
+
+Spark's `from_avro` knows no registry, so the expression is a CASE over the schema ids of the
+topic's subject. Every version is read into one reader schema, the union of all versions: the latest
+version, with the columns that it dropped as nullable ones.
+
+A column that the reader schema lacks would disappear silently. So a record whose schema id is not
+in the CASE is not decoded but counted as unknown, and the caller asks the registry again.
+
+Each job names the parts of the envelope that it reads, and Avro skips the rest.
+
+A malformed record becomes an envelope without `op`. `from_avro`'s PERMISSIVE mode returns a struct
+of nulls, and `op` is never null in a valid record. So the fold counts it and the quarantine finds
+it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql.avro.functions import from_avro
+
+from twofold_spark.row_columns import KEY_TEXT
+from twofold_spark.sources.registry import AvroSchema, Subject
+
+_FRAME = 5
+"""Length of the frame: magic 0, and four bytes of schema id."""
+
+EnvelopeParts = Mapping[str, frozenset[str]]
+"""Fields of the envelope; of a field that is a record, which of its fields (an empty set: all)."""
+
+_ALL: frozenset[str] = frozenset()
+OP: EnvelopeParts = {"op": _ALL}
+CHANGE: EnvelopeParts = {
+    "before": _ALL,
+    "after": _ALL,
+    **OP,
+    "unchanged": _ALL,
+    "source": frozenset({"lsn"}),
+    "transaction": frozenset({"id"}),
+}
+
+
+def decode_envelope(value: Column, subject: Subject, parts: EnvelopeParts | None = None) -> Column:
+    """Decode the envelope, or some of its parts.
+
+    It is null for a tombstone and for an unknown schema id.
+    """
+    reader = build_reader_schema(subject)
+    if parts is not None:
+        reader["fields"] = [
+            _narrow_field(field, parts[field["name"]]) for field in reader["fields"] if field["name"] in parts
+        ]
+    return _case_by_schema_id(value, subject, json.dumps(reader))
+
+
+def decode_record(value: Column, subject: Subject) -> Column:
+    """Decode a commit record or a key into the subject's latest version."""
+    return _case_by_schema_id(value, subject, json.dumps(subject.latest))
+
+
+def has_unknown_schema(value: Column, subject: Subject) -> Column:
+    """Whether the value is no framed Avro, or has a schema id that the subject lacks."""
+    return value.isNotNull() & ~f.substring(value, 1, _FRAME).isin([_frame(i) for i in sorted(subject.ids)])
+
+
+def _case_by_schema_id(value: Column, subject: Subject, reader: str) -> Column:
+    head, body = f.substring(value, 1, _FRAME), f.substring(value, _FRAME + 1, 2**31 - 1)
+    options = {"mode": "PERMISSIVE", "avroSchema": reader}
+    case: Column | None = None
+    for identifier, writer in subject.versions:
+        decoded = from_avro(body, json.dumps(writer), options)
+        case = (case.when if case is not None else f.when)(head == f.lit(_frame(identifier)), decoded)
+    if case is None:
+        raise ValueError(f"{subject.name} has no version")
+    return case
+
+
+def _frame(identifier: int) -> bytearray:
+    return bytearray(b"\0" + identifier.to_bytes(4, "big"))
+
+
+def build_reader_schema(subject: Subject) -> AvroSchema:
+    """Build the union of all versions from the latest one.
+
+    Each column is as wide as in any version. Columns of the row that only older versions have are
+    added.
+    """
+    reader = copy.deepcopy(subject.latest)
+    fields = find_row_schema(reader)["fields"]
+    columns = {column["name"]: column for column in fields}
+    for _, older in reversed(subject.versions[:-1]):
+        for column in find_row_schema(older)["fields"]:
+            name = column["name"]
+            if name not in columns:
+                columns[name] = {"name": name, "type": _make_nullable(column["type"]), "default": None}
+                fields.append(columns[name])
+            elif _is_wider(column["type"], columns[name]["type"]):
+                columns[name]["type"] = copy.deepcopy(column["type"])
+    return reader
+
+
+def _is_wider(older: Any, latest: Any) -> bool:
+    """Whether only the older type can hold the values of both.
+
+    A column that was narrowed keeps its older rows.
+    """
+    match _bare_type(older), _bare_type(latest):
+        case ("long", "int") | ("double", "float"):
+            return True
+        case ({"logicalType": "decimal"} as one, {"logicalType": "decimal"} as other):
+            return bool(one["scale"] == other["scale"] and one["precision"] > other["precision"])
+    return False
+
+
+def _bare_type(avro_type: Any) -> Any:
+    """Return the type that is not null.
+
+    It is the name alone, unless the type is logical or composed of others.
+    """
+    if isinstance(avro_type, list):
+        return _bare_type(next((b for b in avro_type if b != "null"), "null"))
+    match avro_type:
+        case {"type": str(name)} if not {"logicalType", "items", "fields"} & avro_type.keys():
+            return name
+    return avro_type
+
+
+def _narrow_field(field: AvroSchema, wanted: frozenset[str]) -> AvroSchema:
+    """Return the field with only the wanted fields of its record."""
+    if not wanted:
+        return field
+    branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
+    kept = [
+        {**b, "fields": [inner for inner in b["fields"] if inner["name"] in wanted]} if isinstance(b, dict) else b
+        for b in branches
+    ]
+    return {**field, "type": kept if len(kept) > 1 else kept[0]}
+
+
+def find_row_schema(envelope_schema: AvroSchema) -> AvroSchema:
+    """Return the record of a table's row.
+
+    It is defined at its first use: in `before`, as Debezium has it, or in `after`.
+    """
+    for name in ("before", "after"):
+        for field in envelope_schema["fields"]:
+            if field["name"] == name:
+                for branch in field["type"] if isinstance(field["type"], list) else [field["type"]]:
+                    if isinstance(branch, dict) and branch.get("type") == "record":
+                        return branch
+    raise ValueError("an envelope without a row")
+
+
+def merge_key_columns(key: AvroSchema, value: AvroSchema) -> tuple[str, ...]:
+    """Return the columns that identify a row.
+
+    They are the row's own, or `_key_<column>` where the row's may be null.
+
+    A type with values that Avro cannot express (infinity, NaN) is text in the key and null in the
+    row.
+    """
+    types = {column["name"]: _primitive_type(column["type"]) for column in find_row_schema(value)["fields"]}
+    texts = {
+        c["name"] for c in key["fields"] if _primitive_type(c["type"]) == "string" != types.get(c["name"], "string")
+    }
+    return tuple(KEY_TEXT + c["name"] if c["name"] in texts else c["name"] for c in key["fields"])
+
+
+def _primitive_type(avro_type: Any) -> str:
+    """Return the type of a field's bytes, without its logical type and without null."""
+    match avro_type:
+        case [*branches]:
+            return next((_primitive_type(b) for b in branches if b != "null"), "null")
+        case {"type": inner}:
+            return _primitive_type(inner)
+    return str(avro_type)
+
+
+def _make_nullable(avro_type: Any) -> list[Any]:
+    branches = avro_type if isinstance(avro_type, list) else [avro_type]
+    return ["null", *(b for b in branches if b != "null")]

@@ -1,0 +1,84 @@
+"""Where the brokers are, Kafka's admin client, and the check that a broker answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from twofold_spark.errors import SetupError
+from twofold_spark.signals import catch_end_signals
+
+ANSWER_WITHIN_S: Final = 15
+_FETCH_WAIT = {"kafka.fetch.max.wait.ms": "10"}
+"""How long the broker waits for more records than it has: 10 ms instead of 500 ms.
+
+The client asks for the records behind a range before Spark asks for the partition's end, on the
+same connection. With 500 ms each task and each batch of the stream waited that long.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """Where the brokers are, and further client settings (`security.protocol` and the like)."""
+
+    bootstrap: str
+    client: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self, isolation: str) -> dict[str, str]:
+        """Make the options of Spark's Kafka source."""
+        given = {f"kafka.{key}": value for key, value in self.client.items()}
+        return {**_FETCH_WAIT, **given, "kafka.bootstrap.servers": self.bootstrap, "kafka.isolation.level": isolation}
+
+
+def open_admin(spark: SparkSession, kafka: Kafka) -> Any:
+    """Open Kafka's admin client, which Spark brings; the caller closes it."""
+    jvm: Any = spark._jvm
+    settings = jvm.java.util.Properties()
+    for name, value in {**kafka.client, "bootstrap.servers": kafka.bootstrap}.items():
+        settings.put(name, value)
+    return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+
+
+def check_broker_answers(spark: SparkSession, kafka: Kafka) -> None:
+    """Raise `SetupError` unless a broker answers within `ANSWER_WITHIN_S`.
+
+    The stream itself would ask for three minutes without a message.
+    """
+    # A signal only sets an event. An exception during a call into the JVM would leave that call's
+    # answer to the next one.
+    with catch_end_signals() as end:
+        try:
+            _describe_cluster(spark, kafka, end)
+        except Py4JJavaError as error:
+            raise _no_answer(kafka, error) from error
+    if end.is_set():
+        raise KeyboardInterrupt
+
+
+def _describe_cluster(spark: SparkSession, kafka: Kafka, end: threading.Event) -> None:
+    jvm: Any = spark._jvm
+    client = open_admin(spark, kafka)
+    try:
+        options = jvm.org.apache.kafka.clients.admin.DescribeClusterOptions()
+        nodes = client.describeCluster(options.timeoutMs(ANSWER_WITHIN_S * 1000)).nodes()
+        while not nodes.isDone() and not end.wait(0.05):
+            pass
+        if not end.is_set():
+            nodes.get()
+    finally:
+        client.close(jvm.java.time.Duration.ofSeconds(0))
+
+
+def _no_answer(kafka: Kafka, error: Py4JJavaError) -> SetupError:
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return SetupError(
+        f"no Kafka broker answers at {kafka.bootstrap} ({cause.getMessage()}): "
+        "check --bootstrap, and the TLS and SASL settings of --kafka-file and --kafka"
+    )

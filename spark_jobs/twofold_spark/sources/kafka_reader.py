@@ -1,0 +1,164 @@
+"""How the jobs read Kafka's records.
+
+Commit records and the changelog's rows are read read_committed. The offset ranges of a commit
+record are read exactly, in one of two ways.
+
+- Decided ranges (`stable_offsets`) are read read_committed. Records of an aborted transaction,
+  which no commit record may name, are then missing from the count.
+- Above an open transaction of its partition a range is read read_uncommitted. With read_committed
+  the read would wait (and fail in Spark): one prepared transaction in doubt would delay every other
+  table.
+
+The second way is safe. A range is known from a commit record that a read_committed reader has seen,
+so its Kafka transaction is committed. Between `first` and `last` of a range there are only that
+transaction's records and markers, and no consumer receives markers. Offsets between two ranges are
+filtered out. The number of rows of every partition is checked in both ways.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from twofold_spark.sources.commit_records import OffsetRange, join_ranges
+from twofold_spark.sources.kafka_client import Kafka
+
+_BLOCK_BITS = 10
+_RECORDS_PER_TASK = 100_000
+_FEW_OFFSETS, _FEW_PARTITIONS = 10_000, 8
+_LARGE_POLLS = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(2 << 20)}
+"""Sizes of a read from begin to end.
+
+The client's default of 500 records a poll suits a consumer that waits for more.
+"""
+
+
+def open_stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscription: str) -> DataFrame:
+    """Open a stream from the beginning, read_committed.
+
+    The query fails if a topic lost records that were not read yet.
+    """
+    options = {"failOnDataLoss": "true", "maxOffsetsPerTrigger": str(max_offsets), **subscription}
+    return _load_stream(spark, kafka, options)
+
+
+def watch_topics(spark: SparkSession, kafka: Kafka, pattern: str) -> DataFrame:
+    """Open a stream that has a batch whenever more is committed in topics with such names.
+
+    Its rows are not used: the changelog reads them by their offsets.
+    """
+    return _load_stream(spark, kafka, {"failOnDataLoss": "false", "subscribePattern": pattern})
+
+
+def _load_stream(spark: SparkSession, kafka: Kafka, options: Mapping[str, str]) -> DataFrame:
+    committed = kafka.options("read_committed")
+    reader = spark.readStream.format("kafka").options(**committed).options(**options)
+    return reader.option("startingOffsets", "earliest").load()
+
+
+def read_from(spark: SparkSession, kafka: Kafka, topic: str, first: int, **options: str) -> DataFrame:
+    """Read what is committed now in a topic of one partition, from an offset on."""
+    return (
+        spark.read.format("kafka")
+        .options(**kafka.options("read_committed"))
+        .options(**options)
+        .option("assign", json.dumps({topic: [0]}))
+        .option("startingOffsets", json.dumps({topic: {"0": first}}))
+        .load()
+    )
+
+
+def read_whole_topic(spark: SparkSession, kafka: Kafka, topic: str) -> DataFrame:
+    """Read what Kafka still has of a topic, up to the first open transaction of each partition."""
+    options = {"subscribe": topic, "failOnDataLoss": "false"}
+    return _load_records(spark, kafka.options("read_committed"), options)
+
+
+def read_committed(
+    spark: SparkSession, kafka: Kafka, topic: str, first: Mapping[int, int], end: Mapping[int, int]
+) -> DataFrame:
+    """Read every committed record of each partition from `first` to before `end`.
+
+    The read fails if Kafka lost some of them.
+    """
+    return _read_offsets(spark, kafka.options("read_committed"), topic, first, end, fail_on_data_loss=True)
+
+
+def _read_offsets(
+    spark: SparkSession,
+    client: Mapping[str, str],
+    topic: str,
+    first: Mapping[int, int],
+    end: Mapping[int, int],
+    *,
+    fail_on_data_loss: bool,
+) -> DataFrame:
+    options = {
+        "assign": json.dumps({topic: sorted(first)}),
+        "startingOffsets": json.dumps({topic: {str(p): offset for p, offset in first.items()}}),
+        "endingOffsets": json.dumps({topic: {str(p): offset for p, offset in end.items()}}),
+        "failOnDataLoss": str(fail_on_data_loss).lower(),
+    }
+    return _load_records(spark, client, options)
+
+
+def _load_records(spark: SparkSession, client: Mapping[str, str], options: Mapping[str, str]) -> DataFrame:
+    # So many tasks that all cores stay busy, however many partitions the topic has.
+    tasks = {"maxRecordsPerPartition": str(_RECORDS_PER_TASK)}
+    reader = spark.read.format("kafka").options(**{**_LARGE_POLLS, **client, **options, **tasks})
+    return reader.load().select("partition", "offset", "key", "value")
+
+
+def read_ranges(
+    spark: SparkSession, kafka: Kafka, declared: Iterable[OffsetRange], *, decided: bool, over_markers: bool = False
+) -> DataFrame:
+    """Read exactly the records of the ranges of one topic: partition, offset, key, value.
+
+    `decided`: no transaction is open below the ranges' ends, so the read is read_committed.
+    `over_markers` is faster, under the condition that `join_ranges` names.
+
+    A few records of a few partitions come as one task. Then no later step needs a shuffle, and a
+    small batch is one task instead of a dozen.
+    """
+    ranges = join_ranges(declared, over_markers=over_markers)
+    topic = ranges[0].topic
+    partitions = sorted({r.partition for r in ranges})
+    first = {p: min(r.first for r in ranges if r.partition == p) for p in partitions}
+    end = {p: max(r.last for r in ranges if r.partition == p) + 1 for p in partitions}
+    # Lost records are missing from the counts, which name the partition and the number.
+    isolation = "read_committed" if decided else "read_uncommitted"
+    rows = _read_offsets(spark, kafka.options(isolation), topic, first, end, fail_on_data_loss=False)
+    if sum(end.values()) - sum(first.values()) <= _FEW_OFFSETS and len(partitions) <= _FEW_PARTITIONS:
+        rows = rows.coalesce(1)
+    if len(ranges) == len(partitions):
+        return rows
+    wanted = _split_into_blocks(spark, ranges)
+    same_block = f.shiftright("offset", _BLOCK_BITS) == f.col("block")
+    inside = f.col("offset").between(f.col("first"), f.col("last"))
+    return rows.join(
+        f.broadcast(wanted), (f.col("partition") == f.col("in_partition")) & same_block & inside, "left_semi"
+    )
+
+
+def _split_into_blocks(spark: SparkSession, ranges: Iterable[OffsetRange]) -> DataFrame:
+    """Repeat each range for each block of offsets that it touches.
+
+    A record is then compared only with the ranges of its block, however many ranges there are. The
+    JVM makes the rows from one text: with `createDataFrame` the executors would start Python.
+    """
+    jvm: Any = spark._jvm
+    texts = jvm.java.util.ArrayList()
+    texts.add(json.dumps([(r.partition, r.first, r.last) for r in ranges]))
+    given = DataFrame(
+        spark._jsparkSession.createDataset(texts, jvm.org.apache.spark.sql.Encoders.STRING()).toDF(), spark
+    )
+    each = given.select(f.explode(f.from_json("value", "array<array<long>>")).alias("r"))
+    first, last = f.col("r")[1], f.col("r")[2]
+    block = f.explode(f.sequence(f.shiftright(first, _BLOCK_BITS), f.shiftright(last, _BLOCK_BITS)))
+    return each.select(
+        f.col("r")[0].alias("in_partition"), block.alias("block"), first.alias("first"), last.alias("last")
+    )

@@ -1,0 +1,85 @@
+"""A PostgreSQL database over JDBC: its URL, its connection, and how names are quoted.
+
+The JVM's driver connects, because a cluster's driver and executors have it anyway.
+"""
+
+from __future__ import annotations
+
+import shlex
+import urllib.parse
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from twofold_spark.errors import SetupError, UsageError
+
+DRIVER = "org.postgresql.Driver"
+_PASSED_ON = {
+    **{name: name for name in ("user", "password", "options", "ssl")},
+    **{name: name for name in ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword")},
+    "sslnegotiation": "sslNegotiation",
+    "channel_binding": "channelBinding",
+    "gssencmode": "gssEncMode",
+    "application_name": "ApplicationName",
+    "connect_timeout": "connectTimeout",
+}
+"""Settings beside host, port and database: libpq's names, and the JDBC driver's names for them."""
+
+
+def build_jdbc_url(text: str) -> str:
+    """Build a JDBC URL from one, from `postgresql://...`, or from libpq's `host=... dbname=...`."""
+    if text.startswith("jdbc:postgresql:"):
+        return text
+    try:
+        is_url = text.startswith(("postgresql://", "postgres://"))
+        given = _parse_url(text) if is_url else dict(pair.split("=", 1) for pair in shlex.split(text))
+    except ValueError as error:
+        raise UsageError(
+            f"the database must be a URL of one host, or libpq's name=value pairs; it is neither: {error}"
+        ) from error
+    host = given.pop("host", "127.0.0.1")
+    if host.startswith("/"):
+        raise UsageError("JDBC connects over TCP only: give the database's host and port instead of a socket folder")
+    host = f"[{host}]" if ":" in host else host
+    address = f"{host}:{given.pop('port', '5432')}/{urllib.parse.quote(given.pop('dbname', 'postgres'), safe='')}"
+    if unknown := sorted(given.keys() - _PASSED_ON.keys()):
+        raise UsageError(
+            f"PostgreSQL's JDBC driver does not know {', '.join(unknown)} by that name. "
+            "Leave it out, or give a URL of the driver's own (jdbc:postgresql://host:port/database?...)"
+        )
+    return f"jdbc:postgresql://{address}?{urllib.parse.urlencode({_PASSED_ON[k]: v for k, v in given.items() if v})}"
+
+
+def _parse_url(url: str) -> dict[str, str]:
+    """Split a URL into libpq's settings; those behind `?` win."""
+    parts = urllib.parse.urlsplit(url)
+    given = {
+        "host": parts.hostname or "127.0.0.1",
+        "port": str(parts.port or 5432),
+        "dbname": urllib.parse.unquote(parts.path.lstrip("/")),
+        "user": urllib.parse.unquote(parts.username or ""),
+        "password": urllib.parse.unquote(parts.password or ""),
+    }
+    return given | dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+
+
+def open_connection(spark: SparkSession, url: str, *, role: str, option: str) -> Any:
+    """Open a connection of the JVM's driver; the caller closes it.
+
+    The error names the database by its role, and the option that has its address.
+    """
+    assert spark._jvm is not None
+    try:
+        spark._jvm.java.lang.Class.forName(DRIVER)
+        return spark._jvm.java.sql.DriverManager.getConnection(url)
+    except Py4JJavaError as error:
+        raise SetupError(f"{role} does not answer ({error.java_exception.getMessage()}): check {option}") from error
+
+
+def quote_literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def quote_identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,85 @@
+"""The source database, read only, over JDBC: for `verify`.
+
+Each statement is one round trip, and its answer is one JSON text. So a million rows need no more
+calls into the JVM than a thousand buckets.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from twofold_spark.errors import SetupError
+from twofold_spark.sources.postgres_connection import open_connection, quote_identifier, quote_literal
+
+_SETTINGS = (
+    "SET DateStyle = ISO",
+    "SET TimeZone = 'UTC'",
+    "SET IntervalStyle = postgres",
+    "SET bytea_output = hex",
+    "SET extra_float_digits = 1",
+    "SET default_transaction_read_only = on",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column of a source table.
+
+    `type` names the base type below domains; `_int4` is an array.
+    """
+
+    name: str
+    type: str
+
+
+class SourceDatabase:
+    """One connection to the source; the owner closes it."""
+
+    def __init__(self, spark: SparkSession, url: str) -> None:
+        self._connection: Any = open_connection(spark, url, role="the source", option="--source")
+        for setting in _SETTINGS:
+            self._execute(setting)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def read_rows(self, query: str) -> list[list[Any]]:
+        """Run a query; return its rows as lists of JSON values."""
+        text = self.read_value(f"SELECT coalesce(json_agg(row_to_json(q)), '[]')::text FROM ({query}) q")
+        return [list(row.values()) for row in json.loads(text)]
+
+    def read_value(self, query: str) -> str:
+        """Run a query; return the first value of its first row."""
+        statement = self._connection.createStatement()
+        try:
+            result = statement.executeQuery(query)
+            result.next()
+            return str(result.getString(1))
+        except Py4JJavaError as error:
+            raise SetupError(f"the source rejects a query of verify: {error.java_exception.getMessage()}") from error
+        finally:
+            statement.close()
+
+    def read_columns(self, schema: str, table: str) -> list[SourceColumn]:
+        """Return the table's present columns; an empty list if there is no such table."""
+        found = self.read_rows(
+            "WITH RECURSIVE base(attnum, name, oid) AS ("
+            "SELECT attnum, attname, atttypid FROM pg_attribute WHERE attrelid = to_regclass("
+            f"{quote_literal(quote_identifier(schema) + '.' + quote_identifier(table))}) AND attnum > 0 AND NOT attisdropped "
+            "UNION ALL SELECT attnum, b.name, typbasetype FROM base b JOIN pg_type t ON t.oid = b.oid WHERE typtype = 'd') "
+            "SELECT b.name, typname FROM base b JOIN pg_type t ON t.oid = b.oid "
+            "WHERE typtype <> 'd' ORDER BY attnum"
+        )
+        return [SourceColumn(name, kind) for name, kind in found]
+
+    def _execute(self, text: str) -> None:
+        statement = self._connection.createStatement()
+        try:
+            statement.execute(text)
+        finally:
+            statement.close()

@@ -1,0 +1,167 @@
+"""Runs a streaming query until it ends, fails, or a signal asks it to end.
+
+After a signal the batch in progress is finished first. A batch handler that raises `EndRequested`
+ends within its batch instead.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from twofold_spark.errors import JobError, Refused
+from twofold_spark.signals import catch_end_signals
+
+_RECORDS_GONE = "Some data may have been lost because they are not available in Kafka any more"
+_BATCH_PATIENCE_S = 60.0
+_BETWEEN_BATCHES_PATIENCE_S = 2.0
+
+
+class EndRequested(Exception):
+    """A batch's handler leaves the rest of the batch.
+
+    Spark repeats the whole batch after the next start.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When the next micro-batch starts."""
+
+    HELP: ClassVar[str] = "available-now (then end) | continuous (at once) | interval=1s"
+    name: str
+    interval: str = "0 seconds"
+
+    @classmethod
+    def parse(cls, text: str) -> Trigger:
+        if text in ("available-now", "continuous"):
+            return cls(text)
+        if found := re.fullmatch(r"interval=(\d+)(ms|s|m)", text):
+            unit = {"ms": "milliseconds", "s": "seconds", "m": "minutes"}[found[2]]
+            return cls("interval", f"{found[1]} {unit}")
+        raise ValueError(f"{text!r} must be one of: {cls.HELP}")
+
+    def apply_to(self, writer: DataStreamWriter) -> DataStreamWriter:
+        if self.name == "available-now":
+            return writer.trigger(availableNow=True)
+        return writer.trigger(processingTime=self.interval)
+
+
+class StreamingJob:
+    """A streaming query and its handler of micro-batches.
+
+    It keeps the handler's error, which Spark would turn into text.
+    """
+
+    def __init__(self, name: str, handle: Callable[[DataFrame, int], None]) -> None:
+        self._name = name
+        self._handle = handle
+        self._failure: Exception | None = None
+        self._query: StreamingQuery | None = None
+        self._is_stopping = False
+        self._is_in_batch = False
+
+    def start(self, stream: DataFrame, checkpoint: Path | str, trigger: Trigger) -> None:
+        writer = stream.writeStream.queryName(self._name).option("checkpointLocation", str(checkpoint))
+        self._query = trigger.apply_to(writer.foreachBatch(self._handle_batch)).start()
+
+    def _handle_batch(self, batch: DataFrame, number: int) -> None:
+        self._is_in_batch = True
+        try:
+            _limit_tasks_to_cores(batch.sparkSession)
+            self._handle(batch, number)
+        except Exception as error:
+            if self._is_stopping or isinstance(error, EndRequested):
+                _silence_failure_log(batch.sparkSession)
+                raise EndRequested from None
+            if isinstance(error, JobError):  # the command prints its message
+                _silence_failure_log(batch.sparkSession)
+            self._failure = error
+            raise
+        finally:
+            self._is_in_batch = False
+
+    def run(self, requested: threading.Event | None = None) -> None:
+        """Run until the stream ends, fails, or a signal asks it to end.
+
+        `requested` is set if the end was requested before.
+        """
+        assert self._query is not None, "the job was started"
+        with catch_end_signals(requested) as end:
+            try:
+                while self._query.isActive and not end.wait(0.1):
+                    pass
+                if end.is_set():
+                    self._finish_batch()
+            finally:
+                self._is_stopping = True
+                self._query.stop()
+        failure = self._failure or self._query.exception()
+        if failure is not None:
+            self._raise(failure, end_requested=end.is_set())
+
+    def _raise(self, failure: Exception, *, end_requested: bool) -> None:
+        if "CONCURRENT_STREAM_LOG_UPDATE" in str(failure):
+            raise Refused(
+                f"another job runs on the checkpoint of {self._name}",
+                at_stake="nothing: Spark lets only one of the two record a batch",
+                repair="end one of them",
+            ) from failure
+        if _RECORDS_GONE in str(failure):
+            raise Refused(
+                f"the checkpoint of {self._name} names records that Kafka does not have: retention removed them, "
+                "or the checkpoint belongs to another prefix",
+                at_stake="what they held; nothing, if they belong to another prefix",
+                repair="give another --checkpoint, or delete this one. The job then starts at the first record that Kafka has. "
+                "If the tables lack earlier records, the job refuses to start and names them",
+            ) from failure
+        if not (end_requested and self._failure is None):
+            raise failure
+
+    def _finish_batch(self) -> None:
+        """Wait for the batch in progress, a minute at most: an interrupted batch is only repeated.
+
+        Between batches Spark asks Kafka, which may not answer, or records what is done: it gets two
+        seconds.
+        """
+        assert self._query is not None
+        deadline = time.monotonic() + _BATCH_PATIENCE_S
+        while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline:
+            if not self._is_in_batch:
+                deadline = min(deadline, time.monotonic() + _BETWEEN_BATCHES_PATIENCE_S)
+            time.sleep(0.05)
+
+
+def _limit_tasks_to_cores(spark: SparkSession) -> None:
+    """Lower the number of shuffle partitions to the number of cores.
+
+    A stream's batches run without adaptive execution, which would join small partitions. Spark's
+    default of 200 would be 200 tasks and 200 files for a thousand rows.
+    """
+    cores = spark.sparkContext.defaultParallelism
+    if int(spark.conf.get("spark.sql.shuffle.partitions") or 0) > cores:
+        spark.conf.set("spark.sql.shuffle.partitions", cores)
+
+
+def _silence_failure_log(spark: SparkSession) -> None:
+    """Keep Spark from logging pages of stack traces.
+
+    Spark takes a batch as done unless its handler raises, and logs whatever the handler raises.
+    """
+    log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    log4j.core.config.Configurator.setLevel("org.apache.spark.sql.execution.streaming", log4j.Level.OFF)
+
+
+def print_progress(line: str) -> None:
+    """Print a line of progress to stderr; stdout holds what a command answers."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -1,0 +1,184 @@
+"""`verify`: compares the mirror with the source bucket by bucket, while both are in use.
+
+Each side sums its rows' digests in some thousand buckets of keys, PostgreSQL by itself and Spark by
+itself. Only buckets that differ are compared row by row. So the time grows with the table, and the
+driver's memory with its square root.
+
+Under load most of what differs is only on its way. So `verify` writes a marker into the source's
+log (`pg_logical_emit_message`, which changes no table). When the mirror's cut has passed the
+marker, it compares the same rows again. A row differs if the source did not change it meanwhile,
+and the mirror's row behind the marker still differs. Rows that keep changing are compared again
+until they settle.
+
+The mirror is read by its cuts, as every reader should. If Kafka and the registry are given,
+`verify` also names the last change of each row that differs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from twofold_avro.names import topic_of
+from twofold_spark.errors import SPARK_ERRORS, JobError, SetupError, first_line
+from twofold_spark.readers.cut_tables import Tables, read_cut
+from twofold_spark.sinks.interface import Reader
+from twofold_spark.sources.postgres_connection import quote_identifier, quote_literal
+from twofold_spark.sources.source_database import SourceDatabase
+from twofold_spark.sources.topic_names import to_postgres_names
+from twofold_spark.verify.compared_table import BUCKETS_AT_ONCE, ComparedTable
+from twofold_spark.verify.comparison import NAMED_ROWS, RowDifference, TableComparison
+from twofold_spark.verify.last_change import LastChangeFinder
+
+MARKER = "twofold.verify"
+
+
+class Verification:
+    """Compares the tables of the mirror with the source."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: SourceDatabase,
+        *,
+        reader: Reader,
+        prefix: str,
+        publication: str | None = None,
+        patience: float = 60,
+        last_changes: LastChangeFinder | None = None,
+        report: Callable[[str], None],
+    ) -> None:
+        self._spark = spark
+        self._source = source
+        self._reader = reader
+        self._prefix = prefix
+        self._publication = publication
+        self._patience = patience
+        self._last_changes = last_changes
+        self._report = report
+        self._cut_tables: Tables | None = None
+
+    def run(self) -> list[TableComparison]:
+        """Compare every table of the last cut that the source has, in order.
+
+        A missing publication raises an error before the comparison begins.
+        """
+        self._list_published()
+        tables = sorted(self._tables)
+        in_source = [table for table in tables if self._source.read_columns(*to_postgres_names(table))]
+        results = []
+        # If the source has none of them, it is another database, and the first comparison says so.
+        for table in in_source or tables:
+            result = self._compare(table)
+            self._report(str(result))
+            results.append(result)
+        for table in sorted({*tables} - {*in_source}):
+            self._report(
+                f"{table}: NOT in the source (dropped or renamed there), not compared, and no difference: "
+                "the mirror keeps the rows that it had"
+            )
+        return results
+
+    def list_missing(self) -> list[str]:
+        """List stopped tables, tables in backfill, and published tables that the mirror lacks.
+
+        A table without a change yet is not in the mirror either.
+        """
+        cut = self._tables.cut
+        stopped = [to_postgres_names(table) for table in cut.stopped_tables]
+        loading = [to_postgres_names(table) for table in cut.backfilling]
+        known = {*stopped, *map(to_postgres_names, cut.versions)}
+        absent = [table for table in self._list_published() if table not in known]
+        for schema, name in stopped:
+            table = f"{schema}.{name}"
+            self._report(f"{table}: stopped, NOT in the mirror: `twofold backfill start {table}` brings it back")
+        for schema, name in loading:
+            self._report(f"{schema}.{name}: its backfill is in progress, NOT compared")
+        for schema, name in absent:
+            table = f"{quote_identifier(schema)}.{quote_identifier(name)}"
+            rows = self._source.read_value(f"SELECT count(*) FROM {table}")
+            self._report(f"{schema}.{name}: published, {rows} rows, NOT in the mirror")
+        return [f"{schema}.{name}" for schema, name in (*stopped, *loading, *absent)]
+
+    def _list_published(self) -> list[tuple[str, str]]:
+        if self._publication is None:
+            return []
+        is_named = f"pubname = {quote_literal(self._publication)}"
+        if self._source.read_value(f"SELECT count(*) FROM pg_publication WHERE {is_named}") == "0":
+            raise SetupError(
+                f"the source has no publication {self._publication}, so verify cannot tell which tables the mirror lacks: "
+                "give the connector's with --publication (its source.publication; else its name)"
+            )
+        found = self._source.read_rows(
+            f"SELECT schemaname, tablename FROM pg_publication_tables WHERE {is_named} ORDER BY 1, 2"
+        )
+        return [(schema, name) for schema, name in found]
+
+    @property
+    def _tables(self) -> Tables:
+        """All tables of one cut, so that each table is either compared or missing."""
+        self._cut_tables = self._cut_tables or self._await_first_cut()
+        return self._cut_tables
+
+    def _await_first_cut(self) -> Tables:
+        """Return the tables of the last cut; wait a while for the first one."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                self._reader.check_prefix(self._prefix)
+                return read_cut(self._spark, reader=self._reader)
+            except SetupError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.5)
+
+    def _compare(self, table: str) -> TableComparison:
+        compared = ComparedTable(self._spark, self._source, self._reader, table)
+        source, mirror = compared.sum_source_buckets(), compared.sum_mirror_buckets()
+        rows = sum(count for count, _ in source.values())
+        differing = {b for b in source.keys() | mirror.keys() if source.get(b) != mirror.get(b)}
+        deadline = time.monotonic() + self._patience
+        settled = True
+        while differing and settled:
+            buckets = set(sorted(differing)[:BUCKETS_AT_ONCE])
+            before = compared.read_source_rows(buckets)
+            settled = self._await_marker(deadline)
+            after, mirrored = compared.read_source_rows(buckets), compared.read_mirror_rows(buckets)
+            unequal = {k for k in after.keys() | mirrored.keys() if after.get(k) != mirrored.get(k)}
+            unchanged = {k for k in unequal if before.get(k) == after.get(k)}
+            if not unequal:
+                differing -= buckets
+                continue
+            if unequal == unchanged or time.monotonic() > deadline:
+                found = [RowDifference(table, k, after.get(k), mirrored.get(k)) for k in sorted(unequal)]
+                found[:NAMED_ROWS] = self._add_last_changes(compared, table, found[:NAMED_ROWS])
+                settled = settled and unequal == unchanged
+                return TableComparison(table, rows, tuple(found), len(differing), compared.buckets, settled, {})
+        inexpressible = {} if differing else compared.count_inexpressible()
+        return TableComparison(table, rows, (), len(differing), compared.buckets, settled, inexpressible)
+
+    def _add_last_changes(self, compared: ComparedTable, table: str, found: list[RowDifference]) -> list[RowDifference]:
+        """Add the last commit of each row; if Kafka cannot answer, the comparison stays valid."""
+        if self._last_changes is None:
+            return found
+        topic, texts = topic_of(self._prefix, *to_postgres_names(table)), [d.text for d in found]
+        try:
+            changes = self._last_changes.find(topic, compared.key, texts)
+        except (JobError, *SPARK_ERRORS) as error:
+            failed = f"the lookup failed, for all of these rows: {first_line(error)}"
+            return [replace(found[0], last_commit=failed), *found[1:]]
+        return [
+            replace(d, last_commit=str(changes.get(d.text, "Kafka has no change of this row any more"))) for d in found
+        ]
+
+    def _await_marker(self, deadline: float) -> bool:
+        """Write a marker into the source's log, and wait until the mirror has a cut beyond it."""
+        marker = int(self._source.read_value(f"SELECT pg_logical_emit_message(false, '{MARKER}', '') - '0/0'::pg_lsn"))
+        while read_cut(self._spark, reader=self._reader).cut.applied_lsn < marker:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.5)
+        return True

@@ -1,0 +1,123 @@
+"""Commit records: how they are divided into batches, and which offset ranges they declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twofold_spark.errors import Refused
+from twofold_spark.mirror.batching import BatchSizer, MaintenanceSchedule, split_into_batches
+from twofold_spark.sources.commit_records import (
+    CommitRecord,
+    OffsetRange,
+    gap_refusal,
+    join_ranges,
+    select_since_reload,
+)
+
+
+def _commit(sequence: int, rows: int = 1, *ranges: OffsetRange) -> CommitRecord:
+    return CommitRecord(sequence + 2, sequence, sequence * 10, 0, 1, rows, ranges, ())
+
+
+def test_a_gap_is_told_with_its_bounds() -> None:
+    assert "commit record 4 is missing: the next one that Kafka has is 7" in str(gap_refusal(3, 7))
+    assert "4 to 6" in str(gap_refusal(3, 7))
+
+
+def test_what_was_before_the_last_reload_counts_no_more() -> None:
+    of_t = [OffsetRange("t", 0, n, n, 1) for n in range(5)]
+    other = OffsetRange("other", 0, 0, 9, 10)
+    commits = [_commit(n, 1, stretch, other) for n, stretch in enumerate(of_t)]
+    assert select_since_reload(commits, "t") == (of_t, False)
+    commits[1] = replace(commits[1], ranges=(of_t[1],), reload=True)
+    commits[3] = replace(commits[3], ranges=(of_t[3],), reload=True)
+    assert select_since_reload(commits, "t") == (of_t[3:], True)
+    assert select_since_reload(commits, "other") == ([other] * 3, False)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), max_size=30), st.integers(1, 60), st.integers(1, 20))
+def test_batches_are_all_commits_in_order_and_bounded(sizes: list[tuple[int, int]], rows: int, ranges: int) -> None:
+    stretch = OffsetRange("t", 0, 0, 0, 1)
+    commits = [_commit(n, many, *[stretch] * parts) for n, (many, parts) in enumerate(sizes, 1)]
+    taken = list(split_into_batches(commits, rows=lambda: rows, ranges=ranges))
+    assert [c for batch in taken for c in batch] == commits
+    for batch in taken:
+        assert len(batch) == 1 or sum(c.rows for c in batch) <= rows
+        assert len(batch) == 1 or sum(len(c.ranges) for c in batch) <= ranges
+
+
+def test_a_batch_ends_before_a_gap() -> None:
+    found = split_into_batches([_commit(n) for n in (4, 5, 7, 8, 10)], rows=lambda: 100, ranges=100)
+    assert [[c.sequence for c in batch] for batch in found] == [[4, 5], [7, 8], [10]]
+
+
+def test_commits_are_taken_as_batches_are_asked_for() -> None:
+    taken = []
+
+    def commits() -> Iterator[CommitRecord]:
+        for n in range(1, 10):
+            taken.append(n)
+            yield _commit(n)
+
+    there = split_into_batches(commits(), rows=lambda: 3, ranges=100)
+    assert not taken
+    for batches_taken in range(1, 3):
+        next(there)
+        assert len(taken) == 3 * batches_taken + 1
+
+
+def test_heavy_rows_make_smaller_batches() -> None:
+    sizer = BatchSizer(rows=1_000_000, bytes_=100_000_000)
+    assert sizer.next_rows() == 20_000  # not known yet: taken for heavy
+    sizer.record_batch(1000, 100_000)
+    assert sizer.next_rows() == 1_000_000
+    sizer.record_batch(10, 10_000_000)
+    assert sizer.next_rows() == 100
+    sizer.record_batch(0, 0)
+    assert sizer.next_rows() == 100
+
+
+def test_ranges_that_only_a_marker_parts_are_one_and_others_stay_apart() -> None:
+    ranges = [
+        OffsetRange("t", 0, 0, 4, 5),
+        OffsetRange("t", 0, 6, 9, 4),
+        OffsetRange("t", 0, 12, 12, 1),
+        OffsetRange("t", 1, 14, 14, 1),
+    ]
+    assert join_ranges(reversed(ranges), over_markers=True) == [
+        OffsetRange("t", 0, 0, 9, 9),
+        OffsetRange("t", 0, 12, 12, 1),
+        OffsetRange("t", 1, 14, 14, 1),
+    ]
+    assert join_ranges(ranges, over_markers=False) == ranges
+
+
+def test_what_follows_a_prepared_transactions_range_may_be_anything() -> None:
+    prepared = OffsetRange("t", 0, 0, 4, 5, prepared=True)
+    apart = [prepared, OffsetRange("t", 0, 6, 9, 4)]
+    assert join_ranges(apart, over_markers=True) == apart
+    following = [prepared, OffsetRange("t", 0, 5, 9, 5), OffsetRange("t", 0, 11, 11, 1)]
+    assert join_ranges(following, over_markers=True) == [OffsetRange("t", 0, 0, 11, 11)]
+
+
+def test_two_claims_on_one_offset_are_refused() -> None:
+    with pytest.raises(Refused, match="two commit records claim"):
+        join_ranges([OffsetRange("t", 0, 0, 4, 5), OffsetRange("t", 0, 4, 9, 6)], over_markers=True)
+
+
+@pytest.mark.parametrize(("records", "turns"), [(1, 10), (2, 20), (7, 70), (150, 1000)])
+def test_of_a_thousand_jobs_of_one_batch_each_some_maintain_the_tables(records: int, turns: int) -> None:
+    due = [MaintenanceSchedule(100).is_due(n * records, (n + 1) * records) for n in range(1000)]
+    assert sum(due) == turns
+
+
+def test_a_job_that_runs_on_counts_batches_whatever_they_hold() -> None:
+    turns = MaintenanceSchedule(10)
+    assert [n for n in range(40) if turns.is_due(n * 25, (n + 1) * 25)] == [0, 10, 20, 30]
+    few = MaintenanceSchedule(10)
+    assert [n for n in range(40) if few.is_due(95 + n, 96 + n)] == [4, 14, 24, 34]
