@@ -38,13 +38,14 @@ LICENCES_OF_JARS: Final = {
 }
 """By their group, as its projects say on Maven Central: few jars say it themselves."""
 _HEAD: Final = """\
-# What the images carry of others
+# Third-party parts of the images
 
-Made by `make sbom`, with a bill of materials for each image (CycloneDX) in `dist/`. Twofold itself is
-under Apache-2.0. The packages and jars have the texts of their licences inside; so have those that
-bring compiled libraries: `confluent-kafka` (librdkafka, OpenSSL and others), `psycopg-binary` (libpq,
-OpenSSL and others), `pyspark` (Spark's jars, `pyspark/licenses`). The base images (Debian, Python, in
-the jobs' one OpenJDK under GPL-2.0 with the Classpath Exception) have bills of their own.
+`make sbom` writes this page and, for each image, a bill of materials (CycloneDX) in `dist/`.
+Twofold itself is under Apache-2.0. The packages and jars contain the texts of their licences. So do
+those with compiled libraries: `confluent-kafka` (librdkafka, OpenSSL and others), `psycopg-binary`
+(libpq, OpenSSL and others), `pyspark` (Spark's jars, `pyspark/licenses`). The base images (Debian,
+Python, and in the jobs' one OpenJDK under GPL-2.0 with the Classpath Exception) have their own
+bills.
 
 | part | version | licence | connector | spark |
 |---|---|---|---|---|
