@@ -13,8 +13,13 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 INSIDE = ROOT / "docs/inside"
-DISTRIBUTIONS = {"twofold": "connector", "twofold_avro": "avro", "twofold_spark": "spark_jobs"}
-CODE_NAME = re.compile(r"`((?:twofold|twofold_avro|twofold_spark)(?:\.\w+)+)`")
+DISTRIBUTIONS = {
+    "twofold": "connector",
+    "twofold_avro": "avro",
+    "twofold_common": "common",
+    "twofold_spark": "spark_jobs",
+}
+CODE_NAME = re.compile(r"`((?:twofold|twofold_avro|twofold_common|twofold_spark)(?:\.\w+)+)`")
 
 
 def _module(path: Path) -> ModuleType:
