@@ -47,8 +47,8 @@ those with compiled libraries: `confluent-kafka` (librdkafka, OpenSSL and others
 Python, and in the jobs' one OpenJDK under GPL-2.0 with the Classpath Exception) have their own
 bills.
 
-| part | version | licence | connector | spark |
-|---|---|---|---|---|
+| part | version | licence | image |
+|---|---|---|---|
 """
 
 
@@ -120,8 +120,9 @@ def _licence(package: str) -> str:
 
 def _rows(images: dict[str, list[Part]]) -> Iterable[str]:
     for part in sorted({part for parts in images.values() for part in parts}, key=lambda part: part.name.lower()):
-        marks = " | ".join("yes" if part in parts else "" for parts in images.values())
-        yield f"| `{part.name}` | {part.version} | {part.licence} | {marks} |\n"
+        carrying = [image for image, parts in images.items() if part in parts]
+        image = carrying[0] if len(carrying) == 1 else "both"
+        yield f"| `{part.name}` | {part.version} | {part.licence} | {image} |\n"
 
 
 if __name__ == "__main__":
