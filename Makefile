@@ -56,6 +56,10 @@ interface: ready ## List the public interface from the code into docs/reference/
 	$(BIN)/python deploy/interface.py > dist/interface.json
 	mv dist/interface.json docs/reference/interface.json
 
+.PHONY: diagrams
+diagrams: ready ## Draw the pictures of docs/inside from their text sources.
+	$(BIN)/python deploy/diagrams.py
+
 .PHONY: version
 version: ready ## Give all distributions one version, and each the others of exactly that: make version V=0.2.0.
 	$(if $(V),,$(error say which: make version V=0.2.0))

@@ -38,16 +38,17 @@ LICENCES_OF_JARS: Final = {
 }
 """By their group, as its projects say on Maven Central: few jars say it themselves."""
 _HEAD: Final = """\
-# What the images carry of others
+# Third-party parts of the images
 
-Made by `make sbom`, with a bill of materials for each image (CycloneDX) in `dist/`. Twofold itself is
-under Apache-2.0. The packages and jars have the texts of their licences inside; so have those that
-bring compiled libraries: `confluent-kafka` (librdkafka, OpenSSL and others), `psycopg-binary` (libpq,
-OpenSSL and others), `pyspark` (Spark's jars, `pyspark/licenses`). The base images (Debian, Python, in
-the jobs' one OpenJDK under GPL-2.0 with the Classpath Exception) have bills of their own.
+`make sbom` writes this page and, for each image, a bill of materials (CycloneDX) in `dist/`.
+Twofold itself is under Apache-2.0. The packages and jars contain the texts of their licences. So do
+those with compiled libraries: `confluent-kafka` (librdkafka, OpenSSL and others), `psycopg-binary`
+(libpq, OpenSSL and others), `pyspark` (Spark's jars, `pyspark/licenses`). The base images (Debian,
+Python, and in the jobs' one OpenJDK under GPL-2.0 with the Classpath Exception) have their own
+bills.
 
-| part | version | licence | connector | spark |
-|---|---|---|---|---|
+| part | version | licence | image |
+|---|---|---|---|
 """
 
 
@@ -119,8 +120,9 @@ def _licence(package: str) -> str:
 
 def _rows(images: dict[str, list[Part]]) -> Iterable[str]:
     for part in sorted({part for parts in images.values() for part in parts}, key=lambda part: part.name.lower()):
-        marks = " | ".join("yes" if part in parts else "" for parts in images.values())
-        yield f"| `{part.name}` | {part.version} | {part.licence} | {marks} |\n"
+        carrying = [image for image, parts in images.items() if part in parts]
+        image = carrying[0] if len(carrying) == 1 else "both"
+        yield f"| `{part.name}` | {part.version} | {part.licence} | {image} |\n"
 
 
 if __name__ == "__main__":

@@ -70,21 +70,21 @@ class SourceConfig(_Part):
     """PostgreSQL."""
 
     dsn: SecretStr = Field(
-        description="libpq connection string or URL of the database, for example host=db dbname=bank user=twofold. Everything libpq knows may stand in it; the password is better kept in password_file or PGPASSFILE."
+        description="libpq connection string or URL, such as host=db dbname=bank user=twofold. Keep the password in password_file or PGPASSFILE."
     )
     password_file: Path | None = Field(None, description="File whose first line is the password.")
-    slot: Name | None = Field(None, description="Replication slot; the connector's name if not set.")
-    publication: str | None = Field(None, description="Publication; the connector's name if not set.")
+    slot: Name | None = Field(None, description="Replication slot; default: the connector's name.")
+    publication: str | None = Field(None, description="Publication; default: the connector's name.")
     tables: tuple[str, ...] = Field(
         (),
-        description="What `init` publishes: tables as schema.table, schemas as schema.*, or the one entry * for all tables. Empty: the publication exists already.",
+        description="Tables that `init` publishes: schema.table, schema.*, or the one entry * for all. Empty: the publication exists already.",
     )
     publish_via_root: bool = Field(False, description="Publish a partitioned table's changes under the root's name.")
     two_phase: bool = Field(
-        True, description="Decode prepared transactions at PREPARE. It is fixed when `init` makes the slot."
+        True, description="Decode prepared transactions at PREPARE. Fixed when `init` creates the slot."
     )
     failover: bool = Field(
-        False, description="Make the slot a failover slot (PostgreSQL 17 and later). Fixed when `init` makes the slot."
+        False, description="Create a failover slot (PostgreSQL 17 and later). Fixed when `init` creates the slot."
     )
     streaming: Literal["off", "on", "parallel"] = Field(
         "on", description="Let PostgreSQL send large transactions before they end."
@@ -92,18 +92,18 @@ class SourceConfig(_Part):
     messages: bool = Field(True, description="Carry logical messages (pg_logical_emit_message).")
     backfill: bool = Field(
         True,
-        description="Load the rows that a table has when it is first published, and when it joins the publication.",
+        description="Load the rows that a table has when it joins the publication.",
     )
     reload_on_rewrite: bool = Field(
         False,
-        description="Load a table anew after changes of its definition that PostgreSQL sends no rows of, such as ALTER COLUMN ... TYPE ... USING; without, the log names them.",
+        description="Reload a table after DDL that rewrites it without sending rows, such as ALTER COLUMN ... TYPE ... USING. If false, the log names the table.",
     )
     slot_wait: float = Field(
-        60, gt=0, description="How long `init` waits for running transactions when it makes the slot."
+        60, gt=0, description="How long `init` waits for running transactions when it creates the slot."
     )
     standby: bool = Field(
         True,
-        description="While another instance holds the slot: wait for its end (a hot standby), or, if false, end with status 6.",
+        description="While another instance holds the slot, wait as a hot standby. If false, end with status 6.",
     )
 
     @field_validator("dsn")
@@ -128,35 +128,36 @@ class SourceConfig(_Part):
 class KafkaConfig(_Part):
     """Kafka."""
 
-    bootstrap: str = Field(description="Brokers, host:port, separated by commas.")
+    bootstrap: str = Field(description="Brokers as host:port, separated by commas.")
     prefix: TopicPrefix | None = Field(
         None,
-        description="Topic prefix and prefix of the transactional ids; the connector's name if not set. One source per prefix.",
+        description="Prefix of topics and transactional ids; default: the connector's name. One source per prefix.",
     )
-    partitions: int = Field(6, ge=1, le=1000, description="Partitions of a table's topic when it is made.")
-    replication: int = Field(3, ge=1, description="Replication factor of topics that are made.")
-    min_insync_replicas: int = Field(2, ge=1, description="min.insync.replicas of topics that are made.")
+    partitions: int = Field(6, ge=1, le=1000, description="Partitions of a new topic of a table.")
+    replication: int = Field(3, ge=1, description="Replication factor of new topics.")
+    min_insync_replicas: int = Field(2, ge=1, description="min.insync.replicas of new topics.")
     retention: float = Field(
-        7 * 86400, description="Retention of tables' topics and of the commits topic when they are made; -1 keeps all."
+        7 * 86400,
+        description="Retention of new topics of tables; the commits topic keeps 8 days more. -1: forever.",
     )
     transaction_timeout: float = Field(
         60,
         gt=0,
-        description="After this time the broker aborts a transaction whose producer went silent; above prepared.hold.",
+        description="The broker aborts a transaction that is open for longer. Must be above prepared.hold.",
     )
     call_timeout: float = Field(
-        30, gt=0, description="Longest time that one call to Kafka may take before the run ends and recovers."
+        30, gt=0, description="Longest time of one call to Kafka; after it the run ends and recovers."
     )
     options: dict[str, str | int | float | bool] = Field(
         default_factory=dict,
-        description="Passed to librdkafka as they are: security.protocol, sasl.*, ssl.*, linger.ms, compression.type... Those that would break a promise are refused.",
+        description="Options for librdkafka, such as security.protocol, sasl.*, ssl.*, compression.type. Some are refused, see above.",
         repr=False,
     )
-    options_file: Path | None = Field(None, description="TOML file with more of the same, for secrets.")
-    tombstones: bool = Field(True, description="Follow a delete by a record with the key and a null value.")
+    options_file: Path | None = Field(None, description="TOML file with more such options, for secrets.")
+    tombstones: bool = Field(True, description="After a delete, write a record with the key and a null value.")
     placeholders: bool = Field(
         False,
-        description="Where PostgreSQL did not send a large value because an UPDATE left it as it was, write Debezium's placeholder, __debezium_unavailable_value; else null. The envelope's list `unchanged` names the column either way.",
+        description="If PostgreSQL did not send an unchanged large value, write Debezium's __debezium_unavailable_value instead of null. The envelope's list `unchanged` names the column in both cases.",
     )
 
     @field_serializer("options")
@@ -175,7 +176,7 @@ class RegistryConfig(_Part):
     token: SecretStr | None = Field(None, description="Bearer token.")
     token_file: Path | None = Field(None, description="File whose first line is the token.")
     ca_file: Path | None = Field(None, description="Certificate authorities.")
-    timeout: float = Field(10, gt=0, description="Longest time of one call, retries included.")
+    timeout: float = Field(10, gt=0, description="Longest time of one call, with its retries.")
 
     @property
     def basic(self) -> tuple[str, str] | None:
@@ -198,11 +199,11 @@ class RegistryConfig(_Part):
 
 
 class GidRule(_Part):
-    """What to do with prepared transactions whose gid fits a pattern; the first rule that fits wins."""
+    """A rule for prepared transactions whose gid matches a pattern; the first match wins."""
 
     gid: str = Field(description="Shell pattern: * ? [...].")
     action: Literal["open", "park"] = Field(
-        description="open: the rows go to Kafka at PREPARE; park: they wait here for the outcome."
+        description="open: send the rows to Kafka at PREPARE. park: keep them in the spool until the outcome."
     )
 
 
@@ -212,20 +213,20 @@ class PreparedConfig(_Part):
     hold: float = Field(
         30,
         gt=0,
-        description="How long a prepared transaction's Kafka transaction stays open before it is parked, so that readers go on. Must stay below kafka.transaction_timeout.",
+        description="How long a prepared transaction stays open in Kafka before it is parked, so that readers continue. Must be below kafka.transaction_timeout.",
     )
     open_within: float = Field(
         0.2,
         ge=0,
-        description="A staged prepared transaction is opened when nothing more waits to be read and its outcome has not followed within a hundredth of a second, at the latest after this time; only then while more than `prepared.pool` are in doubt.",
+        description="A staged prepared transaction is opened after this time at the latest. It is opened earlier if nothing waits to be read, 10 ms have passed without its outcome, and at most `prepared.pool` are in doubt.",
     )
-    pool: int = Field(8, ge=1, le=100, description="How many may be open at once; more are parked.")
-    synchronous: bool = Field(
-        False, description="Acknowledge a prepare to PostgreSQL only when Kafka has its rows; see docs."
+    pool: int = Field(
+        8, ge=1, le=100, description="Number of prepared transactions that may be open at once; more are parked."
     )
-    rules: tuple[GidRule, ...] = Field((), description="Rules by gid.")
+    synchronous: bool = Field(False, description="Acknowledge a PREPARE to PostgreSQL only when Kafka has its rows.")
+    rules: tuple[GidRule, ...] = Field((), description="Rules by gid, see below.")
     doubt_warning: float = Field(
-        600, gt=0, description="A prepared transaction older than this is reported as in doubt too long."
+        600, gt=0, description="Report a prepared transaction that is older as in doubt too long."
     )
 
     def parks(self, gid: str) -> bool:
@@ -234,47 +235,47 @@ class PreparedConfig(_Part):
 
 
 class BackfillConfig(_Part):
-    """The rows that were there before."""
+    """Loads of the rows that tables already have."""
 
-    readers: int = Field(2, ge=1, le=32, description="How many tables are read at the same time.")
-    chunk_rows: int = Field(10_000, ge=1, description="Rows that are read, and published, at a time.")
-    chunk_bytes: int = Field(8 << 20, ge=1, description="Bytes after which a chunk ends, however few rows it has.")
-    rows_per_second: int = Field(0, ge=0, description="Longest-term limit of a table's load; 0: none.")
+    readers: int = Field(2, ge=1, le=32, description="Number of tables that are read at the same time.")
+    chunk_rows: int = Field(10_000, ge=1, description="Rows in a chunk, which is read and published at once.")
+    chunk_bytes: int = Field(8 << 20, ge=1, description="Bytes after which a chunk ends, whatever its rows.")
+    rows_per_second: int = Field(0, ge=0, description="Limit of a table's load, on average; 0: none.")
     notice: float = Field(
         10,
         ge=0,
-        description="How often tables that have joined the publication are looked for, so that one in which nothing changes is loaded too; 0: they are met at their first row, or at the next start.",
+        description="How often to look for tables that joined the publication. 0: they are found at their first row, or at the next start.",
     )
 
 
 class TurnConfig(_Part):
-    """Limits of one turn of the loop."""
+    """Limits of one turn."""
 
     rows: int = Field(
         20_000,
         ge=1,
-        description="Rows after which a turn is closed at the next transaction's end; while Kafka still commits the one before, up to four times as many are gathered.",
+        description="Rows after which a turn ends, at the next transaction's end. Up to four times as many while Kafka commits the turn before.",
     )
-    bytes: int = Field(16 << 20, ge=1, description="Bytes after which a turn is closed at the next transaction's end.")
+    bytes: int = Field(16 << 20, ge=1, description="Bytes after which a turn ends, at the next transaction's end.")
     time: float = Field(
         0.5,
         gt=0,
-        description="Longest time before a turn is closed while there is more to read and Kafka is not at work on the one before.",
+        description="Longest time of a turn while more waits to be read and Kafka has committed the turn before.",
     )
     idle_progress: float = Field(
-        10, gt=0, description="With nothing to do, how often the position follows PostgreSQL's, so that no WAL is held."
+        10, gt=0, description="How often an idle connector confirms PostgreSQL's position, so that no WAL is held."
     )
 
 
 class SpoolConfig(_Part):
-    """Where prepared and large transactions wait. A cache: losing it loses nothing."""
+    """Where prepared and large transactions wait. It is a cache: losing it loses nothing."""
 
     folder: Path = Field(
         Path("/var/tmp/twofold"),  # noqa: S108  (a name of its own is made in it, readable by its owner alone)
-        description="Folder for what does not fit into memory; a folder of the connector's name is made in it.",
+        description="Folder for rows that exceed the memory; the connector creates a folder of its name in it.",
     )
     memory: int = Field(64 << 20, ge=0, description="Memory for waiting rows.")
-    disk: int = Field(64 << 30, ge=0, description="Disk for waiting rows; past it the run stops and says so.")
+    disk: int = Field(64 << 30, ge=0, description="Disk for waiting rows; beyond it the run ends, says so and retries.")
 
 
 class StatusConfig(_Part):
@@ -282,10 +283,10 @@ class StatusConfig(_Part):
 
     listen: str = Field(
         "127.0.0.1:8787",
-        description="host:port of the status page at /, /metrics, /healthz and /readyz; port 0 takes a free one; none: off. Beyond loopback it asks for status.token.",
+        description="host:port of the status page, /metrics, /healthz and /readyz. Port 0: a free one; none: off. Beyond loopback it requires status.token.",
     )
     token: SecretStr | None = Field(
-        None, description="What /metrics and the page ask for (Authorization: Bearer); needed beyond loopback."
+        None, description="Bearer token for /metrics and the page; required beyond loopback."
     )
     token_file: Path | None = Field(None, description="File whose first line is the token.")
 
@@ -316,19 +317,19 @@ class StatusConfig(_Part):
 
 
 class LogConfig(_Part):
-    """What `twofold run` writes to stderr."""
+    """The log of `twofold run`, on stderr."""
 
     format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least that is written.")
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="The lowest level that is logged.")
 
 
 class Config(BaseSettings):
-    """All of it."""
+    """All settings."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, env_prefix="TWOFOLD_", env_nested_delimiter="__")
 
     name: Name = Field(
-        description="The connector's name: names the slot, the publication, the topic prefix and the progress record."
+        description="The connector's name. It names the slot, the publication, the topic prefix and the progress record."
     )
     source: SourceConfig
     kafka: KafkaConfig

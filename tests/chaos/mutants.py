@@ -3,7 +3,7 @@
     python -m chaos.mutants [--only NAME,...]
 
 First the product as it is: nothing may be found. Then for each: a copy of the product with the one line broken, a round of faults on it, and a verdict. The last line is JSON; exit status 1: one of them was
-not found, or something that is not broken. What is found, and how, is in docs/inside/chaos.md.
+not found, or something that is not broken. The results are in docs/inside/measurements/2026-11-chaos.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all rounds of a results file add up to; written between two marks of docs/inside/chaos.md, so that nobody writes it by hand.
+"""Sum up all rounds of a results file, between two marks of docs/inside/chaos.md.
 
 python -m chaos.report [--results FILE] [--page docs/inside/chaos.md]
 """
@@ -54,26 +54,35 @@ def section(results: Path) -> str:
         for name in ("transactions", "commits", "starts", "cuts", "ends_inside", "violations")
     }
     waited = [each["caught_up_s"] for each in of]
-    summary = (
-        f"{len(of)} rounds, each of a seed of its own; {sum(found.values())} faults in {len(found)} kinds; {sums['transactions']} committed transactions in {sums['commits']} commit records"
-        f" ({told['unknown']} whose outcome the client was not told, {told['rolled back']} rolled back); {sums['starts']} starts of a connector; {sums['cuts']} cuts; {sums['ends_inside']} late ends accepted inside a later transaction:"
-        f" **{sums['violations']} violations**."
-    )
+    seen_after = f"{median(waited):.0f} s in the median, {max(waited):.0f} s at most" if waited else "none"
+    summary = {
+        "rounds, each of its own seed": len(of),
+        "faults, kinds of faults": f"{sum(found.values())}, {len(found)}",
+        "committed transactions": sums["transactions"],
+        "rolled back; outcome not told to the client": f"{told['rolled back']}; {told['unknown']}",
+        "commit records": sums["commits"],
+        "starts of a connector": sums["starts"],
+        "cuts of the mirror": sums["cuts"],
+        "late ends accepted inside a later transaction": sums["ends_inside"],
+        "from the last fault until everything was visible": seen_after,
+        "**violations**": f"**{sums['violations']}**",
+    }
     lines = [
-        summary,
-        f"From the last fault until everything was visible: {median(waited):.0f} s in the median, {max(waited):.0f} s at most." if waited else "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {value} |" for name, value in summary.items()),
         "",
         "| fault | times |",
         "|---|---|",
         *(f"| {name} | {times} |" for name, times in sorted(found.items())),
-    ]  # fmt: skip
+    ]
     return "\n".join(lines)
 
 
 def write(page: Path, text: str) -> None:
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
 if __name__ == "__main__":

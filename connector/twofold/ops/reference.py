@@ -1,4 +1,4 @@
-"""Writes docs/reference/configuration.md from the models that read the configuration.
+"""Write docs/reference/configuration.md from the models that read the configuration.
 
 `python -m twofold.ops.reference > docs/reference/configuration.md`. A test says when the page is
 out of date.
@@ -23,20 +23,27 @@ _NAMES = {str: "text", int: "integer", float: "number", bool: "boolean", Path: "
 _HEAD = """\
 # Configuration
 
-One TOML file: `twofold -c bank.toml ...`, or `TWOFOLD_CONFIG`, or `twofold.toml` in the working directory. [twofold.toml](twofold.toml) is a commented example. Environment variables go over
-the file: the setting's path in capitals, joined by two underscores, with `TWOFOLD_` before it (`TWOFOLD_SOURCE__DSN`, `TWOFOLD_PREPARED__HOLD`); lists and tables as JSON
-(`TWOFOLD_SOURCE__TABLES='["public.*"]'`). Without any file the environment alone will do. Times are seconds, sizes are bytes.
+The configuration is one TOML file: `twofold -c bank.toml ...`, or `TWOFOLD_CONFIG`, or
+`twofold.toml` in the working directory. [twofold.toml](twofold.toml) is a commented example.
 
-`twofold config check` reads it, names mistakes and contacts no server; `twofold config show` prints what holds, with defaults and with secrets masked. A setting that does not exist is a mistake,
-in the file and as a variable with two underscores.
+Environment variables override the file. A variable is `TWOFOLD_` and the setting's path in
+capitals, joined by two underscores: `TWOFOLD_SOURCE__DSN`, `TWOFOLD_PREPARED__HOLD`. Lists and
+tables are JSON: `TWOFOLD_SOURCE__TABLES='["public.*"]'`. The environment alone is enough. Times are
+seconds, sizes are bytes.
 
-**Secrets.** Settings marked *secret* are never printed, logged or part of an error. Better than in the file they are kept in a file of their own (`source.password_file`, `kafka.options_file`, `registry.password_file`, `status.token_file`) or in an
-environment variable. None is ever an argument of a command, so the process list shows none.
+`twofold config check` reads it, names the mistakes and contacts no server. `twofold config show`
+prints all values with secrets masked. An unknown setting is a mistake.
 
-**librdkafka and libpq.** Everything that libpq knows may stand in `source.dsn`, everything that librdkafka knows in `kafka.options`, but for what would break a promise: `acks`, `enable.idempotence`,
-`transactional.id`, `isolation.level`, timeouts of transactions and messages, and a few more are refused by name, with the reason. In `source.dsn` these are `replication`, `client_encoding` and `load_balance_hosts`.
+**Secrets.** Settings marked *secret* are never printed, logged or part of an error. Keep them in
+files of their own (`source.password_file`, `kafka.options_file`, `registry.password_file`,
+`status.token_file`) or in environment variables. No command takes a secret as an argument.
 
-This page is generated: edit the descriptions in `connector/twofold/config.py`.
+**Refused options.** `kafka.options` must not set `acks`, `enable.idempotence`, `transactional.id`,
+`isolation.level`, timeouts of transactions and messages, and [some
+more](../inside/kafka.md#settings-that-are-refused). `source.dsn` must not set `replication`,
+`client_encoding` and `load_balance_hosts`.
+
+This page is generated from `connector/twofold/config.py`.
 """
 
 
@@ -50,7 +57,7 @@ def _sections(model: type[BaseModel], path: str) -> Iterator[str]:
     yield f"## {f'`[{path}]`' if path else 'Top level'}\n"
     if path and model.__doc__:
         yield f"{model.__doc__.strip()}\n"
-    yield "| setting | type | default | what it is for |\n|---|---|---|---|"
+    yield "| setting | type | default | meaning |\n|---|---|---|---|"
     for name, field in plain.items():
         what = (field.description or "").replace("|", "\\|")
         yield f"| `{f'{path}.' if path else ''}{name}` | {_type(field.annotation)} | {_default(field)} | {what} |"

@@ -1,4 +1,4 @@
-"""What the chaos suite has found, as tests of their own. docs/inside/chaos.md tells the story of each."""
+"""What the chaos suite has found, as tests of their own. docs/inside/measurements/2026-11-chaos.md tells the story of each."""
 
 from __future__ import annotations
 

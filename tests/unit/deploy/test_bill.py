@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twofold_spark import jars
 
-ROW = re.compile(r"^\| `([^`]+)` \| (\S+) \| (.+?) \| (yes)? ?\| (yes)? ?\|$", re.MULTILINE)
+ROW = re.compile(r"^\| `([^`]+)` \| (\S+) \| (.+?) \| (connector|spark|both) \|$", re.MULTILINE)
 PAGE = (Path(__file__).parents[3] / "docs/reference/third-party.md").read_text()
 WHEN_NOT = "docs/reference/third-party.md is out of date: make sbom"
 
