@@ -1,1 +1,1 @@
-"""The rows that were there before: first load, tables added later, reload. docs/use/backfill.md says how and why."""
+"""The rows that were there before: first load, tables added later, reload. docs/inside/backfill.md says how and why."""
