@@ -1,4 +1,4 @@
 """The room that loads existing rows: first load, tables added later, reload.
 
-docs/use/backfill.md explains it.
+docs/inside/backfill.md says how and why.
 """

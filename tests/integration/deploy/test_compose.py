@@ -1,6 +1,7 @@
 """What can be shown of docker-compose.yml and the images without a Docker engine; where docker-compose is installed it judges the file as well.
 
-That the whole file comes up and carries rows was tried by hand, with stand-ins for the official images: docs/use/deploy.md says how.
+That the whole file comes up and carries rows was tried by hand, with stand-ins for the official images:
+docs/inside/measurements/2026-11-containers.md.
 """
 
 from __future__ import annotations
