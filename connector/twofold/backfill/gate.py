@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import fastavro
 
@@ -45,6 +45,13 @@ class _Load:
         """What this chunk took beside the one before."""
         before, self.published_at = self.published_at or chunk.begun, time.monotonic()
         return self.published_at - before
+
+
+class Published(NamedTuple):
+    """A Kafka transaction that has committed: its commit record with its ranges, and the pins that it wrote."""
+
+    commit: Commit | None
+    pins: Mapping[str, Pin]
 
 
 class Gate:
@@ -95,20 +102,23 @@ class Gate:
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin],
         answered: Iterable[str] = (),
-    ) -> None:
+    ) -> Published:
         """Commit what the main producer holds; the pins say how far each backfill is."""
         if commit is not None:
             commit = replace(commit, backfilling=self._backfilling())
-        self._publisher.commit_main(commit, progress, ledger=ledger, pins=self._written(pins), answered=answered)
+        written = self._written(pins)
+        done = self._publisher.commit_main(commit, progress, ledger=ledger, pins=written, answered=answered)
+        return Published(done, written)
 
     def commit_prepared(
         self, slot: int, commit: Commit, progress: Progress, *, ledger: Mapping[str, Prepared], pins: Mapping[str, Pin]
-    ) -> None:
+    ) -> Published:
         """Commit what a producer of the pool holds: nothing of tables in backfill, since such prepared transactions are parked."""
         commit = replace(commit, backfilling=self._backfilling())
-        self._publisher.commit_prepared(slot, commit, progress, ledger=ledger, pins=self._written(pins))
+        written = self._written(pins)
+        return Published(self._publisher.commit_prepared(slot, commit, progress, ledger=ledger, pins=written), written)
 
-    def publish(self, chunk: Chunk, commit: Commit, progress: Progress, pins: Mapping[str, Pin]) -> None:
+    def publish(self, chunk: Chunk, commit: Commit, progress: Progress, pins: Mapping[str, Pin]) -> Published:
         """What is to be said of a chunk, with its place, in a Kafka transaction of its own."""
         load = self._load(chunk.topic)
         if chunk.wish is not None:
@@ -116,9 +126,10 @@ class Gate:
         else:
             self._publish_rows(chunk, load)
         self._unwritten.add(chunk.topic)
-        self.commit(commit, progress, pins=pins, answered=() if chunk.wish is None else (chunk.topic,))
+        published = self.commit(commit, progress, pins=pins, answered=() if chunk.wish is None else (chunk.topic,))
         chunk.drop()
         chunk.answer.set_result(ChunkResult(load.place, load.state))
+        return published
 
     def _carry_out(self, chunk: Chunk, load: _Load) -> None:
         """What a person wishes. What was remembered before counts no more: there is a barrier before the next snapshot."""
