@@ -87,7 +87,6 @@ class ActivityView:
     positions: Positions
     totals: Totals
     in_doubt: InDoubtView
-    tables: tuple[TableCount, ...]
     backfills: tuple[BackfillProgress, ...]
     journal: tuple[JournalLine, ...]
     latency_max_s: float
@@ -160,7 +159,7 @@ class Activity:
         with self._lock:
             now = self._clock()
             for change in self._tables.repin(pins):
-                self._journal.write(now, "load" if change.is_load else "table", f"{change.table}: {change.what}")
+                self._journal.write(now, "load" if change.is_load else "table", change.what, change.text)
             if commit is not None:
                 self._tables.count(commit.ranges, now)
 
@@ -231,7 +230,6 @@ class Activity:
                     latencies=totals.latencies.copy(),
                 ),
                 in_doubt=self._in_doubt.view(),
-                tables=self._tables.tables,
                 backfills=self._backfills,
                 journal=self._journal.lines,
                 latency_max_s=self._latency_max_s,
@@ -241,6 +239,11 @@ class Activity:
             if reset_peak:
                 self._latency_max_s = 0.0
             return view
+
+    def tables(self) -> list[TableCount]:
+        """Return what was published of each table. Apart from `view`, because there may be tens of thousands."""
+        with self._lock:
+            return self._tables.copy()
 
     def _positions(self) -> Positions:
         state = self._state

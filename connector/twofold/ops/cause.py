@@ -40,10 +40,8 @@ def find_cause(
 ) -> Cause | None:
     """None: nothing stands in its way."""
     match view.phase:
-        case "refused" | "failed":
-            return Cause("connector", "the connector has ended, a person has to act", view.since)
-        case "stopped":
-            return Cause("connector", "the connector was stopped", view.since)
+        case "refused" | "failed" | "stopped":
+            return Cause("connector", "not running", view.since)
         case "standby":
             return Cause("slot", f"waits for the slot: {view.detail.partition(':')[0]}", view.since)
         case "starting" | "recovering" | "waiting":

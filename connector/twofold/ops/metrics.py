@@ -17,7 +17,7 @@ from twofold.ops.activity import LATENCY_BOUNDS_S, ActivityView
 from twofold.ops.health import Health
 from twofold.ops.sampler import Sampler
 
-END_CAUSES = ("DoubtedEnd", "EndedElsewhere", "Fenced", "Refused", "RunEnded", "Unreachable")
+END_CAUSES = ("UncertainEnd", "EndedElsewhere", "Fenced", "Refused", "RunEnded", "Unreachable")
 PHASES = ("starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from twofold import __version__
 from twofold.config import Config
-from twofold.ops.activity import ActivityView
+from twofold.ops.activity import Activity, ActivityView
 from twofold.ops.branch_view import BranchView
 from twofold.ops.cause import find_cause
 from twofold.ops.health import Health
@@ -20,7 +20,7 @@ from twofold_common.positions import Lsn, format_lsn
 
 def take_snapshot(
     config: Config,
-    view: ActivityView,
+    activity: Activity,
     health: Health,
     sampler: Sampler,
     branches: BranchView,
@@ -29,6 +29,7 @@ def take_snapshot(
     after: float,
 ) -> dict[str, Any]:
     """`after`: samples up to then are known to whoever asks."""
+    view = activity.view()
     cause = find_cause(
         view,
         now=now,
@@ -61,7 +62,7 @@ def take_snapshot(
         "every_s": INTERVAL_S,
         "samples": [_values(sample) for sample in tuple(sampler.history.samples) if sample.at > after],
         "minutes": [_values(sample) for sample in tuple(sampler.history.minutes) if sample.at > after],
-        **list_tables(view),
+        **list_tables(activity.tables(), view.backfills),
         "hold_s": config.prepared.hold,
         "doubt_s": config.prepared.doubt_warning,
         "in_doubt": list_in_doubt(view, sampler, branches, now),

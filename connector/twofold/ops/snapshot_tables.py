@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from twofold.ops.activity import ActivityView
 from twofold.ops.table_counts import TableCount
 from twofold.runner.observer import BackfillProgress
 
@@ -13,10 +13,10 @@ LISTED_MAX = 300
 """A database may have tens of thousands, and the page asks every two seconds."""
 
 
-def list_tables(view: ActivityView) -> dict[str, Any]:
+def list_tables(counts: Sequence[TableCount], backfills: Sequence[BackfillProgress]) -> dict[str, Any]:
     """The list, how many tables there are, and how many of them are in which state."""
-    loads = {each.table: each for each in view.backfills}
-    tables = [_table(each, loads.pop(each.table, None)) for each in view.tables]
+    loads = {each.table: each for each in backfills}
+    tables = [_table(each, loads.pop(each.table, None)) for each in counts]
     tables += [_table(TableCount("", load.table, "running"), load) for load in loads.values()]
     tables.sort(
         key=lambda each: (not each["errors"], each["state"] == "ready", -(each["changed_at"] or 0), each["table"])

@@ -1,6 +1,7 @@
 """What the connector has published of each table: rows, the time of the last change, the state of its load, errors that name it.
 
-Counted from the ranges of commit records, once a Kafka transaction: a row costs nothing here. Not for two threads at once.
+Counted from the ranges of commit records, once a Kafka transaction: a row costs nothing here. A commit may have a
+thousand ranges, so that a range costs two additions. Not for two threads at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from twofold.runner.topic_mismatch import PASSED_OVER
 from twofold_avro.records import Pin, Range
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TableCount:
     """One table, since the process began."""
 
@@ -37,9 +38,9 @@ class TableCount:
 class TableChange:
     """What a commit has changed of a table itself, for the journal."""
 
-    table: str
     what: str
-    is_load: bool
+    text: str
+    is_load: bool = False
 
 
 class TableCounts:
@@ -48,10 +49,9 @@ class TableCounts:
     def __init__(self) -> None:
         self._tables: dict[str, TableCount] = {}
 
-    @property
-    def tables(self) -> tuple[TableCount, ...]:
-        """By name."""
-        return tuple(sorted(self._tables.values(), key=lambda each: each.table))
+    def copy(self) -> list[TableCount]:
+        """All as they are now."""
+        return [replace(each) for each in self._tables.values()]
 
     def know(self, pins: Mapping[str, Pin]) -> None:
         """Take over what recovery found. Counts of the runs before stay."""
@@ -68,14 +68,16 @@ class TableCounts:
         """Add the rows of a commit."""
         for each in ranges:
             if (known := self._tables.get(each.topic)) is not None:
-                self._tables[each.topic] = replace(known, rows=known.rows + each.count, changed_at=now)
+                known.rows += each.count
+                known.changed_at = now
 
     def blame(self, error: str) -> None:
         """Note an error at the tables that it names."""
         words = set(re.findall(r"[^\s,;:()'\"]+", error))
         for topic, known in self._tables.items():
             if topic in words or known.table in words:
-                self._tables[topic] = replace(known, errors=known.errors + 1, error=error)
+                known.errors += 1
+                known.error = error
 
     def _pinned(self, topic: str, pin: Pin) -> TableCount:
         known = self._tables.get(topic) or TableCount(topic, f"{pin.schema}.{pin.table}", pin.backfill)
@@ -85,19 +87,19 @@ class TableCounts:
 
 def _changes(before: TableCount | None, now: TableCount) -> Iterator[TableChange]:
     if before is None:
-        yield TableChange(now.table, f"published in {now.topic}, schema {now.schema_id}", is_load=False)
+        yield TableChange("published", f"{now.table} in {now.topic} (schema {now.schema_id})")
     elif before.schema_id != now.schema_id and before.schema_id is not None:
-        yield TableChange(now.table, f"new version: schema {now.schema_id} after {before.schema_id}", is_load=False)
+        yield TableChange("new version", f"{now.table} (schema {now.schema_id} after {before.schema_id})")
     if now.gone and not (before and before.gone):
-        yield TableChange(now.table, "not published any more", is_load=False)
+        yield TableChange("not published any more", now.table)
     was = before.load if before else "ready"
     if now.load == was:
         return
     if now.load == "ready":
-        yield TableChange(now.table, "load ended", is_load=True)
+        yield TableChange("load ended", now.table, is_load=True)
     elif now.load == "paused":
-        yield TableChange(now.table, "load paused", is_load=True)
+        yield TableChange("load paused", now.table, is_load=True)
     elif was == "paused":
-        yield TableChange(now.table, "load resumed", is_load=True)
+        yield TableChange("load resumed", now.table, is_load=True)
     elif was == "ready":
-        yield TableChange(now.table, "load begun", is_load=True)
+        yield TableChange("load begun", now.table, is_load=True)

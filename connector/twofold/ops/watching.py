@@ -52,9 +52,7 @@ def _serve(config: Config, activity: Activity, opened: ExitStack) -> StatusServe
         return judge_health(activity.view(), turn_bound_s=bound_s)
 
     sources = StatusSources(
-        status=lambda after: take_snapshot(
-            config, activity.view(), health(), sampler, branches, now=time.time(), after=after
-        ),
+        status=lambda after: take_snapshot(config, activity, health(), sampler, branches, now=time.time(), after=after),
         metrics=Metrics(config.name, config.slot, activity.view, health, sampler).text,
         health=health,
     )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+import struct
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from fixtures.connector import Installation
 from twofold.bridge import Event, State, events, initial, step
@@ -25,11 +28,10 @@ from twofold_avro.records import Commit, Pin, Range
 from twofold_common.positions import Lsn, PreparedIdentity
 
 PREFIX = "bank"
-NARAYANA = (
-    "131077_AAAAAAAAAAAAAP//rBEAAq6jAAGF2mcGqPcAAAANbm9kZS0x_AAAAAAAAAAAAAP//rBEAAq6jAAGF2mcGqPcAAAAQAAAAAAAAAAA="
-)
+_UID = struct.pack(">qqiii", 0x0A00_0207, 0x1F9C_03E4, 7, 41, 2)
+NARAYANA = f"131077_{b64encode(_UID + b'shop-1').decode()}_{b64encode(_UID[::-1]).decode()}"
 FOR_DATABASE_2 = "4711_dHJhbnNmZXItODE1_bGVkZ2Vy"
-SIBLING = "4711_dHJhbnNmZXItODE1_YmlsbGluZw== of billing is committed"
+SIBLING = "4711:transfer-815 branch billing of billing is committed"
 
 
 class Clock:
@@ -50,7 +52,7 @@ class Scene:
         self.activity = Activity(clock)
         self.sampler = Sampler(bank.conninfo, self.activity, clock=clock)
         self.branches: list[InDoubt] = []
-        self._bank = bank
+        self.config = load(bank.file)
         start = Lsn(applied)
         self.state: State = initial(applied_lsn=start, confirmed_lsn=start, sequence=7, pool=4)
 
@@ -63,9 +65,12 @@ class Scene:
     @contextmanager
     def served(self, token: str | None = None) -> Iterator[str]:
         """The page's address. PostgreSQL is asked as it is now."""
-        config, activity, sampler = load(self._bank.file), self.activity, self.sampler
+        config, activity, sampler = self.config, self.activity, self.sampler
         sampler._ask_source()
         sampler.close_connection()
+        if sampler.source is not None and config.name == PREFIX:
+            holders = (replace(each, slot=PREFIX, active_pid=4711, held_bytes=18 << 20) for each in sampler.source.holders)
+            sampler.source = replace(sampler.source, holders=tuple(holders))
         view = BranchView(lambda: (self.branches, ()))
 
         def health() -> Health:
@@ -73,7 +78,8 @@ class Scene:
 
         def answer(after: float) -> dict[str, object]:
             now = self.clock.now
-            return take_snapshot(config, activity.view(), health(), sampler, view, now=now, after=after)
+            activity.turned()
+            return take_snapshot(config, activity, health(), sampler, view, now=now, after=after)
 
         metrics = Metrics("bank", "bank", activity.view, health, sampler)
         with StatusServer("127.0.0.1", 0, StatusSources(answer, metrics.text, health), token) as server:
@@ -100,7 +106,7 @@ def fill_history(scene: Scene, *, spike_s: float = 48.0) -> None:
         at = end - (count - 1 - n) * INTERVAL_S
         rows = 900 + 500 * math.sin(n / 60) + 220 * chance.random()
         late = spike_s if n == count - 300 else 0.02 + 0.03 * chance.random()
-        behind = spike_s if n == count - 300 else chance.choice([0.0, 0.0, 0.0, INTERVAL_S])
+        behind = spike_s if n == count - 300 else 0.6 * chance.random() ** 6
         scene.sampler.history.add(Sample(at, rows, rows / 3, late, int(rows * 60), behind))
 
 
@@ -108,6 +114,9 @@ def overview(bank: Installation, now: float) -> Scene:
     """A bank at work: six tables of which one is loaded, two branches in doubt, a mirror beside it."""
     clock = Clock(now - 3.2 * HOUR_S)
     scene = Scene(bank, clock, applied=1 << 20)
+    kafka = scene.config.kafka.model_copy(update={"bootstrap": "kafka-1:9092"})
+    prepared = scene.config.prepared.model_copy(update={"hold": 30})
+    scene.config = scene.config.model_copy(update={"name": PREFIX, "kafka": kafka, "prepared": prepared})
     activity = scene.activity
     activity.recovered(scene.state)
     pins: dict[str, Pin] = {}
@@ -131,7 +140,10 @@ def overview(bank: Installation, now: float) -> Scene:
     activity.loading((BackfillProgress("public.statement", "reading", 340_000, 1_250_000, 9100.0, 100.0),))
     clock.now = now
     scene.take(
-        events.PlainRead(1, 3, Lsn(1 << 50)), events.Drained(), events.MainCommitted(Lsn(1 << 50)), at_s=now - 0.03
+        events.PlainRead(715_000, 2_146_820, Lsn(1 << 50)),
+        events.Drained(),
+        events.MainCommitted(Lsn(1 << 50)),
+        at_s=now - 0.03,
     )
     scene.sampler.mirror = MirrorPlace(scene.state.sequence, Lsn(1 << 50), int((now - 2) * 1e6), now)
     scene.sampler._mirror_heard_at = now

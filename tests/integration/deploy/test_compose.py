@@ -19,7 +19,7 @@ import yaml  # type: ignore[import-untyped]
 from twofold import config
 from twofold.cli import COMMANDS
 from twofold.ops.health import Health
-from twofold.ops.server import StatusSources, StatusServer
+from twofold.ops.server import StatusServer, StatusSources
 from twofold_spark import arguments as spark_commands
 
 pytestmark = pytest.mark.core

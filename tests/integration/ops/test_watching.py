@@ -88,7 +88,8 @@ def table(port: int, name: str) -> dict[str, Any]:
 
 
 def journal(port: int) -> list[str]:
-    return [line["what"] for line in status(port)["journal"]]
+    """What happened, newest first."""
+    return [f"{line['what']}: {line['text']}" for line in status(port)["journal"]]
 
 
 def test_each_table_counts_the_rows_that_were_published_of_it(bank: Installation, port: int) -> None:
@@ -106,11 +107,11 @@ def test_each_table_counts_the_rows_that_were_published_of_it(bank: Installation
 
 def test_the_journal_tells_of_new_versions_parks_and_loads(bank: Installation, port: int) -> None:
     bank.sql("ALTER TABLE account ADD COLUMN told text", "INSERT INTO account VALUES (4200, 0, 'x', 'y')")
-    wait_until(lambda: any(what.startswith("public.account: new version: schema ") for what in journal(port)))
+    wait_until(lambda: any(what.startswith("new version: public.account (schema ") for what in journal(port)))
     subprocess.run(bank.command("backfill", "start", "public.account"), capture_output=True, timeout=60, check=True)
-    wait_until(lambda: "public.account: load ended" in journal(port), 60)
+    wait_until(lambda: "load ended: public.account" in journal(port), 60)
     told = journal(port)
-    assert told.index("public.account: load ended") < told.index("public.account: load begun")
+    assert told.index("load ended: public.account") < told.index("load begun: public.account")
     bank.prepare("journal", "INSERT INTO account VALUES (4300, 0, 'x', 'y')")
     wait_until(lambda: any("journal" in line["text"] for line in status(port)["journal"] if line["kind"] == "parked"))
     bank.sql("ROLLBACK PREPARED 'journal'")

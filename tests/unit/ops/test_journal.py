@@ -34,3 +34,11 @@ def test_it_is_bounded_and_keeps_the_newest() -> None:
         journal.write(at, "table", f"table {at}")
     assert len(journal.lines) == LINES_MAX
     assert journal.lines[-1].what == f"table {2 * LINES_MAX - 1}"
+
+
+def test_tables_that_change_at_once_are_named_in_one_line_up_to_eight() -> None:
+    journal = Journal()
+    for n in range(400):
+        journal.write(float(n / 100), "load", "load begun", f"t{n}")
+    (line,) = journal.lines
+    assert (line.text, line.times) == ("t0, t1, t2, t3, t4, t5, t6, t7", 400)

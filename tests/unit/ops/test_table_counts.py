@@ -21,7 +21,7 @@ def known(pin: Pin = PIN) -> TableCounts:
 
 
 def only(counts: TableCounts) -> TableCount:
-    (table,) = counts.tables
+    (table,) = counts.copy()
     return table
 
 
@@ -38,7 +38,7 @@ def test_counts_outlive_a_recovery_and_tables_that_are_gone_do_not() -> None:
     counts.know({ACCOUNT: PIN})
     assert only(counts).rows == 4
     counts.know({})
-    assert counts.tables == ()
+    assert counts.copy() == []
 
 
 @pytest.mark.parametrize(
@@ -46,28 +46,28 @@ def test_counts_outlive_a_recovery_and_tables_that_are_gone_do_not() -> None:
     [
         ({}, {}, []),
         ({}, {"bound": b"{}"}, []),
-        ({}, {"value_schema_id": 7}, [("new version: schema 7 after 2", False)]),
-        ({}, {"backfill": "waiting"}, [("load begun", True)]),
+        ({}, {"value_schema_id": 7}, [("new version", "public.account (schema 7 after 2)", False)]),
+        ({}, {"backfill": "waiting"}, [("load begun", "public.account", True)]),
         ({"backfill": "waiting"}, {"backfill": "running"}, []),
-        ({"backfill": "running"}, {"backfill": "paused"}, [("load paused", True)]),
-        ({"backfill": "paused"}, {"backfill": "running"}, [("load resumed", True)]),
-        ({"backfill": "running"}, {"backfill": "ready"}, [("load ended", True)]),
-        ({}, {"relation": PASSED_OVER}, [("not published any more", False)]),
+        ({"backfill": "running"}, {"backfill": "paused"}, [("load paused", "public.account", True)]),
+        ({"backfill": "paused"}, {"backfill": "running"}, [("load resumed", "public.account", True)]),
+        ({"backfill": "running"}, {"backfill": "ready"}, [("load ended", "public.account", True)]),
+        ({}, {"relation": PASSED_OVER}, [("not published any more", "public.account", False)]),
     ],
 )
 def test_a_change_of_a_table_is_told_once(
-    before: dict[str, object], now: dict[str, object], told: list[tuple[str, bool]]
+    before: dict[str, object], now: dict[str, object], told: list[tuple[str, str, bool]]
 ) -> None:
     counts = known(replace(PIN, **before))  # type: ignore[arg-type]
     pinned = {ACCOUNT: replace(PIN, **now)}  # type: ignore[arg-type]
-    assert list(counts.repin(pinned)) == [TableChange("public.account", what, is_load) for what, is_load in told]
+    assert list(counts.repin(pinned)) == [TableChange(*change) for change in told]
     assert list(counts.repin(pinned)) == []
 
 
 def test_a_table_that_was_not_known_is_published_and_loaded() -> None:
     counts = TableCounts()
-    told = [change.what for change in counts.repin({ACCOUNT: replace(PIN, backfill="waiting")})]
-    assert told == [f"published in {ACCOUNT}, schema 2", "load begun"]
+    told = [(change.what, change.text) for change in counts.repin({ACCOUNT: replace(PIN, backfill="waiting")})]
+    assert told == [("published", f"public.account in {ACCOUNT} (schema 2)"), ("load begun", "public.account")]
 
 
 @pytest.mark.parametrize(
