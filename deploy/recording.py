@@ -1,7 +1,7 @@
 """Record `twofold demo` in a terminal of its own and draw it as an animated SVG: `make recording`.
 
-The output is kept with its times first (`dist/demo.cast`, asciicast 2), so that a picture can be drawn again without
-another run of the demo: `python deploy/recording.py --redraw`.
+The output is kept with its times first (`dist/demo.cast`, asciicast 2), so that a picture can be
+drawn again without another run of the demo: `python deploy/recording.py --redraw`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ BYTES_MAX = 300_000
 
 
 def record(command: Sequence[str], columns: int = COLUMNS, rows: int = 200) -> tuple[list[Output], int]:
-    """What the command writes to a terminal of that size, with seconds since its start; and its exit status."""
+    """What the command writes to a terminal of that size, with seconds since its start; and its
+    exit status.
+    """
     began = time.monotonic()
     process, terminal = pty.fork()
     if not process:
@@ -43,7 +45,9 @@ def record(command: Sequence[str], columns: int = COLUMNS, rows: int = 200) -> t
 
 
 def _read(terminal: int) -> bytes:
-    """The next bytes. None are left once every process of the terminal has ended: Linux says so with an error."""
+    """The next bytes. None are left once every process of the terminal has ended: Linux says so
+    with an error.
+    """
     try:
         return os.read(terminal, 65536)
     except OSError:

@@ -1,7 +1,8 @@
 """Replay what a program wrote to a terminal: which line showed what, and when. Pure.
 
-It knows what a program that prints lines and a spinner uses: colours, carriage returns, the erasing of a line, steps
-upwards. It has no scrolling: a line keeps its number, however long the output becomes.
+It knows what a program that prints lines and a spinner uses: colours, carriage returns, the erasing
+of a line, steps upwards. It has no scrolling: a line keeps its number, however long the output
+becomes.
 """
 
 from __future__ import annotations

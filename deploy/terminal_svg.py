@@ -1,7 +1,8 @@
 """Draw a terminal's output as an animated SVG of a few kilobytes. Pure.
 
-Every line is a text of its own that is shown for its time; the whole moves up when the window is full. It needs no
-script, so that it moves in a README as well. Whoever asks for less motion sees the end.
+Every line is a text of its own that is shown for its time; the whole moves up when the window is
+full. It needs no script, so that it moves in a README as well. Whoever asks for less motion sees
+the end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from html import escape
 from terminal import Line, Output, Shown, replay
 
 PAUSE_S_MAX, PAUSE_S_MIN, END_S = 1.6, 0.8, 8.0
-"""A wait longer than the first is cut to it; a new line may be read for the second at least; the end stays for the third."""
+"""A wait longer than the first is cut to it; a new line may be read for the second at least; the
+end stays for the third.
+"""
 _BRIEF_S = 0.12
 LINE_PX, LETTER_PX, EDGE_PX, HEAD_PX = 19, 7.85, 18, 34
 _STYLE = """

@@ -1,6 +1,8 @@
-"""The status page in Chromium, light and dark, wide and narrow: healthy, in doubt, behind, refused, no answer, with a token, by keyboard.
+"""The status page in Chromium, light and dark, wide and narrow: healthy, in doubt, behind, refused,
+no answer, with a token, by keyboard.
 
-The connector that is shown healthy and in doubt is a real one, as are its database, its Kafka and what the mirror's group says. `make screenshots` keeps what was seen.
+The connector that is shown healthy and in doubt is a real one, as are its database, its Kafka and
+what the mirror's group says. `make screenshots` keeps what was seen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Show a report again and again in its place, until Ctrl-C. An error is shown and the report asked for again: a screen that is left alone must outlast the server that it watches."""
+"""Show a report again and again in its place, until Ctrl-C. An error is shown and the report asked
+for again: a screen that is left alone must outlast the server that it watches.
+"""
 
 from __future__ import annotations
 

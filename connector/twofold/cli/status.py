@@ -73,7 +73,9 @@ class Seen:
 
     status: Status
     page: PageAnswer | None = None
-    """From outside, WAL without a published row counts as behind until the next progress record. The page knows better."""
+    """From outside, WAL without a published row counts as behind until the next progress record.
+    The page knows better.
+    """
     loads: Sequence[BackfillStatus] = ()
     mirror: MirrorPlace | None = None
     mirror_error: str | None = None

@@ -1,8 +1,9 @@
-"""What a running connector has done, as metrics and the status page show it: counts, positions, tables, prepared transactions, and a journal.
+"""What a running connector has done, as metrics and the status page show it: counts, positions,
+tables, prepared transactions, and a journal.
 
-It is the runner's Observer, called a few times a turn, and is read by other threads; a lock keeps the two apart, and no
-call waits for a server. Memory is bounded. A kill -9 loses all of it: it describes this process, and whatever must
-outlive the process is in Kafka and PostgreSQL.
+It is the runner's Observer, called a few times a turn, and is read by other threads; a lock keeps
+the two apart, and no call waits for a server. Memory is bounded. A kill -9 loses all of it: it
+describes this process, and whatever must outlive the process is in Kafka and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class Positions:
 
     @property
     def handled(self) -> Lsn:
-        """Everything up to here that must go to Kafka is there: with nothing waiting, all that was read."""
+        """Everything up to here that must go to Kafka is there: with nothing waiting, all that was
+        read.
+        """
         return self.applied if self.waiting else max(self.applied, self.read)
 
 
@@ -241,7 +244,9 @@ class Activity:
             return view
 
     def tables(self) -> list[TableCount]:
-        """Return what was published of each table. Apart from `view`, because there may be tens of thousands."""
+        """Return what was published of each table. Apart from `view`, because there may be tens of
+        thousands.
+        """
         with self._lock:
             return self._tables.copy()
 
@@ -257,7 +262,9 @@ class Activity:
         self._phase, self._detail, self._since = phase, detail, self._clock()
 
     def _silent_since(self, now: float) -> float:
-        """When the trouble began that has ended a run: with the commit that was not answered, if there is one."""
+        """When the trouble began that has ended a run: with the commit that was not answered, if
+        there is one.
+        """
         return self._flights[0].given_at if self._flights else now
 
     def _decided(self, action: actions.Action, at_us: int) -> None:
@@ -320,7 +327,8 @@ class Activity:
     def _moved(self, event: Event, state: State) -> Sequence[Prepared]:
         """Return those that the step may have moved.
 
-        A backlog has thousands in doubt and a step for each. All are looked at only after an event that names none.
+        A backlog has thousands in doubt and a step for each. All are looked at only after an event
+        that names none.
         """
         match event:
             case events.CommitPreparedRead() | events.RollbackPreparedRead() | events.MainCommitted():

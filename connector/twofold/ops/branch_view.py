@@ -1,7 +1,9 @@
-"""What other connectors know of the branches of global transactions in doubt, asked while somebody looks at the status page.
+"""What other connectors know of the branches of global transactions in doubt, asked while somebody
+looks at the status page.
 
-The same question as `twofold prepared list` asks, and so the same statements: an outcome that would tear a global
-transaction apart is not offered. The question reads other connectors' topics, so nobody waits for it.
+The same question as `twofold prepared list` asks, and so the same statements: an outcome that would
+tear a global transaction apart is not offered. The question reads other connectors' topics, so
+nobody waits for it.
 """
 
 from __future__ import annotations
@@ -44,9 +46,9 @@ class BranchView:
             if not wanted or self._busy or self._clock() - self._asked_at < due_s:
                 return
             self._busy, self._wanted, self._asked_at = True, wanted, self._clock()
-        threading.Thread(target=self._look, name="status-branches", daemon=True).start()
+        threading.Thread(target=self._read, name="status-branches", daemon=True).start()
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         try:
             found, unread = self._ask()
             self.known = {(each.xid, each.gid): each for each in found}

@@ -1,4 +1,6 @@
-"""Why a connector is behind or does nothing: the server that is away, the slot that is held, or its own end. Pure."""
+"""Why a connector is behind or does nothing: the server that is away, the slot that is held, or its
+own end. Pure.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ class Health:
 
 
 def judge_health(view: ActivityView, *, turn_bound_s: float) -> Health:
-    """The loop comes round at least twice a second when idle; a call to Kafka may take it `turn_bound_s`."""
+    """The loop comes round at least twice a second when idle; a call to Kafka may take it
+    `turn_bound_s`.
+    """
     late_s = view.last_turn_s
     if late_s is not None and late_s > turn_bound_s:
         most = f"{turn_bound_s:.0f} s is the most it may take"

@@ -1,4 +1,6 @@
-"""How far connector and mirror were behind, over the last day, in bounded memory: a sample every few seconds for an hour, one a minute for a day."""
+"""How far connector and mirror were behind, over the last day, in bounded memory: a sample every
+few seconds for an hour, one a minute for a day.
+"""
 
 from __future__ import annotations
 
@@ -64,17 +66,20 @@ class Moment(NamedTuple):
 
 
 class Moments:
-    """When a number that grows, such as a position, had come how far. One thread adds; any may read.
+    """When a number that grows, such as a position, had come how far. One thread adds; any may
+    read.
 
-    Where there are too many, every second one of the older half goes: the oldest stays, so that an outage of any length
-    is seen in its length.
+    Where there are too many, every second one of the older half goes: the oldest stays, so that an
+    outage of any length is seen in its length.
     """
 
     def __init__(self) -> None:
         self._moments: list[Moment] = []
 
     def add(self, at: float, number: int, extra: int = 0) -> None:
-        """Note it if it has grown. If it has shrunk it is of another server, and what was known counts no more."""
+        """Note it if it has grown. If it has shrunk it is of another server, and what was known
+        counts no more.
+        """
         newest = self._moments[-1].number if self._moments else -1
         if number == newest:
             return

@@ -1,7 +1,7 @@
 """Prepared transactions as the page's bars: when each was read, opened, parked, and how it ended.
 
-`InDoubtLog` changes in place, one identity at a time: the cost of a step does not grow with the transactions in doubt.
-`view` gives a copy that no later call changes.
+`InDoubtLog` changes in place, one identity at a time: the cost of a step does not grow with the
+transactions in doubt. `view` gives a copy that no later call changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ Outcome: TypeAlias = Literal["committed", "rolled back"]
 
 
 class InDoubtSpan(NamedTuple):
-    """One prepared transaction. Times are times of day at which this process saw it: after a restart all are read again."""
+    """One prepared transaction. Times are times of day at which this process saw it: after a
+    restart all are read again.
+    """
 
     identity: PreparedIdentity
     rows: int
@@ -87,7 +89,9 @@ class InDoubtLog:
         return True
 
     def end_up_to(self, applied_lsn: Lsn, now: float) -> int:
-        """Record as committed what ends up to there, and return how many those are. Outcomes are read in the order of their ends."""
+        """Record as committed what ends up to there, and return how many those are. Outcomes are
+        read in the order of their ends.
+        """
         committed = 0
         while self._committing and self._committing[0][0] <= applied_lsn:
             committed += self.end(self._committing.popleft()[1], "committed", now)

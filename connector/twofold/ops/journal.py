@@ -1,7 +1,8 @@
 """The journal of the status page: what happened, when and why, the last few hundred lines of it.
 
-What happens again and again is one line with a count: an outage brings a failed recovery every few seconds, and a
-backlog parks thousands of prepared transactions at once. A line about tables names the first of them.
+What happens again and again is one line with a count: an outage brings a failed recovery every few
+seconds, and a backlog parks thousands of prepared transactions at once. A line about tables names
+the first of them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Journal:
         return tuple(self._lines)
 
     def write(self, at: float, kind: Kind, what: str, text: str = "", cause: str = "") -> None:
-        """Add a line, or count one of the last minute that says the same. Its `text` is the last one's, or all tables'."""
+        """Add a line, or count one of the last minute that says the same. Its `text` is the last
+        one's, or all tables'.
+        """
         for back, line in enumerate(reversed(self._lines)):
             if back >= _LOOKED_BACK or at - line.at > _AGAIN_WITHIN_S:
                 break

@@ -1,6 +1,8 @@
-"""How far the mirror has come, as it writes it beside its offset in the consumer group `<prefix>.mirror` of the commits topic.
+"""How far the mirror has come, as it writes it beside its offset in the consumer group
+`<prefix>.mirror` of the commits topic.
 
-A mirror with another group, or without the right to write this one, is not seen. Only the display depends on it.
+A mirror with another group, or without the right to write this one, is not seen. Only the display
+depends on it.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ class MirrorPlace:
 class MirrorView:
     """A client of its own, made when it is asked first.
 
-    It is a consumer that never joins its group. The same question through an admin client ends the whole process when
-    the broker is away for longer than the question may take (librdkafka's issue 4605).
+    It is a consumer that never joins its group. The same question through an admin client ends the
+    whole process when the broker is away for longer than the question may take (librdkafka's issue
+    4605).
     """
 
     def __init__(self, config: Config) -> None:
@@ -46,7 +49,9 @@ class MirrorView:
         self._consumer: Consumer | None = None
 
     def read(self) -> MirrorPlace | None:
-        """None: no mirror has said yet where it is. Raises the error that says why that is not known."""
+        """None: no mirror has said yet where it is. Raises the error that says why that is not
+        known.
+        """
         group = f"{self._config.prefix}.mirror"
         with sorted_errors("asking how far the mirror is"):
             if self._consumer is None:
@@ -70,7 +75,9 @@ class MirrorView:
 
 
 def parse_place(text: str | None, group: str) -> MirrorPlace:
-    """Read a mirror's JSON. Behind it may stand anything: librdkafka does not end a group's metadata with a NUL."""
+    """Read a mirror's JSON. Behind it may stand anything: librdkafka does not end a group's
+    metadata with a NUL.
+    """
     try:
         said, _ = json.JSONDecoder().raw_decode(text or "")
         told_ms = said.get("told_ms")

@@ -1,7 +1,8 @@
-"""Sample every few seconds how far connector and mirror are behind, and keep what PostgreSQL and the mirror said last.
+"""Sample every few seconds how far connector and mirror are behind, and keep what PostgreSQL and
+the mirror said last.
 
-One thread with a connection of its own, so that a slow answer delays only what is shown. While PostgreSQL does not
-answer, sampling goes on with what is known.
+One thread with a connection of its own, so that a slow answer delays only what is shown. While
+PostgreSQL does not answer, sampling goes on with what is known.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from twofold.source.connection import PlainConnection, connect
 from twofold_common.positions import Lsn
 
 MIRROR_QUIET_S = 35.0
-"""A mirror tells every ten seconds that it runs. One that says nothing for this long does not run."""
+"""A mirror tells every ten seconds that it runs. One that says nothing for this long does not run.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,9 @@ class Sampler:
         return self.history.samples[-1] if self.history.samples else None
 
     def source_lag(self, view: ActivityView, now: float) -> tuple[int, float] | tuple[None, None]:
-        """Bytes of WAL that are not in Kafka yet, and for how long the oldest of them has been there. None before anything is known."""
+        """Bytes of WAL that are not in Kafka yet, and for how long the oldest of them has been
+        there. None before anything is known.
+        """
         handled = view.positions.handled
         if self.source is None or not handled:
             return None, None

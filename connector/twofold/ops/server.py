@@ -1,7 +1,9 @@
-"""The HTTP server of a running connector: the page, /api/status, /metrics, /healthz, /readyz. It answers GET and changes nothing.
+"""The HTTP server of a running connector: the page, /api/status, /metrics, /healthz, /readyz. It
+answers GET and changes nothing.
 
-It is bound to loopback unless configured otherwise; then /api/status and /metrics ask for the token. Bound to loopback
-it answers only names of this machine: a web site must not read it by pointing a name of its own here.
+It is bound to loopback unless configured otherwise; then /api/status and /metrics ask for the
+token. Bound to loopback it answers only names of this machine: a web site must not read it by
+pointing a name of its own here.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from twofold.ops.health import Health
 _log = logging.getLogger(__name__)
 
 REQUEST_S = 10
-TOLD_WITHIN_S = 3.0
+AWAITED_S = 3.0
 _POLLED_S = 5.0
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -55,7 +57,7 @@ class StatusServer:
         self.token = token
         self.only_here = is_loopback(host)
         self._polled_at = 0.0
-        self._told = threading.Event()
+        self._was_polled = threading.Event()
         self._http = _Http((host, port), self)
         self._thread = threading.Thread(target=self._http.serve_forever, name="status-http", daemon=True)
 
@@ -66,13 +68,13 @@ class StatusServer:
     def note_poll(self) -> None:
         """Note that a page has just asked."""
         self._polled_at = time.monotonic()
-        self._told.set()
+        self._was_polled.set()
 
-    def tell(self) -> None:
+    def await_poll(self) -> None:
         """Let a page that is open somewhere see the last state before the process ends."""
         if time.monotonic() - self._polled_at < _POLLED_S:
-            self._told.clear()
-            self._told.wait(TOLD_WITHIN_S)
+            self._was_polled.clear()
+            self._was_polled.wait(AWAITED_S)
 
     def __enter__(self) -> StatusServer:
         self._thread.start()
@@ -113,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "/healthz" | "/readyz":
                 health = owner.sources.health()
                 good = health.healthy if url.path == "/healthz" else health.ready
-                # These two ask for no token, and the reason of a refusal names tables: only that it is refused is told.
+                # These two ask for no token, and the reason of a refusal names tables: it is left out.
                 why = health.why if owner.token is None else health.why.partition(":")[0]
                 self._send(
                     HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE,
@@ -156,7 +158,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 @cache
 def page() -> bytes:
-    """The page as one file: page.html with the style and the scripts that lie beside it as package data."""
+    """The page as one file: page.html with the style and the scripts that lie beside it as package
+    data.
+    """
     text = _part("page.html")
     for name in ("page.css", "page.js", "page_tables.js", "page_in_doubt.js", "page_plots.js"):
         text = text.replace(f"/* {name} */", _part(name))

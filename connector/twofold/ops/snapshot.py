@@ -1,4 +1,6 @@
-"""The answer of /api/status: one JSON object that the page draws. It has no row values and no secrets; positions are texts as PostgreSQL prints them."""
+"""The answer of /api/status: one JSON object that the page draws. It has no row values and no
+secrets; positions are texts as PostgreSQL prints them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Transactions in doubt for the page: from the stream, from PostgreSQL, and what is known of their other branches."""
+"""Transactions in doubt for the page: from the stream, from PostgreSQL, and what is known of their
+other branches.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ BRANCHES_ASKED_S = 5.0
 
 
 def list_in_doubt(view: ActivityView, sampler: Sampler, branches: BranchView, now: float) -> list[dict[str, Any]]:
-    """Oldest first: those of the stream with what PostgreSQL knows of them, and those that the stream has not brought yet."""
+    """Oldest first: those of the stream with what PostgreSQL knows of them, and those that the
+    stream has not brought yet.
+    """
     at_source = {(each.xid, each.gid): each for each in (sampler.source.prepared if sampler.source else ())}
     found = []
     for identity, span in view.in_doubt.live.items():
@@ -61,7 +65,9 @@ def list_settled(view: ActivityView) -> list[dict[str, Any]]:
 
 
 def _ways_out(each: dict[str, Any], branches: BranchView) -> dict[str, Any]:
-    """The statements that keep the global transaction whole, as `twofold prepared list` has them. None are offered before its other branches are known."""
+    """The statements that keep the global transaction whole, as `twofold prepared list` has them.
+    None are offered before its other branches are known.
+    """
     parsed = parse(each["gid"])
     said: dict[str, Any] = {"global_id": parsed.global_id, "branch": parsed.branch, "siblings": [], "torn": False}
     if parsed.global_id is None:

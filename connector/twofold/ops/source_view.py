@@ -1,4 +1,6 @@
-"""Ask PostgreSQL for the end of its WAL, for the slots that hold WAL back, and for what is prepared."""
+"""Ask PostgreSQL for the end of its WAL, for the slots that hold WAL back, and for what is
+prepared.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What the connector has published of each table: rows, the time of the last change, the state of its load, errors that name it.
+"""What the connector has published of each table: rows, the time of the last change, the state of
+its load, errors that name it.
 
-Counted from the ranges of commit records, once a Kafka transaction: a row costs nothing here. A commit may have a
-thousand ranges, so that a range costs two additions. Not for two threads at once.
+Counted from the ranges of commit records, once a Kafka transaction: a row costs nothing here. A
+commit may have a thousand ranges, so that a range costs two additions. Not for two threads at once.
 """
 
 from __future__ import annotations

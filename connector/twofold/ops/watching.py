@@ -1,4 +1,6 @@
-"""Serve a connector's status for as long as `twofold run` lasts: its activity, the sampler, the metrics and the HTTP server."""
+"""Serve a connector's status for as long as `twofold run` lasts: its activity, the sampler, the
+metrics and the HTTP server.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def serve_status(config: Config) -> Iterator[Activity]:
             activity.stopped()
         finally:
             if server is not None:
-                server.tell()
+                server.await_poll()
 
 
 def _serve(config: Config, activity: Activity, opened: ExitStack) -> StatusServer | None:

@@ -1,4 +1,6 @@
-"""States of a connector that a running one does not stay in: what the page is shown in them, without waiting for hours."""
+"""States of a connector that a running one does not stay in: what the page is shown in them,
+without waiting for hours.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Clock:
 
 
 class Scene:
-    """An activity at some moment, what PostgreSQL and the mirror say beside it, and the branches that are known."""
+    """An activity at some moment, what PostgreSQL and the mirror say beside it, and the branches
+    that are known.
+    """
 
     def __init__(self, bank: Installation, clock: Clock, applied: int = 1) -> None:
         self.clock = clock
@@ -69,7 +73,9 @@ class Scene:
         sampler._ask_source()
         sampler.close_connection()
         if sampler.source is not None and config.name == PREFIX:
-            holders = (replace(each, slot=PREFIX, active_pid=4711, held_bytes=18 << 20) for each in sampler.source.holders)
+            holders = (
+                replace(each, slot=PREFIX, active_pid=4711, held_bytes=18 << 20) for each in sampler.source.holders
+            )
             sampler.source = replace(sampler.source, holders=tuple(holders))
         view = BranchView(lambda: (self.branches, ()))
 

@@ -166,7 +166,7 @@ def test_it_says_why_it_recovers_and_why_it_has_ended(connector: Maker) -> None:
     ]
     bank.sql(f'DROP PUBLICATION "{bank.prefix}"', "INSERT INTO account VALUES (3000, 0, 'x')")
     seen = wait_until(lambda: (found := status(port))["phase"] in {"refused", "failed"} and found)
-    assert seen["journal"][0]["what"] == "process ends"
+    assert seen["journal"][0]["what"] == "the process ends"
     assert run.ended() != 0
 
 

@@ -1,4 +1,6 @@
-"""What `status` prints beside the positions: why the connector is behind, and since when the mirror does not run."""
+"""What `status` prints beside the positions: why the connector is behind, and since when the mirror
+does not run.
+"""
 
 from __future__ import annotations
 

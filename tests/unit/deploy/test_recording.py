@@ -1,4 +1,6 @@
-"""The recording of the demo: what a terminal showed and when, and its picture. `make recording` runs the demo itself."""
+"""The recording of the demo: what a terminal showed and when, and its picture. `make recording`
+runs the demo itself.
+"""
 
 from __future__ import annotations
 

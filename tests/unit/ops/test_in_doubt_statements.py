@@ -1,4 +1,6 @@
-"""Which statements the page offers for a transaction in doubt: those of `prepared list`, and none before its other branches are known."""
+"""Which statements the page offers for a transaction in doubt: those of `prepared list`, and none
+before its other branches are known.
+"""
 
 from __future__ import annotations
 
