@@ -124,9 +124,14 @@ bench-mirror: ready ## Spark's part: the mirror beside a plain foreachBatch MERG
 	@PYTHONPATH=tests $(BIN)/python benchmarks/mirror.py $(ARGS)
 
 .PHONY: screenshots
-screenshots: ready ## The status page in Chromium, which must be on PATH: tested, and its pictures in dist/screenshots.
+screenshots: ready ## The status page in Chromium, which must be on PATH: tested, its pictures in dist/screenshots, and the one of the docs.
 	mkdir -p dist/screenshots
 	TWOFOLD_SCREENSHOTS=dist/screenshots $(BIN)/pytest tests/browser $(ARGS)
+	cp dist/screenshots/overview-light.webp docs/use/status-page.webp
+
+.PHONY: recording
+recording: ready ## Run the demo in a terminal and draw it as docs/learn/demo.svg, an animation.
+	$(BIN)/python deploy/recording.py
 
 .PHONY: test-slow
 test-slow: ready ## The long forms of the tests. ARGS='-k name' chooses.

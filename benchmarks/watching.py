@@ -1,7 +1,7 @@
 """What metrics and status page cost a connector under full load, in its own CPU: python benchmarks/watching.py [rows]
 
 A connector drains a backlog in this process while another scrapes /metrics every second and asks for the page's status every two, both more often than anybody would. CPU time is taken by thread: of the calls
-into the chronicle where they are made, of the sampler, of every request. What it is a share of is all of the process's CPU time. (Wall time says nothing on a machine that has other things to do.)
+into the activity where they are made, of the sampler, of every request. What it is a share of is all of the process's CPU time. (Wall time says nothing on a machine that has other things to do.)
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import psycopg
 
 from twofold.config import load
 from twofold.ops import server as status_server
-from twofold.ops.chronicle import Chronicle
+from twofold.ops.activity import Activity
 from twofold.ops.mirror_view import MirrorView
 from twofold.ops.sampler import Sampler
-from twofold.ops.watching import watched
+from twofold.ops.watching import serve_status
 from twofold.runner.initialisation import initialise
 from twofold.runner.supervisor import supervise
 from twofold.stack import LocalStack, temporary_folder
@@ -39,7 +39,7 @@ while True:
     turn += 1
     time.sleep(1)
 """
-TOLD = ("recovering", "recovered", "turned", "stepped", "loading")
+TOLD = ("recovering", "recovered", "tables_known", "published", "turned", "stepped", "loading")
 spent: defaultdict[str, float] = defaultdict(float)
 calls: Counter[str] = Counter()
 
@@ -59,7 +59,7 @@ def timed(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def instrument() -> None:
     for name in TOLD:
-        setattr(Chronicle, name, timed("chronicle", getattr(Chronicle, name)))
+        setattr(Activity, name, timed("activity", getattr(Activity, name)))
     Sampler.sample = timed("sampler", Sampler.sample)  # type: ignore[method-assign]
     http = status_server._Http
     http.process_request_thread = timed("requests", http.process_request_thread)  # type: ignore[method-assign]
@@ -95,10 +95,10 @@ def main(rows: int) -> None:
             [sys.executable, "-c", SCRAPER, "http://127.0.0.1:17788/"], stderr=subprocess.DEVNULL
         )
         began_cpu, began = time.process_time(), time.monotonic()
-        with watched(config) as chronicle:
-            run = threading.Thread(target=supervise, args=(config, stop, chronicle))
+        with serve_status(config) as activity:
+            run = threading.Thread(target=supervise, args=(config, stop, activity))
             run.start()
-            while chronicle.view().totals.rows < rows:
+            while activity.view().totals.rows < rows:
                 time.sleep(0.5)
                 if scraper.poll() is not None:  # it began before the page did
                     scraper = subprocess.Popen([sys.executable, "-c", SCRAPER, "http://127.0.0.1:17788/"], stderr=subprocess.DEVNULL)  # fmt: skip
@@ -108,10 +108,10 @@ def main(rows: int) -> None:
             stop.set()
             run.join()
         view = MirrorView(config)
-        view.look()
+        view.read()
         before = time.process_time()
         for _ in range(20):
-            view.look()
+            view.read()
         a_look = (time.process_time() - before) / 20
     shutil.rmtree(folder, ignore_errors=True)
     spent["mirror's place"] = a_look * wall / 5

@@ -1,14 +1,15 @@
-"""The status page in Chromium, light and dark, wide and narrow: healthy, in doubt, behind, refused, no answer, with a token, by keyboard.
+"""The status page in Chromium, light and dark, wide and narrow: healthy, in doubt, behind, refused,
+no answer, with a token, by keyboard.
 
-The connector that is shown healthy and in doubt is a real one, as are its database, its Kafka and what the mirror's group says. `make screenshots` keeps what was seen.
+The connector that is shown healthy and in doubt is a real one, as are its database, its Kafka and
+what the mirror's group says. `make screenshots` keeps what was seen.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from urllib.request import urlopen
 
 import pytest
@@ -17,15 +18,13 @@ from confluent_kafka.admin import AdminClient
 
 from fixtures.chromium import Browser, Page, looks
 from fixtures.connector import Installation, Maker, wait_until
-from twofold.bridge import initial
-from twofold.config import load
+from helpers.page.scenes import SIBLING, Clock, Scene, commit, fill_history, overview, pin
+from twofold.bridge import events
 from twofold.errors import RESET_REPAIR, Refused, Unreachable
-from twofold.ops.chronicle import Chronicle
-from twofold.ops.health import health
-from twofold.ops.metrics import Metrics
-from twofold.ops.sampler import Sampler
-from twofold.ops.server import Answers, StatusServer
-from twofold.ops.snapshot import snapshot
+from twofold.ops.activity import Activity
+from twofold.ops.health import judge_health
+from twofold.ops.mirror_view import MirrorPlace
+from twofold.ops.server import StatusServer, StatusSources
 from twofold.runner.observer import BackfillProgress
 from twofold_common.positions import Lsn
 
@@ -39,24 +38,6 @@ def bank(module_connector: Maker) -> Installation:
 def url(bank: Installation) -> str:
     run = bank.start()
     return str(wait_until(lambda: re.search(r"http://127\.0\.0\.1:\d+/", run.said()), 60)[0])
-
-
-@contextmanager
-def serving(bank: Installation, chronicle: Chronicle, token: str | None = None) -> Iterator[str]:
-    """A connector in a state that a running one does not stay in."""
-    config, sampler = load(bank.file), Sampler(bank.conninfo, chronicle)
-    for _ in range(2):
-        sampler.sample()
-    sampler.forget()
-
-    def answer(after: float) -> dict[str, object]:
-        view = chronicle.view()
-        return snapshot(config, view, health(view, turn_bound_s=300), sampler, now=view.since + 1, after=after)
-
-    metrics = Metrics("bank", "bank", chronicle.view, lambda: health(chronicle.view(), turn_bound_s=300), sampler)
-    answers = Answers(answer, metrics.text, lambda: health(chronicle.view(), turn_bound_s=300))
-    with StatusServer("127.0.0.1", 0, answers, token) as server:
-        yield f"http://127.0.0.1:{server.port}/"
 
 
 def has(*words: str) -> str:
@@ -101,34 +82,130 @@ def test_in_doubt(bank: Installation, url: str, browser: Browser) -> None:
 
 
 def test_behind(bank: Installation, browser: Browser) -> None:
-    chronicle = Chronicle()
-    chronicle.recovered(initial(applied_lsn=Lsn(1), confirmed_lsn=Lsn(1), sequence=7, pool=1))
-    chronicle.loading((BackfillProgress("public.account", "reading", 1000, 4000, 250.0, 12.0),))
+    scene = Scene(bank, Clock(time.time()))
+    scene.activity.recovered(scene.state)
+    scene.activity.tables_known(pin("account", 3, "running"))
+    scene.activity.loading((BackfillProgress("public.account", "reading", 1000, 4000, 250.0, 12.0),))
+    scene.sampler.sample()
+    scene.clock.now += 70
 
     def judge(page: Page) -> None:
         assert re.search(r"[\d.]+ MiB to read", page.text())
-        width = page.js("document.querySelector('#tables .track span').style.width")
-        assert width == "25%"
+        assert page.js("document.querySelector('#rows .meter i').style.width") == "25%"
+        assert "● running" not in page.text()
+        assert page.js("document.getElementById('pill').className") == "pill warn"
 
-    with serving(bank, chronicle) as url:
-        looks(browser, url, "behind", has("MiB of WAL", "1000 of about 4000 rows"), judge)
+    drawn = has("▲ 70 s behind", "works through what was written", "MiB to read", "1000 of about 4000 rows")
+    with scene.served() as url:
+        looks(browser, url, "behind", drawn, judge)
+
+
+def test_a_silent_broker(bank: Installation, browser: Browser) -> None:
+    scene = Scene(bank, Clock(time.time() - 3600))
+    scene.activity.recovered(scene.state)
+    scene.take(events.PlainRead(1, 1, Lsn(150)), events.Drained())
+    scene.sampler.mirror = MirrorPlace(3, Lsn(2), 1_700_000_000_000_000, scene.clock.now - 100)
+    scene.clock.now += 40
+
+    def judge(page: Page) -> None:
+        assert page.js("document.getElementById('pill').className") == "pill warn"
+        assert "up to date" not in page.js("document.getElementById('path').innerText")
+
+    drawn = has("▲ held up", "Kafka has not answered a commit since", "not running since")
+    with scene.served() as url:
+        looks(browser, url, "silent", drawn, judge)
 
 
 def test_refused(bank: Installation, browser: Browser) -> None:
-    chronicle = Chronicle()
-    chronicle.ended(Unreachable("Kafka: committing failed: Local: Timed out (_TIMED_OUT)"), 1.4)
+    scene = Scene(bank, Clock(time.time()))
+    scene.activity.tables_known(pin("account", 3) | pin("transfer", 4))
+    scene.activity.ended(Unreachable("Kafka: committing failed: Local: Timed out (_TIMED_OUT)"), 1.4)
     gone = Refused(
-        "the topic bank.progress was in use and is gone",
+        "the topic bank.public.account was in use and is gone",
         at_stake="Twofold's record of its progress or its commits is lost with the topic",
         repair=RESET_REPAIR,
     )
-    chronicle.given_up(gone)
+    scene.activity.given_up(gone)
 
     def judge(page: Page) -> None:
         assert "up to date" not in page.text()
+        errors = page.js("[...document.querySelectorAll('#rows tr')].map(row => row.lastChild.innerText.trim())")
+        assert errors == ["1", "none"] or errors == ["1", ""]  # nothing is hidden on a phone but "none"
 
-    with serving(bank, chronicle) as url:
+    with scene.served() as url:
         looks(browser, url, "refused", has("■ refused", gone.what, "at stake:", RESET_REPAIR, "Unreachable"), judge)
+
+
+def test_the_overview(bank: Installation, browser: Browser) -> None:
+    scene = overview(bank, time.time())
+
+    def judge(page: Page) -> None:
+        rows = page.js("[...document.querySelectorAll('#rows td:nth-child(1)')].map(cell => cell.innerText)")
+        assert rows[:2] == ["public.statement", "public.account"], "what is in load first, then what changed last"
+        assert page.js("document.querySelectorAll('#live-bars .bar').length") == 2
+        assert page.js("document.querySelectorAll('#p-late path.peak').length") == 1
+        assert page.js("document.querySelector('#p-late text').textContent") == "0 s"
+        assert "48 s" not in page.js(
+            "[...document.querySelectorAll('#p-late text')].slice(0, 3).map(t => t.textContent)"
+        )
+
+    drawn = has("● running", "Tables: 6, 1 of them in load", "1.20 M", "In doubt: 2", "public.customer (schema 12 after 6)", "load begun", "parked")  # fmt: skip
+    with scene.served() as url:
+        looks(browser, url, "overview", drawn, judge)
+
+
+def test_a_bar_opens_to_the_statement_that_keeps_the_global_transaction_whole(
+    bank: Installation, browser: Browser
+) -> None:
+    with overview(bank, time.time()).served() as url, browser.page(url) as page:
+        page.wait_for("document.querySelectorAll('#live-bars .bar').length === 2")
+        page.js("document.querySelector('#live-bars summary').click()")
+        shown = "document.querySelector('#live-bars .facts').innerText"
+        page.wait_for(f"{shown}.includes('This alone keeps the global transaction whole')")
+        facts = page.js(shown)
+        assert "4711:transfer-815" in facts
+        assert SIBLING in facts
+        assert page.js(
+            "[...document.querySelectorAll('#live-bars .bar:first-child code')].map(c => c.textContent)"
+        ) == ["COMMIT PREPARED '4711_dHJhbnNmZXItODE1_bGVkZ2Vy';"]
+        page.js("document.querySelector('#live-bars .copy button').click()")
+        page.wait_for("['Copied', 'Selected'].includes(document.querySelector('#live-bars .copy button').textContent)")
+        page.js("draw()")
+        assert page.js("document.querySelector('#live-bars .bar').open"), "what a person has opened stays open"
+
+
+def test_many_tables_are_found_by_name(bank: Installation, browser: Browser) -> None:
+    scene = Scene(bank, Clock(time.time()))
+    scene.activity.recovered(scene.state)
+    for n in range(400):
+        scene.clock.now += 1
+        scene.activity.published(commit(**{f"t{n:03}": n + 1}), pin(f"t{n:03}", n))
+    with scene.served() as url, browser.page(url) as page:
+        page.wait_for(has("Tables: 400", "public.t399"))
+        assert page.js("document.querySelectorAll('#rows tr').length") == 8
+        page.js("document.getElementById('filter').value = 't321'; document.getElementById('filter').oninput()")
+        assert page.js("[...document.querySelectorAll('#rows td:first-child')].map(c => c.innerText)") == [
+            "public.t321"
+        ]
+        page.js("document.getElementById('filter').value = ''; document.getElementById('all-tables').click()")
+        assert page.js("document.querySelectorAll('#rows tr').length") == 300
+        assert "and 100 tables that changed longer ago" in page.text()
+
+
+def test_ranges(bank: Installation, browser: Browser) -> None:
+    scene = Scene(bank, Clock(time.time()))
+    fill_history(scene)
+    with scene.served() as url, browser.page(url) as page:
+        reach = "[...document.querySelectorAll('#p-rows text')].find(t => t.textContent.endsWith('ago')).textContent"
+        page.wait_for(f"typeof samples !== 'undefined' && samples.length === 720 && {reach} === '60 min ago'")
+        points = "document.querySelector('#p-rows path.curve').getAttribute('d').split('L').length"
+        assert page.js(points) == 720
+        page.press("1")
+        assert (page.js(reach), page.js(points)) == ("5 min ago", 61)
+        page.press("3")
+        assert page.js(reach) == "1 day ago"
+        assert 60 <= page.js(points) <= 75, "one a minute, and those of the minute that is not over"
+        page.js("localStorage.clear()")
 
 
 def test_by_keyboard(bank: Installation, url: str, browser: Browser) -> None:
@@ -136,6 +213,8 @@ def test_by_keyboard(bank: Installation, url: str, browser: Browser) -> None:
         page.wait_for(has("● running"))
         page.press("t")
         assert page.js("document.documentElement.dataset.theme") == "dark"
+        page.press("l")
+        assert page.js("getComputedStyle(document.querySelector('#path .pos')).display") == "block"
         page.press("p")
         assert page.js("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
         page.wait_for("typeof samples !== 'undefined' && samples.length > 0")
@@ -151,16 +230,16 @@ def test_no_answer(browser: Browser) -> None:
     def broken(_: float) -> dict[str, object]:
         raise RuntimeError("gone")
 
-    healthy = health(Chronicle().view(), turn_bound_s=1)
+    healthy = judge_health(Activity().view(), turn_bound_s=1)
     with (
-        StatusServer("127.0.0.1", 0, Answers(broken, lambda: b"", lambda: healthy)) as server,
+        StatusServer("127.0.0.1", 0, StatusSources(broken, lambda: b"", lambda: healthy)) as server,
         browser.page(f"http://127.0.0.1:{server.port}/") as page,
     ):
         page.wait_for(has("The connector does not answer since"))
 
 
 def test_the_token_is_asked_for(bank: Installation, browser: Browser) -> None:
-    with serving(bank, Chronicle(), "secret") as url:
+    with Scene(bank, Clock(time.time())).served("secret") as url:
         with browser.page(url) as page:
             page.wait_for(has("asks for its token"))
             page.js("document.getElementById('token').value = 'secret'")

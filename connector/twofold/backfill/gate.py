@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import fastavro
 
@@ -48,6 +48,13 @@ class _Load:
         """Return the time that this chunk added after the one before."""
         before, self.published_at = self.published_at or chunk.begun, time.monotonic()
         return self.published_at - before
+
+
+class Published(NamedTuple):
+    """A Kafka transaction that has committed: its commit record with its ranges, and the pins that it wrote."""
+
+    commit: Commit | None
+    pins: Mapping[str, Pin]
 
 
 class Gate:
@@ -101,23 +108,26 @@ class Gate:
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin],
         answered: Iterable[str] = (),
-    ) -> None:
+    ) -> Published:
         """Commit the main producer's transaction; the pins hold each backfill's progress."""
         if commit is not None:
             commit = replace(commit, backfilling=self._topics_in_backfill())
-        self._publisher.commit_main(commit, progress, ledger=ledger, pins=self._pins_to_write(pins), answered=answered)
+        written = self._pins_to_write(pins)
+        done = self._publisher.commit_main(commit, progress, ledger=ledger, pins=written, answered=answered)
+        return Published(done, written)
 
     def commit_prepared(
         self, slot: int, commit: Commit, progress: Progress, *, ledger: Mapping[str, Prepared], pins: Mapping[str, Pin]
-    ) -> None:
+    ) -> Published:
         """Commit the transaction of a producer of the pool.
 
         It has no rows of tables in backfill, because such prepared transactions are parked.
         """
         commit = replace(commit, backfilling=self._topics_in_backfill())
-        self._publisher.commit_prepared(slot, commit, progress, ledger=ledger, pins=self._pins_to_write(pins))
+        written = self._pins_to_write(pins)
+        return Published(self._publisher.commit_prepared(slot, commit, progress, ledger=ledger, pins=written), written)
 
-    def publish(self, chunk: Chunk, commit: Commit, progress: Progress, pins: Mapping[str, Pin]) -> None:
+    def publish(self, chunk: Chunk, commit: Commit, progress: Progress, pins: Mapping[str, Pin]) -> Published:
         """Publish a chunk with its progress, in a Kafka transaction of its own."""
         load = self._load(chunk.topic)
         if chunk.command is not None:
@@ -125,9 +135,12 @@ class Gate:
         else:
             self._publish_rows(chunk, load)
         self._unwritten.add(chunk.topic)
-        self.commit(commit, progress, pins=pins, answered=() if chunk.command is None else (chunk.topic,))
+        published = self.commit(
+            commit, progress, pins=pins, answered=() if chunk.command is None else (chunk.topic,)
+        )
         chunk.drop()
         chunk.answer.set_result(ChunkResult(load.progress, load.state))
+        return published
 
     def _execute_command(self, chunk: Chunk, load: _Load) -> None:
         """Execute a person's command.

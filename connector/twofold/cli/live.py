@@ -1,4 +1,6 @@
-"""A report that is shown again and again in its place, until Ctrl-C. What fails is shown as well, and asked again: a screen that is left alone must not end with the server that it watches."""
+"""Show a report again and again in its place, until Ctrl-C. An error is shown and the report asked
+for again: a screen that is left alone must outlast the server that it watches.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ EVERY_S = 2.0
 
 
 def show(report: Callable[[], str], console: Console, until: threading.Event, every_s: float = EVERY_S) -> None:
-    """On a terminal in a screen of its own; into a pipe one report after another."""
+    """Use a screen of its own on a terminal; write one report after another into a pipe."""
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as screen:
         for text in _reports(report, until, every_s):
             screen.update(
@@ -27,19 +29,19 @@ def show(report: Callable[[], str], console: Console, until: threading.Event, ev
 
 
 def _reports(report: Callable[[], str], until: threading.Event, every_s: float) -> Iterator[Text]:
-    last = Text("asking")
+    last = Text("asking ...")
     while not until.is_set():
         try:
             last = _coloured(report())
             yield last
         except TwofoldError as error:
-            yield Text.assemble((f"{error}\n\n", "bold red"), ("what was seen last:\n", "dim"), last)
+            yield Text.assemble((f"{error}\n\n", "bold red"), ("the last report:\n", "dim"), last)
         until.wait(every_s)
 
 
 def _coloured(report: str) -> Text:
     text = Text(report)
-    for words, style in (("TOO LONG", "bold red"), ("not running", "bold red"), ("running", "green"), ("open", "blue"), ("parked", "magenta")):  # fmt: skip
+    for words, style in (("TOO LONG", "bold red"), ("not running", "bold red"), ("does not answer", "bold red"), ("has not answered", "bold red"), ("running", "green"), ("open", "blue"), ("parked", "magenta")):  # fmt: skip
         text.highlight_words([words], style)
     text.highlight_regex(r"(?m)^\w[\w ]{0,11}(?=  )", "bold")
     return text

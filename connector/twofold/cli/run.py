@@ -29,7 +29,7 @@ from twofold.config import load
 @click.pass_obj
 def command(config_file: Path | None, *, take_over: bool) -> None:
     from twofold.ops.logs import set_up  # noqa: PLC0415  (loads the clients)
-    from twofold.ops.watching import watched  # noqa: PLC0415
+    from twofold.ops.watching import serve_status  # noqa: PLC0415
     from twofold.runner.supervisor import supervise  # noqa: PLC0415
 
     config = load(config_file)
@@ -37,5 +37,5 @@ def command(config_file: Path | None, *, take_over: bool) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with watched(config) as observer:
+    with serve_status(config) as observer:
         supervise(config, stop, observer, take_over=take_over)

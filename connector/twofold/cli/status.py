@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,21 +21,24 @@ from twofold_common.positions import format_lsn
 if TYPE_CHECKING:
     from twofold.config import Config
     from twofold.ops.mirror_view import MirrorPlace, MirrorView
+    from twofold.ops.page_client import PageAnswer
     from twofold.runner.status_report import BackfillStatus, InDoubt, Status
 
 LOADS_MAX = 10
 """So many are named; twofold backfill status has all."""
+MIRROR_QUIET_S = 60.0
+"""A mirror tells every ten seconds that it runs, by another machine's clock."""
 
 
 @click.command(
-    help="""Where the connector stands: positions, lag, who holds the slot, transactions in doubt, backfills, the mirror.
+    help="""Show where the connector stands: positions, lag and its cause, who holds the slot, transactions in doubt, backfills, the mirror.
 
-    Asks PostgreSQL and Kafka, so it works whether the connector runs or not. Changes nothing. What PostgreSQL says is shown at once; if Kafka is away, status 4.
+    Asks PostgreSQL and Kafka, so it works whether the connector runs or not. Changes nothing. PostgreSQL's answer is shown at once; if Kafka is away, status 4. Why a running connector is behind it asks the status page (status.listen).
 
     Example: twofold -c bank.toml status --live"""
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; positions are numbers.")
-@click.option("--live", is_flag=True, help="Go on showing it, every two seconds, until Ctrl-C.")
+@click.option("--live", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @click.pass_obj
 def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
     from twofold.ops.mirror_view import MirrorView  # noqa: PLC0415  (loads the clients)
@@ -65,37 +69,49 @@ def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What both sides said."""
+    """What PostgreSQL, Kafka and the connector's status page said."""
 
     status: Status
-    is_behind_exact: bool = False
-    """As the connector itself says; else more WAL may be passed over than is known from outside."""
+    page: PageAnswer | None = None
+    """From outside, WAL without a published row counts as behind until the next progress record.
+    The page knows better.
+    """
     loads: Sequence[BackfillStatus] = ()
     mirror: MirrorPlace | None = None
     mirror_error: str | None = None
     kafka_error: TwofoldError | None = None
 
+    @property
+    def mirror_gone_since(self) -> float | None:
+        """When the mirror ended or was heard last, if it does not run."""
+        if self.page is not None:
+            return self.page.mirror_gone_since
+        place = self.mirror
+        if place is None or place.told_at is None:
+            return None
+        return place.told_at if place.ended or time.time() - place.told_at > MIRROR_QUIET_S else None
+
 
 def _ask_kafka(config: Config, source: Status, mirror: MirrorView) -> Seen:
-    from twofold.ops.page_client import ask_behind_bytes  # noqa: PLC0415  (loads the clients)
+    from twofold.ops.page_client import ask_page  # noqa: PLC0415  (loads the clients)
     from twofold.runner.status_report import backfills, read_progress, with_kafka  # noqa: PLC0415
 
     if source.initialised is False:
         return Seen(source)
+    page = ask_page(config)
     try:
         recovered = read_progress(config)
     except TwofoldError as error:
-        return Seen(source, kafka_error=error)
+        return Seen(source, page, kafka_error=error)
     status = with_kafka(config, source, recovered)
-    behind = ask_behind_bytes(config) if status.held_by_pid else None
-    if behind is not None:
-        status = replace(status, behind_bytes=behind)
+    if page is not None and page.behind_bytes is not None and status.held_by_pid:
+        status = replace(status, behind_bytes=page.behind_bytes)
     loads = backfills(config, recovered)
     try:
-        place, why = mirror.look() if status.initialised else None, None
-    except TwofoldError as error:  # only its own line suffers
+        place, why = mirror.read() if status.initialised else None, None
+    except TwofoldError as error:  # only the mirror's own line is lost
         place, why = None, str(error)
-    return Seen(status, behind is not None, loads, place, why)
+    return Seen(status, page, loads, place, why)
 
 
 def _as_json(seen: Seen) -> dict[str, Any]:
@@ -104,6 +120,10 @@ def _as_json(seen: Seen) -> dict[str, Any]:
         "backfills": [asdict(each) for each in seen.loads],
         "mirror": seen.mirror and asdict(seen.mirror),
         "mirror_error": seen.mirror_error,
+        "mirror_gone_since": seen.mirror_gone_since,
+        "behind_s": seen.page and seen.page.behind_s,
+        "cause": (seen.page and seen.page.cause) or None,
+        "cause_since": seen.page and seen.page.cause_since,
         "kafka_error": seen.kafka_error and str(seen.kafka_error),
     }
 
@@ -124,21 +144,23 @@ def _source_lines(status: Status) -> list[str]:
 def _kafka_lines(seen: Seen) -> list[str]:
     status = seen.status
     if seen.kafka_error is not None:
-        return [f"in Kafka    not known: {seen.kafka_error}", *_in_doubt_lines(status)]
+        return [f"in Kafka    not known: {seen.kafka_error}", *_cause_lines(seen), *_in_doubt_lines(status)]
     if not status.initialised:
         return [] if status.confirmed_lsn is None else ["in Kafka    nothing: run twofold init"]
-    lag = f"{'' if seen.is_behind_exact else 'at most '}{status.behind_bytes:,} bytes of WAL behind"
     lines = [
-        f"in Kafka    {_lsn(status.applied_lsn)}, commit record {status.sequence}, {lag}",
+        f"in Kafka    {_lsn(status.applied_lsn)}, commit record {status.sequence}, {_lag(seen)}",
+        *_cause_lines(seen),
         f"two_phase   {status.two_phase}",
     ]
     if seen.mirror_error is not None:
         lines.append(f"mirror      not known: {seen.mirror_error}")
     if seen.mirror is not None:
         behind = max(0, (status.sequence or 0) - seen.mirror.sequence)
+        gone = seen.mirror_gone_since
         lines.append(
             f"mirror      {_lsn(seen.mirror.applied_lsn)}, commit record {seen.mirror.sequence}, "
             + (f"{behind} commit record{'s' * (behind != 1)} behind" if behind else "up to date")
+            + (f", not running since {_clock(gone)}" if gone is not None else "")
         )
     lines += [f"backfill    {each.table}: {each.state}, {each.words}" for each in seen.loads[:LOADS_MAX]]
     if (more := len(seen.loads) - LOADS_MAX) > 0:
@@ -158,8 +180,29 @@ def _in_doubt_lines(status: Status) -> list[str]:
     return lines
 
 
+def _lag(seen: Seen) -> str:
+    exact = seen.page is not None and seen.page.behind_bytes is not None and seen.status.held_by_pid
+    size = f"{'' if exact else 'at most '}{seen.status.behind_bytes:,} bytes of WAL behind"
+    behind_s = seen.page.behind_s if seen.page is not None and exact else None
+    return f"{size}, {behind_s:,.0f} s" if behind_s else size
+
+
+def _cause_lines(seen: Seen) -> list[str]:
+    """Why it is behind, as the running connector says."""
+    if seen.page is None or not seen.page.cause:
+        return []
+    since = "" if seen.page.cause_since is None else f" since {_clock(seen.page.cause_since)}"
+    return [f"behind      {seen.page.cause}{since}"]
+
+
+def _clock(at: float) -> str:
+    """The time of day, with the date if it is another day's."""
+    then, today = time.localtime(at), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%Y-%m-%d %H:%M:%S", then)
+
+
 def _ending(each: InDoubt) -> str:
-    """What its siblings allow is a longer look."""
+    """The statements; of a branch the command that looks at its siblings first."""
     return "see twofold prepared list" if each.global_id else " or ".join(each.statements)
 
 

@@ -1,10 +1,10 @@
-"""Whether the process does its work: what /healthz and /readyz answer, and why."""
+"""Judge whether the process does its work: the answers of /healthz and /readyz, with the reason."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twofold.ops.chronicle import Phase, View
+from twofold.ops.activity import ActivityView, Phase
 
 _WORDS: dict[Phase, str] = {
     "starting": "starting",
@@ -20,15 +20,17 @@ _WORDS: dict[Phase, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`healthy`: starting it again would not help. `ready`: it carries changes now."""
+    """`healthy`: a restart would not help. `ready`: it carries changes now."""
 
     healthy: bool
     ready: bool
     why: str
 
 
-def health(view: View, *, turn_bound_s: float) -> Health:
-    """The loop comes round at least twice a second when idle; a call to Kafka may hold it up for `turn_bound_s`."""
+def judge_health(view: ActivityView, *, turn_bound_s: float) -> Health:
+    """The loop comes round at least twice a second when idle; a call to Kafka may take it
+    `turn_bound_s`.
+    """
     late_s = view.last_turn_s
     if late_s is not None and late_s > turn_bound_s:
         most = f"{turn_bound_s:.0f} s is the most it may take"

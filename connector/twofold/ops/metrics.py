@@ -1,4 +1,7 @@
-"""The chronicle as Prometheus metrics; docs/reference/metrics.md explains each. No label has more values than there are kinds of things: never a table, a gid or a position."""
+"""The connector's activity as Prometheus metrics; docs/reference/metrics.md explains each.
+
+A label has a fixed, small set of values: it is never a table, a gid or a position.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from twofold import __version__
-from twofold.ops.chronicle import LATENCY_BOUNDS_S, View
+from twofold.ops.activity import LATENCY_BOUNDS_S, ActivityView
 from twofold.ops.health import Health
 from twofold.ops.sampler import Sampler
 
-END_CAUSES = ("DoubtedEnd", "EndedElsewhere", "Fenced", "Refused", "RunEnded", "Unreachable")
+END_CAUSES = ("UncertainEnd", "EndedElsewhere", "Fenced", "Refused", "RunEnded", "Unreachable")
 PHASES = ("starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped")
 
 
 class Metrics:
-    """Reads the chronicle when it is scraped; nothing is counted twice, and nothing is done between scrapes."""
+    """Reads the activity when it is scraped, and does nothing between scrapes."""
 
     def __init__(
-        self, name: str, slot: str, view: Callable[[], View], health: Callable[[], Health], sampler: Sampler
+        self, name: str, slot: str, view: Callable[[], ActivityView], health: Callable[[], Health], sampler: Sampler
     ) -> None:
         self._name = name
         self._slot = slot
@@ -60,14 +63,14 @@ class Metrics:
         return family
 
     @staticmethod
-    def _states(view: View) -> Metric:
+    def _states(view: ActivityView) -> Metric:
         family = GaugeMetricFamily("twofold_state", "1 for the state it is in, 0 for the others.", labels=["state"])
         for phase in PHASES:
             family.add_metric([phase], float(view.phase == phase))
         return family
 
     @staticmethod
-    def _counts(view: View) -> Iterator[Metric]:
+    def _counts(view: ActivityView) -> Iterator[Metric]:
         totals = view.totals
         yield CounterMetricFamily("twofold_rows", "Rows committed in Kafka.", totals.rows)
         yield CounterMetricFamily(
@@ -99,35 +102,35 @@ class Metrics:
         latency.add_metric([], buckets, totals.latency_s)
         yield latency
 
-    def _positions(self, view: View) -> Iterator[Metric]:
+    def _positions(self, view: ActivityView) -> Iterator[Metric]:
         at, sampler = view.positions, self._sampler
         yield self._gauge("twofold_applied_lsn", "Everything up to this position is in Kafka.", at.applied)
         yield self._gauge("twofold_read_lsn", "How far the stream has been read.", at.read)
         yield self._gauge("twofold_confirmed_lsn", "What PostgreSQL was told it may forget.", at.flushed)
         yield self._gauge("twofold_commit_sequence", "Number of the last commit record.", at.sequence)
         yield self._gauge("twofold_waiting_transactions", "Read and not yet committed in Kafka.", at.waiting)
-        newest = sampler.samples[-1] if sampler.samples else None
+        newest = sampler.newest
         if newest is not None and newest.behind_bytes is not None and newest.behind_s is not None:
             yield self._gauge("twofold_behind_bytes", "WAL that is not yet in Kafka.", newest.behind_bytes)
             yield self._gauge("twofold_behind_seconds", "How long the oldest of it has been there.", newest.behind_s)
 
-    def _mirror(self, view: View) -> Iterator[Metric]:
-        newest = self._sampler.samples[-1].at if self._sampler.samples else None
-        if newest is None or (lag := self._sampler.mirror_lag(view, newest)) is None:
+    def _mirror(self, view: ActivityView) -> Iterator[Metric]:
+        newest = self._sampler.newest
+        if newest is None or (lag := self._sampler.mirror_lag(view, newest.at)) is None:
             return
         yield self._gauge("twofold_mirror_behind_bytes", "WAL that is in Kafka and not yet in the mirror.", lag.bytes)
         yield self._gauge("twofold_mirror_behind_seconds", "How long the oldest of it has been there.", lag.behind_s)
 
-    def _prepared(self, view: View) -> Iterator[Metric]:
+    def _prepared(self, view: ActivityView) -> Iterator[Metric]:
         live = GaugeMetricFamily(
             "twofold_in_doubt", "Prepared transactions without an outcome in Kafka.", labels=["state"]
         )
         for state in ("staged", "open", "parked", "committing"):
-            live.add_metric([state], sum(mark.state == state for mark in view.marks.live.values()))
+            live.add_metric([state], sum(span.state == state for span in view.in_doubt.live.values()))
         yield live
         yield from self._backfills(view)
 
-    def _backfills(self, view: View) -> Iterator[Metric]:
+    def _backfills(self, view: ActivityView) -> Iterator[Metric]:
         loads = view.backfills
         yield self._gauge("twofold_backfill_tables", "Tables whose rows are being loaded.", len(loads))
         yield self._gauge("twofold_backfill_rows", "Rows of these tables published so far.", sum(b.rows for b in loads))
@@ -152,11 +155,11 @@ class Metrics:
             return
         yield self._gauge("twofold_source_lsn", "The end of PostgreSQL's WAL.", source.wal_lsn)
         oldest = min((each.prepared_at for each in source.prepared), default=None)
-        newest = sampler.samples[-1].at if sampler.samples else None
+        newest = sampler.newest
         yield self._gauge(
             "twofold_oldest_prepared_seconds",
             "Age of the oldest prepared transaction of the database; 0 if there is none.",
-            max(0.0, newest - oldest) if oldest and newest else 0,
+            max(0.0, newest.at - oldest) if oldest and newest else 0,
         )
         if own := next((each for each in source.holders if each.slot == self._slot), None):
             yield self._gauge(

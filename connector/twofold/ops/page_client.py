@@ -1,30 +1,53 @@
-"""What a connector that runs says of itself on its status page, for a command beside it."""
+"""Ask a running connector for what its status page shows, for a command beside it."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from http.client import HTTPException
+from typing import Any
 from urllib.request import Request, urlopen
 
 from twofold.config import Config
 
 ANSWER_S = 1.0
-_ALL = "1e18"
+_AFTER_ALL = "1e18"
 """Samples after this time: none."""
 
 
-def ask_behind_bytes(config: Config) -> int | None:
-    """The lag that the page shows; None if no page of this connector answers from here."""
+@dataclass(frozen=True, slots=True)
+class PageAnswer:
+    """What only the running process knows."""
+
+    behind_bytes: int | None
+    behind_s: float | None
+    cause: str
+    """Why it is behind, or empty."""
+    cause_since: float | None
+    mirror_gone_since: float | None
+
+
+def ask_page(config: Config) -> PageAnswer | None:
+    """None: no page of this connector answers from here."""
     if config.status.listen == "none" or not config.status.port:
         return None
     headers = {"Authorization": f"Bearer {config.status.bearer}"} if config.status.bearer else {}
-    address = f"http://{config.status.listen}/api/status?after={_ALL}"
+    address = f"http://{config.status.listen}/api/status?after={_AFTER_ALL}"
     try:
         with urlopen(Request(address, headers=headers), timeout=ANSWER_S) as answer:
-            said = json.load(answer)
-        path = said["path"]
-        if (said["name"], path["slot"], path["prefix"]) != (config.name, config.slot, config.prefix):
-            return None
-        return None if path["behind_bytes"] is None else int(path["behind_bytes"])
+            return _parse(json.load(answer), config)
     except (OSError, HTTPException, ValueError, KeyError, TypeError):
-        return None  # not here, or not ours: what is known from outside is shown
+        return None  # the page of another connector, or none: what is known from outside is shown
+
+
+def _parse(said: dict[str, Any], config: Config) -> PageAnswer | None:
+    path, cause, mirror = said["path"], said["cause"] or {}, said["mirror"] or {}
+    if (said["name"], path["slot"], path["prefix"]) != (config.name, config.slot, config.prefix):
+        return None
+    return PageAnswer(
+        None if path["behind_bytes"] is None else int(path["behind_bytes"]),
+        path["behind_s"],
+        cause.get("words", ""),
+        cause.get("since"),
+        mirror.get("gone_since"),
+    )

@@ -1,40 +1,30 @@
-"""Every few seconds a sample of how far the connector and the mirror are behind, for an hour; and the last thing that PostgreSQL and the mirror said.
+"""Sample every few seconds how far connector and mirror are behind, and keep what PostgreSQL and
+the mirror said last.
 
-One thread with a connection of its own, so that a slow answer delays only what is shown. While PostgreSQL does not answer the samples go on with what is known.
+One thread with a connection of its own, so that a slow answer delays only what is shown. While
+PostgreSQL does not answer, sampling goes on with what is known.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
 
 from twofold.errors import TwofoldError
-from twofold.ops.chronicle import Chronicle, View
+from twofold.ops.activity import Activity, ActivityView
+from twofold.ops.history import INTERVAL_S, History, Moments, Sample
 from twofold.ops.mirror_view import MirrorPlace
-from twofold.ops.source_view import SourceView, look
+from twofold.ops.source_view import SourceView, read_source
 from twofold.source.connection import PlainConnection, connect
 from twofold_common.positions import Lsn
 
-INTERVAL_S = 5.0
-KEPT_S = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One point of the plots."""
-
-    at: float
-    rows_s: float
-    transactions_s: float
-    latency_s: float
-    """The worst commit of the interval: from the source's commit to Kafka's."""
-    behind_bytes: int | None
-    behind_s: float | None
+MIRROR_QUIET_S = 35.0
+"""A mirror tells every ten seconds that it runs. One that says nothing for this long does not run.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,36 +32,38 @@ class MirrorLag:
     """What is in Kafka and not yet in the mirror's cut."""
 
     behind_s: float
-    """How long the oldest of it has been there, in steps of the samples, as far back as this process knows."""
+    """How long the oldest of it has been there, in steps of the samples."""
     bytes: int
     transactions: int | None
     """None: more than this process has counted."""
 
 
 class Sampler:
-    """Use as a context manager."""
+    """Use as a context manager. Other threads read its attributes."""
 
     def __init__(
         self,
         conninfo: str,
-        chronicle: Chronicle,
+        activity: Activity,
         ask_mirror: Callable[[], MirrorPlace | None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._conninfo = conninfo
-        self._chronicle = chronicle
+        self._activity = activity
         self._ask_mirror = ask_mirror
         self._clock = clock
         self._stop = threading.Event()
         self._connection: PlainConnection | None = None
-        self._before: tuple[float, View] | None = None
-        self._wal: deque[tuple[float, Lsn]] = deque(maxlen=int(KEPT_S / INTERVAL_S))
-        self._sequences: deque[tuple[float, int, int]] = deque(maxlen=int(KEPT_S / INTERVAL_S))
-        self.samples: deque[Sample] = deque(maxlen=int(KEPT_S / INTERVAL_S))
+        self._before: tuple[float, ActivityView] | None = None
+        self._wal = Moments()
+        self._sequences = Moments()
+        self.history = History()
         self.source: SourceView | None = None
         self.source_error = ""
+        self.source_away_since: float | None = None
         self.mirror: MirrorPlace | None = None
         self.mirror_error = ""
+        self._mirror_heard_at = 0.0
         self._thread = threading.Thread(target=self._run, name="status-sampler", daemon=True)
 
     def __enter__(self) -> Sampler:
@@ -82,84 +74,105 @@ class Sampler:
         self._stop.set()
         self._thread.join(2)
 
-    def behind(self, view: View, now: float) -> tuple[int, float] | tuple[None, None]:
-        """Bytes of WAL that are not yet handled, and for how long the oldest of them has been there; None before anything is known."""
+    @property
+    def newest(self) -> Sample | None:
+        """The last sample."""
+        return self.history.samples[-1] if self.history.samples else None
+
+    def source_lag(self, view: ActivityView, now: float) -> tuple[int, float] | tuple[None, None]:
+        """Bytes of WAL that are not in Kafka yet, and for how long the oldest of them has been
+        there. None before anything is known.
+        """
         handled = view.positions.handled
         if self.source is None or not handled:
             return None, None
-        waiting = next((now - at for at, wal in list(self._wal) if wal > handled), 0.0)
-        return max(0, self.source.wal_lsn - handled), max(0.0, waiting)
+        return max(0, self.source.wal_lsn - handled), self._waits_s(handled, now)
 
-    def mirror_lag(self, view: View, now: float) -> MirrorLag | None:
+    def unread_s(self, view: ActivityView, now: float) -> float | None:
+        """How long the oldest WAL that the connector has not read has been there."""
+        return self._waits_s(view.positions.read, now) if self.source and view.positions.read else None
+
+    def _waits_s(self, position: Lsn, now: float) -> float:
+        beyond = self._wal.first_beyond(position)
+        return max(0.0, now - beyond.at) if beyond else 0.0
+
+    def mirror_lag(self, view: ActivityView, now: float) -> MirrorLag | None:
         """None: no mirror has said where it is, or nothing is known of Kafka yet."""
         at, place = view.positions, self.mirror
         if place is None or not at.sequence:
             return None
         if place.sequence >= at.sequence:
             return MirrorLag(0.0, 0, 0)
-        seen = list(self._sequences)
-        since = next((then for then, sequence, _ in seen if sequence > place.sequence), now)
-        counted = [transactions for _, sequence, transactions in seen if sequence <= place.sequence]
+        beyond, counted = self._sequences.first_beyond(place.sequence), self._sequences.last_up_to(place.sequence)
         return MirrorLag(
-            max(0.0, now - since),
+            max(0.0, now - beyond.at) if beyond else 0.0,
             max(0, at.applied - place.applied_lsn),
-            view.totals.transactions - counted[-1] if counted else None,
+            view.totals.transactions - counted.extra if counted else None,
         )
+
+    def mirror_gone_since(self, now: float) -> float | None:
+        """When the mirror ended, or was heard last. None: it runs, or is one that does not tell."""
+        place = self.mirror
+        if place is None or place.told_at is None or self.mirror_error:
+            return None
+        gone = place.ended or now - self._mirror_heard_at > MIRROR_QUIET_S
+        return min(place.told_at, now) if gone else None
 
     def _run(self) -> None:
         while not self._stop.is_set():
             self.sample()
             self._stop.wait(INTERVAL_S)
-        self.forget()
+        self.close_connection()
 
     def sample(self) -> None:
-        """Ask and note."""
-        self._ask()
+        """Ask PostgreSQL and the mirror, and note what they say."""
+        self._ask_source()
         self._ask_for_mirror()
-        now, view = self._clock(), self._chronicle.view(reset_peak=True)
+        now, view = self._clock(), self._activity.view(reset_peak=True)
         if self.source is not None and not self.source_error:
-            self._wal.append((now, self.source.wal_lsn))
+            self._wal.add(now, self.source.wal_lsn)
+        self._wal.drop_before(view.positions.handled)
         if view.positions.sequence:
-            self._sequences.append((now, view.positions.sequence, view.totals.transactions))
+            self._sequences.add(now, view.positions.sequence, view.totals.transactions)
         if self._before is not None:
             then, former = self._before
             passed_s = max(now - then, 0.001)
-            behind_bytes, behind_s = self.behind(view, now)
-            self.samples.append(
-                Sample(
-                    now,
-                    (view.totals.rows - former.totals.rows) / passed_s,
-                    (view.totals.transactions - former.totals.transactions) / passed_s,
-                    view.latency_max_s,
-                    behind_bytes,
-                    behind_s,
-                )
+            behind_bytes, behind_s = self.source_lag(view, now)
+            rows = view.totals.rows - former.totals.rows
+            transactions = view.totals.transactions - former.totals.transactions
+            self.history.add(
+                Sample(now, rows / passed_s, transactions / passed_s, view.latency_max_s, behind_bytes, behind_s)
             )
         self._before = now, view
 
-    def _ask(self) -> None:
+    def _ask_source(self) -> None:
         try:
             if self._connection is None:
                 self._connection = connect(self._conninfo, "twofold status")
-            self.source = look(self._connection)
-            self.source_error = ""
+            self.source = read_source(self._connection)
+            self.source_error, self.source_away_since = "", None
         except (TwofoldError, psycopg.Error) as error:
-            # Only what is shown suffers; it is asked again in a moment, over a new connection.
+            # Only what is shown suffers. The next sample asks again, over a new connection.
             self.source_error = str(error).partition("\n")[0]
-            self.forget()
+            self.source_away_since = self.source_away_since or self._clock()
+            self.close_connection()
 
     def _ask_for_mirror(self) -> None:
-        if self._chronicle.view().phase != "running":
-            return  # Kafka may be what is away: its silence would hold up what PostgreSQL says
+        if self._activity.view().phase != "running":
+            return  # Kafka may be what is away: its silence would delay what PostgreSQL says
         try:
-            self.mirror = self._ask_mirror() or self.mirror
+            place = self._ask_mirror() or self.mirror
             self.mirror_error = ""
         except TwofoldError as error:
-            # What it said last is still shown, and falls behind.
+            # What the mirror said last is still shown, and falls behind.
             self.mirror_error = str(error).partition("\n")[0]
+            return
+        if place != self.mirror:
+            self._mirror_heard_at = self._clock()
+        self.mirror = place
 
-    def forget(self) -> None:
-        """Close the connection; the next sample opens another."""
+    def close_connection(self) -> None:
+        """The next sample opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

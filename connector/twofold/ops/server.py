@@ -1,7 +1,9 @@
-"""The HTTP server of a running connector: the page, /api/status, /metrics, /healthz, /readyz. It answers GET, and nothing it does changes anything.
+"""The HTTP server of a running connector: the page, /api/status, /metrics, /healthz, /readyz. It
+answers GET and changes nothing.
 
-Bound to loopback unless configured otherwise; then /api/status and /metrics ask for the token. Bound to loopback it answers only names of this machine, so that no web site that a browser
-visits can read it by pointing a name of its own here.
+It is bound to loopback unless configured otherwise; then /api/status and /metrics ask for the
+token. Bound to loopback it answers only names of this machine: a web site must not read it by
+pointing a name of its own here.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -25,7 +28,7 @@ from twofold.ops.health import Health
 _log = logging.getLogger(__name__)
 
 REQUEST_S = 10
-TOLD_WITHIN_S = 3.0
+AWAITED_S = 3.0
 _POLLED_S = 5.0
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -37,8 +40,8 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """What it serves."""
+class StatusSources:
+    """Where the server gets its answers from."""
 
     status: Callable[[float], dict[str, Any]]
     """The argument: samples after this time."""
@@ -49,12 +52,12 @@ class Answers:
 class StatusServer:
     """Use as a context manager. Raises OSError when the address cannot be had."""
 
-    def __init__(self, host: str, port: int, answers: Answers, token: str | None = None) -> None:
-        self.answers = answers
+    def __init__(self, host: str, port: int, sources: StatusSources, token: str | None = None) -> None:
+        self.sources = sources
         self.token = token
         self.only_here = is_loopback(host)
         self._polled_at = 0.0
-        self._told = threading.Event()
+        self._was_polled = threading.Event()
         self._http = _Http((host, port), self)
         self._thread = threading.Thread(target=self._http.serve_forever, name="status-http", daemon=True)
 
@@ -62,16 +65,16 @@ class StatusServer:
     def port(self) -> int:
         return int(self._http.server_address[1])
 
-    def polled(self) -> None:
-        """The page has just asked."""
+    def note_poll(self) -> None:
+        """Note that a page has just asked."""
         self._polled_at = time.monotonic()
-        self._told.set()
+        self._was_polled.set()
 
-    def tell(self) -> None:
+    def await_poll(self) -> None:
         """Let a page that is open somewhere see the last state before the process ends."""
         if time.monotonic() - self._polled_at < _POLLED_S:
-            self._told.clear()
-            self._told.wait(TOLD_WITHIN_S)
+            self._was_polled.clear()
+            self._was_polled.wait(AWAITED_S)
 
     def __enter__(self) -> StatusServer:
         self._thread.start()
@@ -110,9 +113,9 @@ class _Handler(BaseHTTPRequestHandler):
             case "/":
                 self._send(HTTPStatus.OK, "text/html; charset=utf-8", page())
             case "/healthz" | "/readyz":
-                health = owner.answers.health()
+                health = owner.sources.health()
                 good = health.healthy if url.path == "/healthz" else health.ready
-                # Of a refusal only that it is one: the reason names tables, and these two ask for no token.
+                # These two ask for no token, and the reason of a refusal names tables: it is left out.
                 why = health.why if owner.token is None else health.why.partition(":")[0]
                 self._send(
                     HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE,
@@ -126,12 +129,12 @@ class _Handler(BaseHTTPRequestHandler):
                     b"the token is missing or wrong (status.token): Authorization: Bearer <token>\n",
                 )
             case "/metrics":
-                self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", owner.answers.metrics())
+                self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", owner.sources.metrics())
             case "/api/status":
                 self._send(
-                    HTTPStatus.OK, "application/json", json.dumps(owner.answers.status(_after(url.query))).encode()
+                    HTTPStatus.OK, "application/json", json.dumps(owner.sources.status(_after(url.query))).encode()
                 )
-                owner.polled()
+                owner.note_poll()
             case _:
                 self._send(
                     HTTPStatus.NOT_FOUND, "text/plain", b"there is /, /api/status, /metrics, /healthz and /readyz\n"
@@ -153,9 +156,19 @@ class _Handler(BaseHTTPRequestHandler):
         _log.debug(format, *args)
 
 
+@cache
 def page() -> bytes:
-    """The page: one file, package data."""
-    return (files("twofold.ops") / "page.html").read_bytes()
+    """The page as one file: page.html with the style and the scripts that lie beside it as package
+    data.
+    """
+    text = _part("page.html")
+    for name in ("page.css", "page.js", "page_tables.js", "page_in_doubt.js", "page_plots.js"):
+        text = text.replace(f"/* {name} */", _part(name))
+    return text.encode()
+
+
+def _part(name: str) -> str:
+    return (files("twofold.ops") / name).read_text(encoding="utf-8")
 
 
 def _is_here(host: str) -> bool:

@@ -1,4 +1,6 @@
-"""What PostgreSQL says of its side, asked every few seconds over a connection of its own: the end of its WAL, who holds WAL back, and what is prepared."""
+"""Ask PostgreSQL for the end of its WAL, for the slots that hold WAL back, and for what is
+prepared.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedThere:
+class PreparedAtSource:
+    """A prepared transaction of the database, as pg_prepared_xacts has it."""
+
     xid: int
     gid: str
     owner: str
@@ -49,14 +53,16 @@ class PreparedThere:
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
+    """PostgreSQL's side at one moment."""
+
     wal_lsn: Lsn
     version: str
     holders: tuple[Holder, ...]
-    prepared: tuple[PreparedThere, ...]
+    prepared: tuple[PreparedAtSource, ...]
 
 
-def look(connection: PlainConnection) -> SourceView:
-    """Three small queries on the server's views."""
+def read_source(connection: PlainConnection) -> SourceView:
+    """Run three small queries on the server's views."""
     row = connection.execute(_WAL).fetchone()
     assert row is not None
     wal, version = row
@@ -68,5 +74,5 @@ def look(connection: PlainConnection) -> SourceView:
             Holder(slot, pid, status, safe, held, None if confirmed is None else Lsn(confirmed))
             for slot, pid, status, safe, held, confirmed in holders
         ),
-        tuple(PreparedThere(*each) for each in connection.execute(_PREPARED).fetchall()),
+        tuple(PreparedAtSource(*each) for each in connection.execute(_PREPARED).fetchall()),
     )

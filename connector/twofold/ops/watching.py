@@ -1,4 +1,6 @@
-"""A connector's process being watched: chronicle, sampler, metrics and server together, for as long as `twofold run` lasts."""
+"""Serve a connector's status for as long as `twofold run` lasts: its activity, the sampler, the
+metrics and the HTTP server.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,15 @@ from contextlib import ExitStack, contextmanager
 
 from twofold.config import Config
 from twofold.errors import TwofoldError
-from twofold.ops.chronicle import Chronicle
-from twofold.ops.health import Health, health
+from twofold.ops.activity import Activity
+from twofold.ops.branch_view import BranchView
+from twofold.ops.health import Health, judge_health
 from twofold.ops.metrics import Metrics
 from twofold.ops.mirror_view import MirrorView
 from twofold.ops.sampler import Sampler
-from twofold.ops.server import Answers, StatusServer
-from twofold.ops.snapshot import snapshot
+from twofold.ops.server import StatusServer, StatusSources
+from twofold.ops.snapshot import take_snapshot
+from twofold.runner.status_report import branches_in_doubt
 
 _log = logging.getLogger(__name__)
 
@@ -24,40 +28,39 @@ SLACK_S = 15.0
 
 
 @contextmanager
-def watched(config: Config) -> Iterator[Chronicle]:
-    """The Observer to give to the runner. An address that is taken costs the page, and not the run."""
-    chronicle = Chronicle()
+def serve_status(config: Config) -> Iterator[Activity]:
+    """Give the observer for the runner. If the address is taken, the run goes on without a page."""
+    activity = Activity()
     with ExitStack() as opened:
-        server = _serve(config, chronicle, opened) if config.status.listen != "none" else None
+        server = _serve(config, activity, opened) if config.status.listen != "none" else None
         try:
-            yield chronicle
+            yield activity
         except TwofoldError as error:
-            chronicle.given_up(error)
+            activity.given_up(error)
             raise
         else:
-            chronicle.stopped()
+            activity.stopped()
         finally:
             if server is not None:
-                server.tell()
+                server.await_poll()
 
 
-def _serve(config: Config, chronicle: Chronicle, opened: ExitStack) -> StatusServer | None:
-    sampler = Sampler(config.conninfo, chronicle, MirrorView(config).look)
+def _serve(config: Config, activity: Activity, opened: ExitStack) -> StatusServer | None:
+    sampler = Sampler(config.conninfo, activity, MirrorView(config).read)
+    branches = BranchView(lambda: branches_in_doubt(config))
     bound_s = config.kafka.call_timeout + SLACK_S
 
-    def state_of_health() -> Health:
-        return health(chronicle.view(), turn_bound_s=bound_s)
+    def health() -> Health:
+        return judge_health(activity.view(), turn_bound_s=bound_s)
 
-    answers = Answers(
-        status=lambda after: snapshot(
-            config, chronicle.view(), state_of_health(), sampler, now=time.time(), after=after
-        ),
-        metrics=Metrics(config.name, config.slot, chronicle.view, state_of_health, sampler).text,
-        health=state_of_health,
+    sources = StatusSources(
+        status=lambda after: take_snapshot(config, activity, health(), sampler, branches, now=time.time(), after=after),
+        metrics=Metrics(config.name, config.slot, activity.view, health, sampler).text,
+        health=health,
     )
     try:
         server = opened.enter_context(
-            StatusServer(config.status.host, config.status.port, answers, config.status.bearer)
+            StatusServer(config.status.host, config.status.port, sources, config.status.bearer)
         )
     except OSError as error:
         _log.warning(

@@ -8,14 +8,14 @@ sends it again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 from twofold.backfill.chunk import Chunk
 from twofold.backfill.chunk_rule import Snapshot
-from twofold.backfill.gate import Gate
+from twofold.backfill.gate import Gate, Published
 from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
 from twofold.runner.bookkeeping_records import ConnectorOrigin, outcome
@@ -64,6 +64,8 @@ class ActionExecutor:
         self._tables = tables
         self._origin = origin
         self._tend = tend
+        self.on_published: Callable[[Commit | None, Mapping[str, Pin]], None] = lambda *_: None
+        """Called on the worker's thread after each Kafka transaction that has committed."""
         self._chunk: Chunk | None = None
         self._prepared: dict[PreparedIdentity, PreparedRows] = {}
         self._begun: dict[PreparedIdentity, float] = {}
@@ -115,6 +117,11 @@ class ActionExecutor:
         Any thread may ask.
         """
         return {(identity.xid, identity.gid) for identity in tuple(self._prepared)}
+
+    @property
+    def pins(self) -> Mapping[str, Pin]:
+        """What is pinned of each table, by topic."""
+        return self._tables.pins
 
     @property
     def prepared(self) -> Iterable[PreparedRows]:
@@ -224,7 +231,7 @@ class ActionExecutor:
         self._outcomes = []
         self.group_records = self.group_bytes = self._committed_at_us = 0
         self._submit(
-            lambda: self._gate.commit(commit if action.rows else None, progress, ledger=ledger, pins=pins),
+            lambda: self._tell(self._gate.commit(commit if action.rows else None, progress, ledger=ledger, pins=pins)),
             events.MainCommitted(action.applied_lsn),
         )
 
@@ -233,7 +240,9 @@ class ActionExecutor:
         assert chunk is not None
         kind: Kind = "reload" if chunk.command == "start" else "backfill"
         commit, progress, pins = self._records(kind, sequence, applied_lsn, at_us=chunk.at_us)
-        self._submit(lambda: self._gate.publish(chunk, commit, progress, pins), events.MainCommitted(applied_lsn))
+        self._submit(
+            lambda: self._tell(self._gate.publish(chunk, commit, progress, pins)), events.MainCommitted(applied_lsn)
+        )
 
     def _commit_prepared(self, action: actions.CommitOpenPrepared, at_us: int) -> None:
         prepared = self._prepared[action.identity]
@@ -247,9 +256,12 @@ class ActionExecutor:
         )
         ledger = self._ledger.committed(prepared, action.sequence) if action.in_ledger else {}
         self._submit(
-            lambda: self._gate.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins),
+            lambda: self._tell(self._gate.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins)),
             events.PreparedCommitted(action.identity, action.applied_lsn),
         )
+
+    def _tell(self, published: Published) -> None:
+        self.on_published(published.commit, published.pins)
 
     def _records(
         self,

@@ -1,18 +1,19 @@
 """The interface of an observer inside the connector's process: what the runner reports, and when.
 `ops` makes metrics and the status page of it.
 
-The thread that reads calls it a few times a turn, never once a row. Calls must return at once and
-raise nothing.
+Calls come a few times a turn, never once a row: `published` from the thread that speaks to Kafka,
+all others from the thread that reads. Calls must return at once and raise nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from twofold.bridge import Event, State, actions
 from twofold.errors import TwofoldError
+from twofold_avro.records import Commit, Pin
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,14 @@ class Observer(Protocol):
     def recovered(self, state: State) -> None:
         """The slot is held and the stream is about to be read."""
 
+    def tables_known(self, pins: Mapping[str, Pin]) -> None:
+        """The tables that have a topic, by topic; told once a run, before the stream is read."""
+
+    def published(self, commit: Commit | None, pins: Mapping[str, Pin]) -> None:
+        """A Kafka transaction has committed. `commit` has the ranges of its rows; `pins` are those
+        that it wrote.
+        """
+
     def turned(self) -> None:
         """A turn has ended."""
 
@@ -63,6 +72,8 @@ class NullObserver:
     def recovering(self) -> None: ...
     def standing_by(self, why: str) -> None: ...
     def recovered(self, state: State) -> None: ...
+    def tables_known(self, pins: Mapping[str, Pin]) -> None: ...
+    def published(self, commit: Commit | None, pins: Mapping[str, Pin]) -> None: ...
     def turned(self) -> None: ...
     def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None: ...
     def loading(self, backfills: tuple[BackfillProgress, ...]) -> None: ...

@@ -97,6 +97,8 @@ class Run:
     def go(self, observer: Observer) -> None:
         """Run until a stop; then commit and report what is gathered."""
         self._observer = observer
+        observer.tables_known(self._executor.pins)
+        self._executor.on_published = observer.published
         try:
             self._turns()
         except MalformedRow as error:  # of the stream, or of a backfill's reader

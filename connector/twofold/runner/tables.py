@@ -399,6 +399,11 @@ class Tables:
         """Whether no later description of the table exists."""
         return self._committed.get(copying.version.topic) is copying.version  # type: ignore[attr-defined]
 
+    @property
+    def pins(self) -> Mapping[str, Pin]:
+        """What is pinned of each table, by topic."""
+        return self._pins
+
     def pin(self, topic: str) -> Pin:
         return self._pins[topic]
 

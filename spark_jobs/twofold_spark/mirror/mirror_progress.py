@@ -1,22 +1,28 @@
 """Publishes the mirror's progress to Kafka, as a consumer group's offset in the commits topic.
 
 Any tool that watches consumer lag reads the offset of the group `<prefix>.mirror`. With the offset
-go the cut's sequence number, position and time, which the connector's status page shows. Nothing
-depends on it: the tables alone say what was applied. If the offset cannot be written, the mirror
-says so once and goes on.
+go the cut's sequence number, position and time, which the connector's status page shows. They are
+written again every few seconds, and once more at the end, so that the page sees whether the mirror
+runs. Nothing depends on it: the tables alone say what was applied. If the offset cannot be written,
+the mirror says so once and continues.
 """
 
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.sources.kafka_client import Kafka, open_admin
+
+HEARTBEAT_S = 10.0
+_ANSWER_S = 5
 
 
 class ProgressPublisher:
@@ -31,23 +37,62 @@ class ProgressPublisher:
         self._warn = warn
         self._pending: Any = None
         self._has_warned = False
+        self._lock = threading.Lock()
+        self._last: tuple[int, dict[str, int]] | None = None
+        """The offset and the cut that were written last, by this process or by an earlier one."""
+        self._ending = threading.Event()
+        self._heartbeat = threading.Thread(target=self._repeat, name="mirror-progress", daemon=True)
+        self._heartbeat.start()
 
     def publish(self, applied: AppliedBatch) -> None:
         """Send the offset without waiting; the next call looks at the answer."""
-        self._check_answer()
         cut = applied.cut
         progress = {"sequence": cut.sequence, "applied_lsn": cut.applied_lsn, "committed_us": cut.committed_us}
-        text = json.dumps(progress) + "\0"  # clients on librdkafka read beyond the text until they meet a zero byte
-        offsets = self._jvm.java.util.HashMap()
-        offsets.put(
-            self._partition, self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(applied.offset + 1, text)
-        )
-        self._pending = self._admin.alterConsumerGroupOffsets(self._group, offsets).all()
+        with self._lock:
+            self._last = applied.offset + 1, progress
+            self._write(*self._last)
 
     def close(self) -> None:
-        """Wait some seconds for the last answer."""
-        self._admin.close(self._jvm.java.time.Duration.ofSeconds(5))
+        """Publish that the mirror ends; wait some seconds for the answer."""
+        self._ending.set()
+        self._heartbeat.join(2 * _ANSWER_S)
+        with self._lock:
+            if self._last is not None:
+                self._write(*self._last, ended=True)
+        self._admin.close(self._jvm.java.time.Duration.ofSeconds(_ANSWER_S))
         self._check_answer()
+
+    def _repeat(self) -> None:
+        try:
+            written = self._read()
+            with self._lock:
+                self._last = self._last or written
+            while not self._ending.is_set():
+                with self._lock:
+                    if self._last is not None:
+                        self._write(*self._last)
+                self._ending.wait(HEARTBEAT_S)
+        except (Py4JError, OSError) as error:  # no right to read the group; or the process ends, and Java was first
+            if not self._ending.is_set():
+                self._warn(f"mirror: cannot publish that it runs to consumer group {self._group}: {error}")
+
+    def _read(self) -> tuple[int, dict[str, int]] | None:
+        """Return what an earlier mirror wrote, so that one without work publishes that it runs."""
+        answer = self._admin.listConsumerGroupOffsets(self._group).partitionsToOffsetAndMetadata()
+        found = answer.get(_ANSWER_S, self._jvm.java.util.concurrent.TimeUnit.SECONDS).get(self._partition)
+        try:
+            progress, _ = json.JSONDecoder().raw_decode(found.metadata() if found is not None else "")
+            return found.offset(), {name: int(progress[name]) for name in ("sequence", "applied_lsn", "committed_us")}
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def _write(self, offset: int, progress: dict[str, int], *, ended: bool = False) -> None:
+        self._check_answer()
+        text = json.dumps({**progress, "told_ms": time.time_ns() // 1_000_000, "ended": ended})
+        text += "\0"  # clients on librdkafka read beyond the text until they meet a zero byte
+        offsets = self._jvm.java.util.HashMap()
+        offsets.put(self._partition, self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset, text))
+        self._pending = self._admin.alterConsumerGroupOffsets(self._group, offsets).all()
 
     def _check_answer(self) -> None:
         if self._has_warned or self._pending is None or not self._pending.isDone():

@@ -20,7 +20,7 @@ import yaml  # type: ignore[import-untyped]
 from twofold import config
 from twofold.cli import COMMANDS
 from twofold.ops.health import Health
-from twofold.ops.server import Answers, StatusServer
+from twofold.ops.server import StatusServer, StatusSources
 from twofold_spark.job import arguments as spark_commands
 
 pytestmark = pytest.mark.core
@@ -149,7 +149,7 @@ def test_the_connector_is_healthy_while_healthz_says_so() -> None:
     interpreter, *arguments = yaml.safe_load(found[1])
     assert interpreter == "python"
     for healthy in (True, False):
-        answers = Answers(lambda _: {}, lambda: b"", lambda is_so=healthy: Health(is_so, is_so, "as it is"))  # type: ignore[misc]
+        answers = StatusSources(lambda _: {}, lambda: b"", lambda is_so=healthy: Health(is_so, is_so, "as it is"))  # type: ignore[misc]
         with StatusServer("127.0.0.1", 0, answers) as server:
             here = [word.replace(":8787/", f":{server.port}/") for word in arguments]
             said = subprocess.run([sys.executable, *here], capture_output=True, check=False)

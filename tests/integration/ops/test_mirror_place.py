@@ -36,17 +36,17 @@ def write(here: Installation, words: str) -> None:
 
 def test_a_place_of_any_length_is_read_every_time(here: Installation) -> None:
     config = load(here.file)
-    assert MirrorView(config).look() is None, "nobody has written"
+    assert MirrorView(config).read() is None, "nobody has written"
     for digits in range(1, 18):
         place = {"sequence": 10**digits, "applied_lsn": 27_263_856, "committed_us": 1_700_000_000_000_000}
         write(here, json.dumps(place))
         expected = MirrorPlace(10**digits, Lsn(27_263_856), 1_700_000_000_000_000)
         view = MirrorView(config)
-        assert [view.look() for _ in range(10)] == [expected] * 10, digits
+        assert [view.read() for _ in range(10)] == [expected] * 10, digits
 
 
 @pytest.mark.parametrize("words", ["", "another's words", '{"sequence": 1}'])
 def test_a_group_that_another_program_wrote_is_said(here: Installation, words: str) -> None:
     write(here, words)
-    with pytest.raises(SetupError, match=f"group {here.prefix}.mirror has an offset without a mirror's words"):
-        MirrorView(load(here.file)).look()
+    with pytest.raises(SetupError, match=f"group {here.prefix}.mirror has an offset that no mirror wrote"):
+        MirrorView(load(here.file)).read()

@@ -83,6 +83,41 @@ def test_a_prepared_transaction_is_seen_open_then_parked_then_settled(bank: Inst
     assert value(port, "twofold_prepared_total", state="parked") == 1
 
 
+def table(port: int, name: str) -> dict[str, Any]:
+    return next((t for t in status(port)["tables"] if t["table"] == name), {"rows": 0, "state": "", "changed_at": 0})
+
+
+def journal(port: int) -> list[str]:
+    """What happened, newest first."""
+    return [f"{line['what']}: {line['text']}" for line in status(port)["journal"]]
+
+
+def test_each_table_counts_the_rows_that_were_published_of_it(bank: Installation, port: int) -> None:
+    before = {name: table(port, f"public.{name}")["rows"] for name in ("account", "transfer")}
+    bank.sql("INSERT INTO account SELECT g, 0, 'x' FROM generate_series(4000, 4049) g")
+    wait_until(lambda: table(port, "public.account")["rows"] == before["account"] + 50)
+    bank.prepare("counted", "INSERT INTO account VALUES (4100, 0, 'x')")
+    bank.sql("COMMIT PREPARED 'counted'")
+    seen = wait_until(lambda: (t := table(port, "public.account"))["rows"] == before["account"] + 51 and t)
+    assert seen["topic"] == f"{bank.prefix}.public.account"
+    assert (seen["state"], seen["errors"]) == ("ready", 0)
+    assert abs(seen["changed_at"] - status(port)["now"]) < 60
+    assert table(port, "public.transfer")["rows"] == before["transfer"]
+
+
+def test_the_journal_tells_of_new_versions_parks_and_loads(bank: Installation, port: int) -> None:
+    bank.sql("ALTER TABLE account ADD COLUMN told text", "INSERT INTO account VALUES (4200, 0, 'x', 'y')")
+    wait_until(lambda: any(what.startswith("new version: public.account (schema ") for what in journal(port)))
+    subprocess.run(bank.command("backfill", "start", "public.account"), capture_output=True, timeout=60, check=True)
+    wait_until(lambda: "load ended: public.account" in journal(port), 60)
+    told = journal(port)
+    assert told.index("load ended: public.account") < told.index("load begun: public.account")
+    bank.prepare("journal", "INSERT INTO account VALUES (4300, 0, 'x', 'y')")
+    wait_until(lambda: any("journal" in line["text"] for line in status(port)["journal"] if line["kind"] == "parked"))
+    bank.sql("ROLLBACK PREPARED 'journal'")
+    wait_until(lambda: table(port, "public.account")["state"] == "ready")
+
+
 def test_every_metric_is_documented(port: int) -> None:
     documented = (Path(__file__).parents[3] / "docs/reference/metrics.md").read_text()
     families = list(text_string_to_metric_families(get(port, "/metrics")[1]))
@@ -131,7 +166,7 @@ def test_it_says_why_it_recovers_and_why_it_has_ended(connector: Maker) -> None:
     ]
     bank.sql(f'DROP PUBLICATION "{bank.prefix}"', "INSERT INTO account VALUES (3000, 0, 'x')")
     seen = wait_until(lambda: (found := status(port))["phase"] in {"refused", "failed"} and found)
-    assert seen["journal"][0]["what"] == "process ends"
+    assert seen["journal"][0]["what"] == "the process ends"
     assert run.ended() != 0
 
 

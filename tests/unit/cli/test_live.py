@@ -32,4 +32,4 @@ def test_it_goes_on_through_a_failure_and_shows_what_was_seen_last(monkeypatch: 
     show(report, Console(file=out, force_terminal=True, color_system=None, width=100), stop, every_s=0.01)
     said = out.getvalue()
     first, failed, last = (said.index(words) for words in ("a[b]", "Kafka does not answer", "in doubt    0"))
-    assert first < failed < said.index("what was seen last") < last
+    assert first < failed < said.index("the last report") < last

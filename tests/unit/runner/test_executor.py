@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from twofold import gids
+from twofold.backfill.gate import Published
 from twofold.bridge import Event, actions
 from twofold.runner import executor as module
 from twofold.runner.bookkeeping_records import ConnectorOrigin
@@ -44,8 +45,9 @@ class Gate:
         for _, partition, records in batch.partitions():
             self.done += [(partition, record["value"]) for record in records]
 
-    def commit(self, *_: object, **__: object) -> None:
+    def commit(self, *_: object, **__: object) -> Published:
         self.done.append("commit")
+        return Published(None, {})
 
 
 class Tables:

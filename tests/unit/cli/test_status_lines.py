@@ -1,0 +1,81 @@
+"""What `status` prints beside the positions: why the connector is behind, and since when the mirror
+does not run.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from twofold.cli.status import Seen, _clock, _kafka_lines
+from twofold.errors import Unreachable
+from twofold.ops.mirror_view import MirrorPlace
+from twofold.ops.page_client import PageAnswer
+from twofold.runner.status_report import Status
+from twofold_common.positions import Lsn
+
+STATUS = Status(
+    name="bank", slot="bank", initialised=True, held_by_pid=12, two_phase="enabled", source_lsn=Lsn(9000),
+    confirmed_lsn=Lsn(8000), applied_lsn=Lsn(8000), sequence=30, behind_bytes=1000, wal_status="reserved", in_doubt=(),
+    backfilling=(), waits_for=(),
+)  # fmt: skip
+NOON = time.mktime((2024, 3, 1, 12, 0, 0, 0, 0, -1))
+
+
+def page(**said: object) -> PageAnswer:
+    known = {"behind_bytes": 1000, "behind_s": 0.0, "cause": "", "cause_since": None, "mirror_gone_since": None}
+    return PageAnswer(**{**known, **said})  # type: ignore[arg-type]
+
+
+def lines(seen: Seen) -> str:
+    return "\n".join(_kafka_lines(seen))
+
+
+def test_the_cause_stands_below_the_lag() -> None:
+    seen = Seen(STATUS, page(behind_s=72.4, cause="Kafka does not answer", cause_since=NOON))
+    assert "1,000 bytes of WAL behind, 72 s\nbehind      Kafka does not answer since 2024-03-01 12:00:00\n" in lines(
+        seen
+    )
+
+
+def test_a_connector_that_keeps_up_has_no_cause() -> None:
+    assert "\nbehind  " not in lines(Seen(STATUS, page()))
+    assert "at most 1,000 bytes of WAL behind\n" in lines(Seen(STATUS))
+
+
+def test_the_cause_is_told_while_kafka_is_away_from_here_too() -> None:
+    seen = Seen(
+        STATUS, page(cause="Kafka has not answered a commit", cause_since=NOON), kafka_error=Unreachable("away")
+    )
+    assert lines(seen).splitlines()[:2] == [
+        "in Kafka    not known: away",
+        "behind      Kafka has not answered a commit since 2024-03-01 12:00:00",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told_s_ago", "ended", "said_by_page", "words"),
+    [
+        (5, False, None, "up to date"),
+        (5, True, None, "not running since {told}"),
+        (3600, False, None, "not running since {told}"),
+        (3600, False, {}, "up to date"),  # the page has heard it a moment ago, by its own clock
+        (5, False, {"mirror_gone_since": NOON}, "not running since 2024-03-01 12:00:00"),
+    ],
+)
+def test_a_mirror_that_has_ended(
+    told_s_ago: float, ended: bool, said_by_page: dict[str, float] | None, words: str
+) -> None:
+    told = time.time() - told_s_ago
+    seen = Seen(
+        STATUS,
+        None if said_by_page is None else page(**said_by_page),
+        mirror=MirrorPlace(30, Lsn(8000), 0, told, ended=ended),
+    )
+    (line,) = [line for line in _kafka_lines(seen) if line.startswith("mirror")]
+    assert line.endswith(words.format(told=_clock(told)))
+
+
+def test_a_mirror_that_tells_only_of_its_cuts_is_not_judged() -> None:
+    assert "not running" not in lines(Seen(STATUS, mirror=MirrorPlace(3, Lsn(8), 0)))
