@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     )
     machine.add_argument("--prefix", required=True, help="the connector's topic prefix")
     machine.add_argument("--catalog", default=session.CATALOG, help="the Iceberg catalog's name in Spark")
-    machine.add_argument("--java-home", help="Java 17 or 21; else JAVA_HOME, else java on the PATH")
+    machine.add_argument("--java-home", help="Java 17 or 21; else JAVA_HOME, else the newest of this machine that fits")
     machine.add_argument("--memory", default="512m", help="the driver's memory (not under spark-submit)")
     job = _Line(add_help=False)
     job.add_argument("--checkpoint", help="the stream's checkpoint (default: in the warehouse, one for each sink)")

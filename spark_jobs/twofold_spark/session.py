@@ -12,13 +12,14 @@ keeps its own: Hive, Glue, Polaris, Nessie are the user's choice.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+import twofold_common.errors
+from twofold_common import java
 from twofold_spark import jars
 from twofold_spark.errors import BadUsage, MissingGround
 
@@ -132,13 +133,19 @@ def _check(spark: SparkSession, catalog: str) -> None:
 
 
 def _choose_java(java_home: str | None) -> None:
-    if java_home is not None:
-        os.environ["JAVA_HOME"] = java_home
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None:
-        raise MissingGround("no Java: set JAVA_HOME or pass --java-home; Spark 4.1 runs on Java 17 or 21")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    home = java_home or os.environ.get("JAVA_HOME")
+    if home is None:
+        try:
+            home = str(java.spark_java_home())
+        except twofold_common.errors.SetupError as error:
+            raise MissingGround(str(error)) from None
+    os.environ["JAVA_HOME"] = home
+    program = Path(home) / "bin" / "java"
+    if not program.exists():
+        raise MissingGround(
+            f"{program} does not exist: correct JAVA_HOME or --java-home; Spark 4.1 runs on Java 17 or 21"
+        )
+    said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
     version = said.partition('version "')[2].partition(".")[0].partition('"')[0]
     if version not in ("17", "21"):
-        raise MissingGround(f"{java} is Java {version or 'of unknown version'}: Spark 4.1 runs on Java 17 or 21")
+        raise MissingGround(f"{program} is Java {version or 'of unknown version'}: Spark 4.1 runs on Java 17 or 21")
