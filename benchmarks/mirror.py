@@ -43,7 +43,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
 
 from helpers.spark.writer import Open, Writer, table
-from twofold.stack import KafkaCluster, RegistryServer, java, temporary_folder
+from twofold.stack import KafkaCluster, RegistryServer, temporary_folder
+from twofold_common import java
 from twofold_spark import session
 from twofold_spark.changelog.changelog_job import Changelog
 from twofold_spark.mirror.applied_batch import AppliedBatch

@@ -51,7 +51,7 @@ def main() -> None:
     if transcode.is_compiled():
         figures["us_per_row"] = round(us_per_row(transcode, shape, payloads, PASSES), 3)
     else:
-        print("no compiled transcoder: install a C compiler and run `uv sync --reinstall-package twofold-avro`")
+        print("the row path is not compiled: `make ready` says what to install")
     figures["us_per_row_uncompiled"] = round(us_per_row(uncompiled(), shape, payloads, 1), 3)
     print(json.dumps(figures))
 

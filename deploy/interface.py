@@ -52,7 +52,7 @@ def interface() -> dict[str, Any]:
         "settings": {name: f"{kind}, {default}" for name, kind, default in settings()},
         "exit statuses": {
             "twofold": _statuses(errors, errors.TwofoldError),
-            "twofold-spark": _statuses(job_errors, job_errors.JobError),
+            "twofold-spark": _statuses(job_errors, job_errors.TwofoldError),
         },
         "topics": [
             topic_of("PREFIX", "SCHEMA", "TABLE"),

@@ -81,7 +81,7 @@ def messages(tree: ast.Module, errors: set[str]) -> Iterator[tuple[int, str, str
 
 def error_classes(trees: dict[Path, ast.Module]) -> set[str]:
     """Names of the classes that derive from one of Twofold's errors."""
-    bases = {"TwofoldError", "JobError"}
+    bases = {"TwofoldError"}
     classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     while True:
         more = {node.name for node in classes if any(ast.unparse(base) in bases for base in node.bases)} - bases

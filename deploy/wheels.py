@@ -1,18 +1,21 @@
-"""Makes the distributions as they are published, in dist/: four source distributions, three wheels for every machine, and twofold-avro's compiled one for each architecture.
+"""Makes the distributions as they are published, in dist/: source distributions, wheels, and twofold-avro's compiled wheel for each architecture.
 
     python deploy/wheels.py UV
 
-The compiler is Zig's, from PyPI: it builds for an old glibc and for other architectures on any machine, so nothing has to be installed. What is made is examined: `auditwheel` tells the oldest glibc
-that a wheel runs with, `twine` what a package index would refuse, and the ELF headers that the code is for the architecture that the name says.
+The compiler is Zig's, from PyPI: it builds for an old glibc and for other architectures on any machine, so nothing has to be installed.
+
+The results are examined. `auditwheel` shows the oldest glibc that a wheel runs with, and `twine` what a package index would refuse.
+Each compiled module must be for the architecture in its wheel's name, must export its entry point, and must import the same
+symbols of Python on every architecture.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -20,10 +23,12 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
+from elftools.elf.elffile import ELFFile
+
 ROOT: Final = Path(__file__).parents[1]
 DIST: Final = ROOT / "dist"
-MACHINES: Final = {"x86_64": 62, "aarch64": 183}
-"""The architectures, and their numbers in an ELF header."""
+MACHINES: Final = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+"""The architectures, and their names in an ELF header."""
 GLIBC: Final = (2, 17)
 PARTS: Final = ("connector", "avro", "spark_jobs", "common")
 
@@ -60,18 +65,33 @@ def _compiled(uv: str, machine: str, headers: Path) -> None:
 
 def _examine() -> None:
     _run([sys.executable, "-m", "twine", "check", "--strict", *sorted(DIST.glob("twofold*"))])
+    imported = {}
     for machine, number in MACHINES.items():
         (wheel,) = DIST.glob(f"twofold_avro-*_{machine}.whl")
         with zipfile.ZipFile(wheel) as archive:
             code = {name: archive.read(name) for name in archive.namelist() if name.endswith(".abi3.so")}
         assert len(code) == 2, f"{wheel.name} has {sorted(code)}"
         for name, data in code.items():
-            built_for = struct.unpack_from("<H", data, 18)[0]
-            if built_for != number:
-                raise SystemExit(f"{wheel.name}: {name} is for ELF machine {built_for}, not {number}")
+            imported[name, machine] = _python_symbols(f"{wheel.name}: {name}", data, number)
         said = _run([sys.executable, "-m", "auditwheel", "show", wheel])
         print(re.sub(r"\s+", " ", said).strip())  # noqa: T201
+    for (name, machine), symbols in imported.items():
+        if differing := symbols ^ imported[name, "x86_64"]:
+            raise SystemExit(f"{name} for {machine} imports other symbols of Python: {', '.join(sorted(differing))}")
+        print(f"{name} for {machine} imports {len(symbols)} symbols of Python")  # noqa: T201
     print("\n".join(sorted(each.name for each in DIST.glob("twofold*"))))  # noqa: T201
+
+
+def _python_symbols(where: str, code: bytes, machine: str) -> set[str]:
+    """Return what a module imports of Python, after checking its architecture and its entry point."""
+    elf = ELFFile(io.BytesIO(code))
+    if elf["e_machine"] != machine:
+        raise SystemExit(f"{where} is for {elf['e_machine']}, not {machine}")
+    symbols = list(elf.get_section_by_name(".dynsym").iter_symbols())
+    entry = f"PyInit_{Path(where).name.partition('.')[0]}"
+    if not any(symbol.name == entry and symbol["st_shndx"] != "SHN_UNDEF" for symbol in symbols):
+        raise SystemExit(f"{where} does not export {entry}")
+    return {each.name for each in symbols if each["st_shndx"] == "SHN_UNDEF" and "Py" in each.name}
 
 
 def _run(command: list[str | Path], environment: dict[str, str] | None = None) -> str:

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from twofold.stack import java, server_files
+from twofold.stack import server_files
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
-from twofold_common import artifacts
+from twofold_common import artifacts, java
 from twofold_common.artifacts import Artifact
 
 _JVM = ("-XX:+UseParallelGC", "-Djava.net.preferIPv4Stack=true")

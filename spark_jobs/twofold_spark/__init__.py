@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from twofold_spark.errors import JobError
+    from twofold_spark.errors import TwofoldError
     from twofold_spark.readers.cut_tables import Tables, read_cut
     from twofold_spark.readers.global_transactions import branches
     from twofold_spark.sinks.cuts import Cut
@@ -27,10 +27,10 @@ __all__ = [
     "DeltaReader",
     "IcebergReader",
     "JdbcReader",
-    "JobError",
     "Kafka",
     "Registry",
     "Tables",
+    "TwofoldError",
     "__version__",
     "branches",
     "read_cut",
@@ -41,10 +41,10 @@ _HOMES: Final = {
     "DeltaReader": "sinks.delta_tables",
     "IcebergReader": "sinks.iceberg_tables",
     "JdbcReader": "sinks.jdbc_tables",
-    "JobError": "errors",
     "Kafka": "sources.kafka_client",
     "Registry": "sources.registry",
     "Tables": "readers.cut_tables",
+    "TwofoldError": "errors",
     "branches": "readers.global_transactions",
     "read_cut": "readers.cut_tables",
 }

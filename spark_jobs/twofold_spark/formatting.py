@@ -1,13 +1,8 @@
-"""Positions and times as text for a person. Pure."""
+"""Times as text for a person. Pure."""
 
 from __future__ import annotations
 
 import datetime as dt
-
-
-def format_lsn(position: int) -> str:
-    """Format a position as PostgreSQL prints it."""
-    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
 def format_time(us: int) -> str:

@@ -13,13 +13,13 @@ user's choice.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from twofold_common import java
 from twofold_spark import jars
 from twofold_spark.errors import SetupError, UsageError
 
@@ -139,13 +139,12 @@ def _check_session(spark: SparkSession, catalog: str) -> None:
 
 
 def _choose_java(java_home: str | None) -> None:
-    if java_home is not None:
-        os.environ["JAVA_HOME"] = java_home
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None:
-        raise SetupError("Java was not found: set JAVA_HOME or pass --java-home. Spark 4.1 needs Java 17 or 21")
-    printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    home = java_home or os.environ.get("JAVA_HOME") or str(java.spark_java_home())
+    os.environ["JAVA_HOME"] = home
+    program = Path(home) / "bin" / "java"
+    if not program.exists():
+        raise SetupError(f"{program} does not exist: correct JAVA_HOME or --java-home. Spark 4.1 needs Java 17 or 21")
+    printed = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
     version = printed.partition('version "')[2].partition(".")[0].partition('"')[0]
     if version not in ("17", "21"):
-        raise SetupError(f"{java} is Java {version or 'of unknown version'}: Spark 4.1 needs Java 17 or 21")
+        raise SetupError(f"{program} is Java {version or 'of unknown version'}: Spark 4.1 needs Java 17 or 21")

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from twofold_spark.errors import JobError, Refused
+from twofold_spark.errors import Refused, TwofoldError
 from twofold_spark.signals import catch_end_signals
 
 _RECORDS_GONE = "Some data may have been lost because they are not available in Kafka any more"
@@ -84,7 +84,7 @@ class StreamingJob:
             if self._is_stopping or isinstance(error, EndRequested):
                 _silence_failure_log(batch.sparkSession)
                 raise EndRequested from None
-            if isinstance(error, JobError):  # the command prints its message
+            if isinstance(error, TwofoldError):  # the command prints its message
                 _silence_failure_log(batch.sparkSession)
             self._failure = error
             raise

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.keeper import Keeper
-from twofold.stack import spark_java_home
+from twofold_common.java import spark_java_home
 
 # Java's first compiler alone: the round is over before the second would pay.
 _QUICK = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}

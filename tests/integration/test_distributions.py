@@ -126,6 +126,22 @@ def test_a_wheel_tells_its_licence(wheels: Path) -> None:
 
 
 @pytest.mark.core
+def test_a_package_index_can_show_what_a_distribution_is(wheels: Path) -> None:
+    for wheel in wheels.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            said = Parser().parsestr(archive.read(metadata).decode())
+        assert said["Author"] == "Twofold contributors"
+        assert said["License-Expression"] == "Apache-2.0"
+        assert "Programming Language :: Python :: 3.14" in said.get_all("Classifier", [])
+        assert said["Summary"].endswith(".")
+        assert said["Description-Content-Type"] == "text/markdown"
+        description = said.get_payload()
+        assert description.startswith(f"# {said['Name']}\n\n")
+        assert len(description.split()) > 30, f"{said['Name']}'s README.md says nothing"
+
+
+@pytest.mark.core
 def test_a_wheel_holds_one_package_and_its_data(wheels: Path) -> None:
     tops, names = {}, set()
     for wheel in wheels.glob("*.whl"):

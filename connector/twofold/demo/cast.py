@@ -14,8 +14,9 @@ import psycopg
 
 from twofold.demo.teller import StoryFailed
 from twofold.errors import SetupError
-from twofold.stack import LocalStack, spark_java_home
+from twofold.stack import LocalStack
 from twofold.stack.process import GuardedProcess
+from twofold_common.java import spark_java_home
 
 NAME = "bank"
 HOLD_S = 4

@@ -10,7 +10,6 @@ registered. Everything ends with this process, however that dies. Each server is
 `start`, `stop`, `kill` and `restart` on the same data and ports, for tests that break things.
 """
 
-from twofold.stack.java import spark_java_home
 from twofold.stack.kafka import KafkaCluster
 from twofold.stack.local import LocalStack, Ports, temporary_folder
 from twofold.stack.postgres import PostgresServer
@@ -22,6 +21,5 @@ __all__ = [
     "Ports",
     "PostgresServer",
     "RegistryServer",
-    "spark_java_home",
     "temporary_folder",
 ]

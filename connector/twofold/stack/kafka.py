@@ -19,8 +19,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from twofold.errors import SetupError, UsageError
-from twofold.stack import java, server_files
+from twofold.stack import server_files
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
+from twofold_common import java
 
 SMALL_JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 PRODUCTION_JVM: Final = ("-Xms512m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")  # fmt: skip

@@ -10,8 +10,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-from twofold.stack import java, server_files
+from twofold.stack import server_files
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
+from twofold_common import java
 
 _JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 _READY_SUBJECT: Final = "twofold-stack-ready"

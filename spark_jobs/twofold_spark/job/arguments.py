@@ -81,7 +81,9 @@ def _session_options() -> _Parser:
     )
     options.add_argument("--prefix", required=True, help="the connector's topic prefix")
     options.add_argument("--catalog", default=session.CATALOG, help="name of the Iceberg catalog in Spark")
-    options.add_argument("--java-home", help="home of Java 17 or 21 (default: JAVA_HOME, then java on the PATH)")
+    options.add_argument(
+        "--java-home", help="home of Java 17 or 21 (default: JAVA_HOME, then the newest on this machine that fits)"
+    )
     options.add_argument("--memory", default="512m", help="memory of the driver (ignored under spark-submit)")
     return options
 

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from twofold_spark import jars, session
 from twofold_spark.changelog.changelog_job import Changelog, TurnReport
-from twofold_spark.errors import JobError, UsageError
+from twofold_spark.errors import TwofoldError, UsageError
 from twofold_spark.job.arguments import build_parser
 from twofold_spark.job.metrics import JobMetrics, serve_metrics
 from twofold_spark.mirror.applied_batch import AppliedBatch
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     _run_changelog(spark, options)
             case "verify":
                 return _run_verify(options)
-    except JobError as error:
+    except TwofoldError as error:
         print_progress(f"{options.command}: {error}")
         return error.exit_status
     except KeyboardInterrupt:

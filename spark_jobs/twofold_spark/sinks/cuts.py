@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from twofold_spark.formatting import format_lsn, format_time
+from twofold_common.positions import format_lsn
+from twofold_spark.formatting import format_time
 
 EVERY_TABLE = "*"
 """In `Cut.stopped`: also every table that does not exist yet.

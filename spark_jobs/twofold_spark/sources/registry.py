@@ -10,30 +10,22 @@ registry, and then ends with a message that says so.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import ssl
 import threading
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from dataclasses import dataclass
-from http.client import HTTPException
+from pathlib import Path
 from typing import Any, cast
 
+from twofold_common.registry_http import RegistryAway, RegistryHttp, RegistryRefusal, authorization, subject_path
 from twofold_spark.errors import SetupError
 
 AvroSchema = dict[str, Any]
 """A parsed Avro schema of a record."""
 
-_ABSENT = {40401, 40402, 40403}
-"""The registry's own codes: no such subject, version or schema."""
-_TIMEOUT_S = 10
+_TIMEOUT_S = 10.0
 PATIENCE_S = 30.0
 """How long a request is retried: as long as a registry needs to restart."""
-_PAUSE_S, _PAUSE_S_MAX = 0.1, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +52,17 @@ class Registry:
     """A client of Confluent's API that only sends GET."""
 
     def __init__(self, url: str) -> None:
-        self._url = url.rstrip("/")
-        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", **_authorization()}
-        authorities = os.environ.get("TWOFOLD_REGISTRY__CA_FILE")
-        self._context = ssl.create_default_context(cafile=authorities) if authorities else None
+        ca_file, user = os.environ.get("TWOFOLD_REGISTRY__CA_FILE"), os.environ.get("TWOFOLD_REGISTRY__USERNAME")
+        self._http = RegistryHttp(
+            url,
+            headers=authorization(
+                basic=(user, os.environ.get("TWOFOLD_REGISTRY__PASSWORD", "")) if user else None,
+                bearer=os.environ.get("TWOFOLD_REGISTRY__TOKEN") or None,
+            ),
+            ca_file=Path(ca_file) if ca_file else None,
+            request_timeout_s=_TIMEOUT_S,
+            patience_s=PATIENCE_S,
+        )
         self._subjects: dict[str, Subject] = {}
         self._lock = threading.Lock()
 
@@ -79,7 +78,7 @@ class Registry:
         Known versions are told apart by schema id. A subject that was deleted and recreated numbers
         its versions from one again, or continues behind the deleted ones.
         """
-        numbers = self._get(f"/subjects/{urllib.parse.quote(name, safe='')}/versions")
+        numbers = self._get(f"{subject_path(name)}/versions")
         if numbers is None:
             return None
         with self._lock:
@@ -92,7 +91,7 @@ class Registry:
         return subject
 
     def _read_version(self, name: str, number: int) -> tuple[int, AvroSchema]:
-        answer = self._get(f"/subjects/{urllib.parse.quote(name, safe='')}/versions/{number}")
+        answer = self._get(f"{subject_path(name)}/versions/{number}")
         if answer is None:
             raise SetupError(
                 f"the registry lists version {number} of {name}, but does not have it: start the job again"
@@ -100,54 +99,28 @@ class Registry:
         return int(answer["id"]), json.loads(answer["schema"])
 
     def _get(self, path: str) -> Any:
-        """Send GET, and retry for a while; a repeated GET changes nothing."""
-        deadline, pause_s = time.monotonic() + PATIENCE_S, _PAUSE_S
-        while True:
-            try:
-                return self._get_once(path)
-            except (OSError, HTTPException) as error:
-                if time.monotonic() + pause_s > deadline:
-                    raise SetupError(
-                        f"the registry at {self._url} has not answered for {PATIENCE_S:g} s ({error}): "
-                        "start the registry, then the job; the job continues where it was"
-                    ) from error
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-
-    def _get_once(self, path: str) -> Any:
-        request = urllib.request.Request(  # noqa: S310  (the address is the user's own)
-            self._url + path, headers=self._headers
-        )
+        """Return the answer; None if the registry does not have it."""
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._context) as answer:  # noqa: S310
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            if error.code == 404 and _registry_code(error) in _ABSENT:
+            return self._http.ask(path)
+        except RegistryAway as error:
+            raise SetupError(self._away(str(error))) from error
+        except RegistryRefusal as error:
+            if error.is_absent:
                 return None
-            if error.code >= 500 or error.code == 404:  # a registry that is about to start, or a gateway before it
-                raise
-            if error.code in {401, 403}:
+            if error.status in {401, 403}:
                 raise SetupError(
-                    f"the registry at {self._url} denies access (HTTP {error.code}): set TWOFOLD_REGISTRY__USERNAME and "
-                    "TWOFOLD_REGISTRY__PASSWORD, or TWOFOLD_REGISTRY__TOKEN, in the job's environment"
+                    f"the registry at {self._http.url} denies access (HTTP {error.status}): set "
+                    "TWOFOLD_REGISTRY__USERNAME and TWOFOLD_REGISTRY__PASSWORD, or TWOFOLD_REGISTRY__TOKEN, "
+                    "in the job's environment"
                 ) from error
+            if error.status >= 500:
+                raise SetupError(self._away(str(error))) from error
             raise SetupError(
-                f"the registry answers {error.code} ({error.reason}) to {self._url}{path}: check --registry"
+                f"the registry answers {error.status} ({error.reason}) to {self._http.url}{path}: check --registry"
             ) from error
 
-
-def _registry_code(error: urllib.error.HTTPError) -> int:
-    """Return the registry's own error code; 0 if another server answered for it."""
-    try:
-        return int(json.load(error)["error_code"])
-    except (ValueError, KeyError, TypeError, OSError):
-        return 0
-
-
-def _authorization() -> dict[str, str]:
-    if token := os.environ.get("TWOFOLD_REGISTRY__TOKEN"):
-        return {"Authorization": f"Bearer {token}"}
-    if user := os.environ.get("TWOFOLD_REGISTRY__USERNAME"):
-        pair = f"{user}:{os.environ.get('TWOFOLD_REGISTRY__PASSWORD', '')}"
-        return {"Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
-    return {}
+    def _away(self, reason: str) -> str:
+        return (
+            f"the registry at {self._http.url} has not answered for {PATIENCE_S:g} s ({reason}): "
+            "start the registry, then the job; the job continues where it was"
+        )

@@ -16,8 +16,9 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
+from twofold_common.positions import format_lsn
 from twofold_spark.errors import SetupError
-from twofold_spark.formatting import format_lsn, format_time
+from twofold_spark.formatting import format_time
 from twofold_spark.row_columns import KEY_TEXT
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.change_rows import full_new_row

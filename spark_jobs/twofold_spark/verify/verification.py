@@ -23,7 +23,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from twofold_avro.names import topic_of
-from twofold_spark.errors import SPARK_ERRORS, JobError, SetupError, first_line
+from twofold_spark.errors import SPARK_ERRORS, SetupError, TwofoldError, first_line
 from twofold_spark.readers.cut_tables import Tables, read_cut
 from twofold_spark.sinks.interface import Reader
 from twofold_spark.sources.postgres_connection import quote_identifier, quote_literal
@@ -167,7 +167,7 @@ class Verification:
         topic, texts = topic_of(self._prefix, *to_postgres_names(table)), [d.text for d in found]
         try:
             changes = self._last_changes.find(topic, compared.key, texts)
-        except (JobError, *SPARK_ERRORS) as error:
+        except (TwofoldError, *SPARK_ERRORS) as error:
             failed = f"the lookup failed, for all of these rows: {first_line(error)}"
             return [replace(found[0], last_commit=failed), *found[1:]]
         return [

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from fixtures.spark import QUICK_JAVA, Lake
-from twofold.stack import java
+from twofold_common import java
 
 
 @contextmanager

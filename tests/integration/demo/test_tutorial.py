@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from twofold.stack import java
+from twofold_common import java
 
 PAGE = Path(__file__).parents[3] / "docs/learn/tutorial.md"
 BOX = re.compile(r"^```(sh|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)

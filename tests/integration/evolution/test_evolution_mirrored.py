@@ -17,7 +17,7 @@ from fixtures.spark import Lake
 from helpers.connector.evolving import Evolving
 from helpers.spark.writer import Writer
 from twofold_spark import session
-from twofold_spark.errors import JobError
+from twofold_spark.errors import TwofoldError
 
 COLUMNS = {"id": "int", "v": "int", "big": "bigint", "small": "float", "note": "string", "price": "decimal(10,2)"}
 ONE = {"id": 1, "v": 10, "big": 100, "small": 1.5, "note": "one", "price": Decimal("1.25")}
@@ -124,7 +124,7 @@ def test_the_mirror_follows(here: Installation, lake: Lake, late: bool) -> None:
         tables["misfit"].subject.allow("NONE")
         here.sql("ALTER TABLE e.misfit ALTER v TYPE text", f"INSERT INTO e.misfit VALUES ({VALUES})")
         here.caught_up()
-    with pytest.raises(JobError, match=r"e\.misfit\.v has the type int in the table and string in the topic"):
+    with pytest.raises(TwofoldError, match=r"e\.misfit\.v has the type int in the table and string in the topic"):
         lake.mirror()
     assert mirrored(lake, "misfit") == (COLUMNS, {1: ONE})
 

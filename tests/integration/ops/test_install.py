@@ -16,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 
 from fixtures.connector import Running, wait_until
 from fixtures.secured import SECRETS, Secured, blocks
-from twofold.stack import java
+from twofold_common import java
 
 TABLES = """
 CREATE TYPE mood AS ENUM ('glad', 'sad');

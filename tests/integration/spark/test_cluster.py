@@ -22,8 +22,9 @@ import twofold_spark
 from fixtures.spark import Lake, new_lake
 from fixtures.stack import Registry
 from helpers.spark.writer import Writer, table
-from twofold.stack import KafkaCluster, java
+from twofold.stack import KafkaCluster
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
+from twofold_common import java
 from twofold_spark import jars, session
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -13,8 +13,8 @@ from confluent_kafka import TopicPartition
 
 from fixtures.spark import Lake
 from helpers.spark.writer import Open, table
+from twofold_common.positions import format_lsn
 from twofold_spark import session
-from twofold_spark.formatting import format_lsn
 from twofold_spark.job import cli
 from twofold_spark.sources import registry
 from twofold_spark.sources.kafka_client import Kafka

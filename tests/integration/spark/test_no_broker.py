@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.spark import QUICK_JAVA
-from twofold.stack import java
+from twofold_common import java
 from twofold_spark.sources.kafka_client import ANSWER_WITHIN_S
 
 

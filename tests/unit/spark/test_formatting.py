@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twofold_spark.formatting import format_lsn, format_time
+from twofold_common.positions import format_lsn
+from twofold_spark.formatting import format_time
 from twofold_spark.sinks.cuts import Cut, CutLimit
 from twofold_spark.verify.row_digest import split_row_text
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from twofold.errors import SetupError, UsageError
-from twofold.stack import java, postgres, server_files
+from twofold.stack import postgres, server_files
 from twofold.stack.kafka import KafkaCluster
 from twofold.stack.process import choose_port
+from twofold_common import java
 
 ROOT = Path(__file__).parents[3]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from twofold.errors import SetupError
 from twofold_common.artifacts import cache_folder
+from twofold_common.errors import SetupError
 
 # Spark adds this incubating module to its command line; a Java without it ends at once, and Spark's rows do not need it.
 _VECTOR_MODULE: Final = "jdk.incubator.vector"
