@@ -149,6 +149,10 @@ chaos: ready ## Faults of all kinds under load, checked from outside. ARGS='--se
 late: ready ## Requests that reach Kafka late, and what consumers see. ARGS='--cases abort-pool --deliveries 50 --lanes 4 --brokers 3 --kill late'.
 	@PYTHONPATH=tests $(BIN)/python -m late $(ARGS)
 
+.PHONY: clients
+clients: ready ## Who reads the topics: each reader with each type and change, and docs/reference/readers.md. ARGS='--readers flink,jdbc' chooses.
+	@PYTHONPATH=tests:benchmarks $(BIN)/python -m clients $(or $(ARGS),--page docs/reference/readers.md)
+
 .PHONY: alerts
 alerts: ready ## The alert rules on a real Prometheus: each on its fault, and none in an hour of load (TWOFOLD_ALERT_MINUTES).
 	$(BIN)/pytest -m 'slow or not slow' tests/integration/ops/test_alerts.py $(ARGS)

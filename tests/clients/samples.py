@@ -1,4 +1,4 @@
-"""One table for each type: what readers of the topics are tried with."""
+"""A column for each type: what readers of the topics are tried with."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Sample:
     """Values that their Avro type cannot say."""
 
     @property
-    def table(self) -> str:
-        return f"c_{self.name}"
+    def column(self) -> str:
+        return f"v_{self.name}"
 
-    @property
-    def columns(self) -> str:
-        return f"id int PRIMARY KEY, v {self.type}"
+    def value(self, number: int) -> str:
+        """The values in turn."""
+        return self.values[number % len(self.values)]
 
 
 PREPARATION = (
