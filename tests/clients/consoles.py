@@ -15,8 +15,8 @@ from bench.connect import locked
 from clients.rows import CannotReadError, Rows, fold_envelopes, value_of
 from clients.samples import Sample
 from clients.tables import Table
-from twofold.stack import ground, java
-from twofold_avro import artifacts
+from twofold.stack import server_files
+from twofold_common import artifacts, java
 
 DESERIALIZER: Final = (
     "an Avro deserializer on its classpath and `--skip-message-on-error`; who reads the text knows the types"
@@ -77,7 +77,11 @@ class ConsoleConsumer:
 
     def _run(self, topics: str, *options: str) -> list[str]:
         console = artifacts.read_lock(Path(__file__).with_name("console.lock").read_text())
-        jars = (*ground.fetched(console), *ground.fetched(ground.locked("kafka")), *ground.fetched(locked("converter")))
+        jars = (
+            *server_files.fetched(console),
+            *server_files.fetched(server_files.locked("kafka")),
+            *server_files.fetched(locked("converter")),
+        )
         command = [
             str(java.for_kafka().program),
             *("-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"),

@@ -84,7 +84,7 @@ class JdbcSink:
 
     def _execute(self, statement: str) -> None:
         with psycopg.connect(self._target, autocommit=True) as connection:
-            connection.execute(sql.SQL(statement))  # type: ignore[arg-type]
+            connection.execute(sql.SQL(statement))
 
 
 class JdbcSinkMakesTables(JdbcSink):

@@ -21,7 +21,7 @@ from clients.rows import Rows, fold_envelopes, value_of
 from clients.samples import Sample
 from clients.tables import Table
 from helpers.connector.topics import Reader
-from twofold.stack import java
+from twofold_common import java
 from twofold_spark import session
 
 MICROSECONDS: Final = "`time` taken as microseconds"

@@ -91,7 +91,7 @@ class Trial:
 
     def _canonical(self, text: str | None, type_: str) -> str | None:
         """As PostgreSQL writes a value of the type."""
-        query = sql.SQL("SELECT %s::text::{}::text").format(sql.SQL(type_))  # type: ignore[arg-type]
+        query = sql.SQL("SELECT %s::text::{}::text").format(sql.SQL(type_))
         with psycopg.connect(self._dsn, options="-c timezone=UTC") as connection:
             try:
                 row = connection.execute(query, [text]).fetchone()

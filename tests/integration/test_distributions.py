@@ -136,7 +136,7 @@ def test_a_package_index_can_show_what_a_distribution_is(wheels: Path) -> None:
         assert "Programming Language :: Python :: 3.14" in said.get_all("Classifier", [])
         assert said["Summary"].endswith(".")
         assert said["Description-Content-Type"] == "text/markdown"
-        description = said.get_payload()
+        description = str(said.get_payload())
         assert description.startswith(f"# {said['Name']}\n\n")
         assert len(description.split()) > 30, f"{said['Name']}'s README.md says nothing"
 
