@@ -20,6 +20,8 @@ DISTRIBUTIONS = {
     "twofold_spark": "spark_jobs",
 }
 CODE_NAME = re.compile(r"`((?:twofold|twofold_avro|twofold_common|twofold_spark)(?:\.\w+)+)`")
+PROPERTIES = {"twofold.cuts", "twofold.key", "twofold.offsets", "twofold.sequence"}
+"""Of a mirror's tables, and the table of its cuts: no code."""
 
 
 def _module(path: Path) -> ModuleType:
@@ -81,7 +83,8 @@ def test_a_walk_has_at_most_a_dozen_steps_that_are_in_the_tree(source: Path) -> 
 
 @pytest.mark.parametrize("page", sorted(INSIDE.glob("*.md")), ids=lambda page: page.stem)
 def test_the_code_names_of_a_page_are_in_the_tree(page: Path) -> None:
-    assert [name for name in CODE_NAME.findall(page.read_text()) if not is_in_the_tree(name)] == []
+    names = set(CODE_NAME.findall(page.read_text()))
+    assert [name for name in sorted(names - PROPERTIES) if not is_in_the_tree(name)] == []
 
 
 @pytest.mark.parametrize(
