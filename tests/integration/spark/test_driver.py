@@ -16,13 +16,16 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
+from fixtures.connector import wait_until
 from fixtures.spark import Lake
 from helpers.spark import process as spark_process
 from helpers.spark.bank import MONEY, TOKENS, Reader, opened, totals
 from helpers.spark.writer import table
+from twofold.ops.mirror_view import MirrorPlace, parse_place
 from twofold.stack.process import choose_port
 from twofold_spark import streaming
 
@@ -220,6 +223,38 @@ def test_a_job_that_ends_well_shows_nothing_of_java(lake: Lake) -> None:
         assert "mirror: 1 changes of 1 transactions" in said
         assert "py4j" not in said
         assert "\tat " not in said
+
+
+@pytest.mark.timeout(900)
+def test_a_mirror_tells_that_it_runs_though_nothing_happens_and_that_it_ends(lake: Lake) -> None:
+    """The connector's page reads it. A second start has nothing to do, and tells nevertheless."""
+    accounts = lake.writer.table(table("accounts", {"id": "int8", "owner": "text"}))
+    asked = Consumer({"bootstrap.servers": lake.writer.bootstrap, "group.id": f"{lake.prefix}.mirror"})
+
+    def told() -> MirrorPlace | None:
+        (place,) = asked.committed([TopicPartition(f"{lake.prefix}.commits", 0)], 20)
+        return None if place.offset < 0 else parse_place(place.metadata, "the group")
+
+    try:
+        with lake.writer.commit() as tx:
+            tx.upsert(accounts, {"id": 1, "owner": "o"})
+        with spark_process.running(lake, "--trigger", "available-now") as process:
+            _, said = process.communicate(timeout=300)
+        first = told()
+        assert first is not None, said
+        assert (first.sequence, first.ended) == (1, True)
+        with spark_process.running(lake, "--trigger", "interval=1s") as process:
+            runs = wait_until(lambda: (place := told()) and not place.ended and place, 120)
+            again = wait_until(lambda: (place := told()) and place.told_at > runs.told_at and place, 60)
+            assert (runs.sequence, again.sequence) == (1, 1)
+            process.terminate()
+            _, said = process.communicate(timeout=120)
+        last = told()
+        assert last is not None
+        assert last.ended, said
+        assert "does not tell" not in said
+    finally:
+        asked.close()
 
 
 @pytest.mark.core
