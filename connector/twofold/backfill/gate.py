@@ -135,9 +135,7 @@ class Gate:
         else:
             self._publish_rows(chunk, load)
         self._unwritten.add(chunk.topic)
-        published = self.commit(
-            commit, progress, pins=pins, answered=() if chunk.command is None else (chunk.topic,)
-        )
+        published = self.commit(commit, progress, pins=pins, answered=() if chunk.command is None else (chunk.topic,))
         chunk.drop()
         chunk.answer.set_result(ChunkResult(load.progress, load.state))
         return published
