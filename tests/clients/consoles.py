@@ -16,7 +16,8 @@ from clients.flink_gateway import lock
 from clients.rows import CannotReadError, Rows, fold_envelopes, value_of
 from clients.samples import Sample
 from clients.tables import Table
-from twofold.stack import ground, java
+from twofold.stack import server_files
+from twofold_common import java
 
 DESERIALIZER: Final = (
     "an Avro deserializer on its classpath and `--skip-message-on-error`; who reads the text knows the types"
@@ -78,9 +79,9 @@ class ConsoleConsumer:
 
     def _run(self, topics: str, *options: str) -> list[str]:
         jars = (
-            *ground.fetched(lock("console")),
-            *ground.fetched(ground.locked("kafka")),
-            *ground.fetched(locked("converter")),
+            *server_files.fetched(lock("console")),
+            *server_files.fetched(server_files.locked("kafka")),
+            *server_files.fetched(locked("converter")),
         )
         command = [
             str(java.for_kafka().program),

@@ -10,10 +10,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from twofold.stack import ground, java
+from twofold.stack import server_files
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
-from twofold_avro import artifacts
-from twofold_avro.artifacts import Artifact
+from twofold_common import artifacts, java
+from twofold_common.artifacts import Artifact
 
 _START_S = 180
 _STATEMENT_S = 180
@@ -70,7 +70,7 @@ class FlinkGateway:
             *("-Djava.net.preferIPv4Stack=true", f"-Djava.io.tmpdir={self.folder}"),
             f"-Dlog4j2.configurationFile={log4j}",
             *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
-            *("-cp", ":".join(map(str, ground.fetched(lock("flink"))))),
+            *("-cp", ":".join(map(str, server_files.fetched(lock("flink"))))),
             "org.apache.flink.table.gateway.SqlGateway",
         ]
         environment = {"FLINK_CONF_DIR": str(self.folder)}

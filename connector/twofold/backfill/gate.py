@@ -83,7 +83,7 @@ class Gate:
 
     def produce(self, batch: RowBatch) -> None:
         """Publish rows of committed transactions."""
-        batch.take(VOID)
+        batch.take_topic(VOID)
         if self._in_backfill:
             self._note_changes(batch)
         self._publisher.produce(batch)
@@ -232,7 +232,7 @@ class Gate:
         for topic in batch.topics:
             if topic not in self._in_backfill or (load := self._load(topic)).state == "ready":
                 continue
-            if load.keyless and (rows := batch.take(topic)):
+            if load.keyless and (rows := batch.take_topic(topic)):
                 load.held = load.held or self._spool.new()
                 load.held.append(rows.to_bytes())
         for topic, _, records in batch.partitions():

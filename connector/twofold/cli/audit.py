@@ -82,7 +82,7 @@ def _report(found: Audit) -> str:
     numbers = f", {found.first_sequence} to {found.last_sequence}" if found.commits else ""
     lines = [f"{found.commits} commit record{'s' * (found.commits != 1)}{numbers}"]
     for topic in found.topics:
-        lines.append(f"{topic.table or topic.topic}  {topic.words}")
+        lines.append(f"{topic.table or topic.topic}  {topic.description}")
         lines += _findings(topic)
     lines += [f"{topic}  no longer exists: {many} ranges not judged" for topic, many in found.gone.items()]
     lines += [f"\n{trouble.refusal}" for trouble in found.troubles]
@@ -90,6 +90,6 @@ def _report(found: Audit) -> str:
 
 
 def _findings(topic: TopicAudit) -> list[str]:
-    shown = [f"  {each.words}" for each in topic.damages[:SHOWN]]
+    shown = [f"  {each.description}" for each in topic.damages[:SHOWN]]
     more = len(topic.damages) + topic.more - len(shown)
     return [*shown, f"  and {more} more"] if more > 0 else shown

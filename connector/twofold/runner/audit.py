@@ -33,7 +33,7 @@ class AuditFinding:
     damage: Damage
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return f"partition {self.partition}, {self.damage.description}"
 
 
@@ -75,7 +75,7 @@ class TopicAudit:
     loading: bool
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         said = f"{self.rows} rows in {self.ranges} ranges"
         if self.damages:
             said += f": DAMAGED in {_places(len(self.damages) + self.more)}"
@@ -197,7 +197,7 @@ def trouble_of(
     }
     kinds = [stakes[kind] for kind in stakes if any(each.damage.kind == kind for each in found)]
     return DamageReport(
-        f"{topic}: {_several([each.words for each in found])}",
+        f"{topic}: {_several([each.description for each in found])}",
         at_stake="; ".join(kinds),
         repair=repair(topic, names, table, last_sequence),
     )

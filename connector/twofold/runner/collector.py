@@ -215,7 +215,7 @@ class Collector:
                 self._begin_prepare(message)
             case m.Prepare() | m.CommitPrepared() | m.RollbackPrepared() | m.StreamCommit() | m.StreamPrepare():
                 return (*self._hand_over(), *self._end(message))
-            case _ if self._streams.take(message, wal_start, ts_ms):
+            case _ if self._streams.handle(message, wal_start, ts_ms):
                 pass
             case _:
                 return self._within(message, wal_start, ts_ms)

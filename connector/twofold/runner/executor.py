@@ -227,11 +227,13 @@ class ActionExecutor:
             transactions=action.transactions,
             prepared=tuple(self._outcomes),
         )
-        ledger = self._ledger.take(action.sequence if action.rows else None)
+        ledger = self._ledger.take_entries(action.sequence if action.rows else None)
         self._outcomes = []
         self.group_records = self.group_bytes = self._committed_at_us = 0
         self._submit(
-            lambda: self._tell(self._gate.commit(commit if action.rows else None, progress, ledger=ledger, pins=pins)),
+            lambda: self._report_published(
+                self._gate.commit(commit if action.rows else None, progress, ledger=ledger, pins=pins)
+            ),
             events.MainCommitted(action.applied_lsn),
         )
 
@@ -241,7 +243,8 @@ class ActionExecutor:
         kind: Kind = "reload" if chunk.command == "start" else "backfill"
         commit, progress, pins = self._records(kind, sequence, applied_lsn, at_us=chunk.at_us)
         self._submit(
-            lambda: self._tell(self._gate.publish(chunk, commit, progress, pins)), events.MainCommitted(applied_lsn)
+            lambda: self._report_published(self._gate.publish(chunk, commit, progress, pins)),
+            events.MainCommitted(applied_lsn),
         )
 
     def _commit_prepared(self, action: actions.CommitOpenPrepared, at_us: int) -> None:
@@ -256,11 +259,13 @@ class ActionExecutor:
         )
         ledger = self._ledger.committed(prepared, action.sequence) if action.in_ledger else {}
         self._submit(
-            lambda: self._tell(self._gate.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins)),
+            lambda: self._report_published(
+                self._gate.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins)
+            ),
             events.PreparedCommitted(action.identity, action.applied_lsn),
         )
 
-    def _tell(self, published: Published) -> None:
+    def _report_published(self, published: Published) -> None:
         self.on_published(published.commit, published.pins)
 
     def _records(

@@ -43,7 +43,7 @@ class JoinedTables:
         if every_s:
             self._thread.start()
 
-    def take(self) -> JoinedTablesFound:
+    def take_result(self) -> JoinedTablesFound:
         """Return the result since the last call, if there is one. Never blocks."""
         found = JoinedTablesFound()
         while not self._found.empty():

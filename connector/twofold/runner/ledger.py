@@ -49,7 +49,7 @@ class Ledger:
         elif entry := self._unresolved.get(identity):
             self._entries[identity.downstream_id(Lsn(entry.prepare_lsn))] = replace(entry, state=state.value)
 
-    def take(self, sequence: int | None) -> dict[str, Prepared | None]:
+    def take_entries(self, sequence: int | None) -> dict[str, Prepared | None]:
         """Return the entries of the main producer's commit, tombstones included.
 
         `sequence` is the number of its commit record, if it has one.

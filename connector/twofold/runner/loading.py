@@ -88,7 +88,7 @@ class Loading:
             self._look_at = now + WISHES_LOOK_S
             for topic, what in self._wishes.read_new().items():
                 self._order(topic, what)
-            self._handle_joined_tables(self._joined_tables.take())
+            self._handle_joined_tables(self._joined_tables.take_result())
         for topic in self._tables.take_recreated():
             _log.info("backfill of %s: the table was dropped and created again", topic)
             self._start(topic)

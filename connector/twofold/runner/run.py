@@ -110,13 +110,13 @@ class Run:
         while not self._stop.is_set() and not self._collector.reached:
             now = time.monotonic()
             self._observer.turned()
-            self._take_all(self._worker.answers(ANSWER_WAIT_S if drained and self._worker.busy else 0))
-            self._take_all(self._timers.due(now, drained=drained))
+            self._step_all(self._worker.answers(ANSWER_WAIT_S if drained and self._worker.busy else 0))
+            self._step_all(self._timers.due(now, drained=drained))
             self._report()
             self._doubt_warnings.warn_if_due(self._executor.prepared, self.state.read_lsn, time.time())
             if self.state.must_wait:
                 self._session.tend()
-                self._take_all(self._worker.answers(ANSWER_WAIT_S))
+                self._step_all(self._worker.answers(ANSWER_WAIT_S))
                 continue
             if not self._collector.half_prepared:
                 self._load()
@@ -126,10 +126,10 @@ class Run:
         """Take at most one chunk of a backfill between two reads of the socket: the stream goes
         first.
         """
-        self._take_all(self._loading.turn())
+        self._step_all(self._loading.turn())
         if chunk := self._loading.due(self.state):
             self._executor.stage_chunk(chunk)
-            self._take(events.ChunkDue())
+            self._step_bridge(events.ChunkDue())
         if (progress := self._loading.progress()) != self._shown:
             self._shown = progress
             self._observer.loading(progress)
@@ -141,7 +141,7 @@ class Run:
         received = self._session.read(rows_max=READ_ROWS_MAX, bytes_max=READ_BYTES_MAX, wait_s=wait_s)
         if not received:
             if not drained:
-                self._take(events.Drained(self._timers.young(time.monotonic())))
+                self._step_bridge(events.Drained(self._timers.young(time.monotonic())))
             return True
         failpoints.hit("after_read")
         try:
@@ -163,7 +163,7 @@ class Run:
         if collected.prepared is not None:
             self._executor.stage(collected.prepared)
             failpoints.hit("after_staging")
-        self._take(collected.event, collected.at_us)
+        self._step_bridge(collected.event, collected.at_us)
 
     def _end_turn_if_full(self) -> None:
         now = time.monotonic()
@@ -177,13 +177,13 @@ class Run:
         else:
             full = rows >= limits.rows or now - self._group_since >= limits.time
         if full or self._executor.group_bytes >= limits.bytes:
-            self._take(events.TurnFull())
+            self._step_bridge(events.TurnFull())
 
-    def _take_all(self, happened: Iterable[Event]) -> None:
+    def _step_all(self, happened: Iterable[Event]) -> None:
         for event in happened:
-            self._take(event)
+            self._step_bridge(event)
 
-    def _take(self, event: Event, at_us: int = 0) -> None:
+    def _step_bridge(self, event: Event, at_us: int = 0) -> None:
         self.state, decided = step(self.state, event)
         self._observer.stepped(event, decided, self.state, at_us)
         match event:
@@ -215,9 +215,9 @@ class Run:
         """
         deadline = time.monotonic() + STOP_WAIT_S
         if not self.state.unfinished:
-            self._take(events.TurnFull())
+            self._step_bridge(events.TurnFull())
         while (self.state.in_flight or self._worker.busy) and time.monotonic() < deadline:
             self._session.tend()
-            self._take_all(self._worker.answers(ANSWER_WAIT_S))
+            self._step_all(self._worker.answers(ANSWER_WAIT_S))
         self._report()
         _log.info("stopped")

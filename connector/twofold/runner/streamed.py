@@ -230,7 +230,7 @@ class Streams:
         self.block: Streamed | None = None
         """The transaction of the rows that come now."""
 
-    def take(self, message: m.Message, wal_start: int, ts_ms: int) -> bool:
+    def handle(self, message: m.Message, wal_start: int, ts_ms: int) -> bool:
         """Handle a message; return whether it belonged to a transaction in progress."""
         match message:
             case m.StreamStart(xid):

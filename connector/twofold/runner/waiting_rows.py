@@ -67,7 +67,7 @@ class BatchRows:
         for chunk in self._waiting.chunks():
             batch = RowBatch.from_bytes(chunk)
             for topic in passed_over:
-                batch.take(topic)
+                batch.take_topic(topic)
             batch.settle(settled)
             yield batch
 

@@ -83,7 +83,7 @@ class RowBatch:
                 if records:
                     yield topic, partition, records
 
-    def take(self, topic: str) -> RowBatch | None:
+    def take_topic(self, topic: str) -> RowBatch | None:
         """Remove and return the topic's records as a batch; None if there are none."""
         lists = self._topics.pop(topic, None)
         if not lists or not any(lists):

@@ -61,7 +61,7 @@ def holding(folder: Path) -> Iterator[None]:
     """Make this process the one that runs the folder's stack."""
     folder.mkdir(parents=True, exist_ok=True)
     with _lock_file(folder) as lock:
-        if not _take(lock):
+        if not _take_lock(lock):
             raise UsageError(f"a stack already runs in {folder}: twofold stack down, or choose another --folder")
         _state(folder).unlink(missing_ok=True)
         try:
@@ -82,7 +82,7 @@ def endpoints(folder: Path) -> Endpoints | None:
     """Return the addresses of the running stack, or None if none is ready."""
     try:
         with _lock_file(folder) as lock:
-            if _take(lock):
+            if _take_lock(lock):
                 return None
             return Endpoints(**json.loads(_state(folder).read_text()))
     except FileNotFoundError:
@@ -135,7 +135,7 @@ def _lock_file(folder: Path) -> IO[bytes]:
     return (folder / "stack.lock").open("ab") if folder.is_dir() else (folder / "stack.lock").open("rb")
 
 
-def _take(lock: IO[bytes]) -> bool:
+def _take_lock(lock: IO[bytes]) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

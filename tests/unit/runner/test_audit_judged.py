@@ -44,10 +44,10 @@ def test_damage_before_the_last_reload_is_history() -> None:
     assert "offsets 60 to 61" in trouble.what
     healed = judge(compared(TABLE, before, reloads={TABLE: 50}), NAMES, PINS)
     assert healed.troubles == ()
-    assert "the reload at commit record 20 repaired the damage before it (1 place)" in healed.topics[0].words
+    assert "the reload at commit record 20 repaired the damage before it (1 place)" in healed.topics[0].description
     loading = compared(TABLE, before, reloads={TABLE: 50})
     loading.backfilling = (TABLE,)
-    assert " repairs the damage before it" in judge(loading, NAMES, PINS).topics[0].words
+    assert " repairs the damage before it" in judge(loading, NAMES, PINS).topics[0].description
 
 
 def test_a_reload_of_another_table_repairs_nothing() -> None:
@@ -83,4 +83,4 @@ def test_what_no_table_brings_again_says_so() -> None:
 
 def test_what_is_not_judged_is_said() -> None:
     (topic,) = judge(compared(TABLE, high=130), NAMES, PINS).topics
-    assert topic.words == "10 rows in 1 ranges: whole; 30 offsets not judged: a transaction is open there"
+    assert topic.description == "10 rows in 1 ranges: whole; 30 offsets not judged: a transaction is open there"

@@ -43,28 +43,28 @@ def gone(taken: dict[str, Prepared | None]) -> list[str]:
 def test_the_oldest_that_ended_is_taken_away() -> None:
     ledger = Ledger((), [key(1)])
     note(ledger, LedgerState.ROLLED_BACK, 2)
-    assert gone(ledger.take(None)) == []
+    assert gone(ledger.take_entries(None)) == []
     note(ledger, LedgerState.COMMITTED, 3)
     assert ledger.committed(prepared(4), 8)[key(4)].sequence == 8
-    taken = ledger.take(9)
+    taken = ledger.take_entries(9)
     committed = taken[key(3)]
     assert committed is not None
     assert (committed.state, committed.sequence) == ("committed", 9)
     assert gone(taken) == [key(1), key(2)]
-    assert ledger.take(10) == {}
+    assert ledger.take_entries(10) == {}
 
 
 def test_what_has_no_outcome_stays() -> None:
     ledger = Ledger((), ())
     for state in (LedgerState.OPEN, LedgerState.PARKED):
         note(ledger, state, *range(1, 6))
-        assert gone(ledger.take(None)) == []
+        assert gone(ledger.take_entries(None)) == []
 
 
 def test_millions_of_an_older_twofold_go_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOMBSTONES_MAX", 3)
     ledger = Ledger((), [key(xid) for xid in range(1, 8)])
-    assert [gone(ledger.take(None)) for _ in range(3)] == [[key(1), key(2), key(3)], [key(4), key(5)], []]
+    assert [gone(ledger.take_entries(None)) for _ in range(3)] == [[key(1), key(2), key(3)], [key(4), key(5)], []]
 
 
 def test_the_outcome_of_one_whose_prepare_did_not_come_again() -> None:
@@ -74,6 +74,6 @@ def test_the_outcome_of_one_whose_prepare_did_not_come_again() -> None:
     assert ledger.topics(PreparedIdentity(8, "x")) == ()
     ledger.note(PreparedIdentity(7, "x"), LedgerState.ROLLED_BACK, None)
     ledger.note(PreparedIdentity(8, "x"), LedgerState.ROLLED_BACK, None)
-    (entry,) = ledger.take(None).values()
+    (entry,) = ledger.take_entries(None).values()
     assert entry is not None
     assert (entry.xid, entry.state, entry.rows, entry.topics) == (7, "rolled_back", 3, ("a.topic",))

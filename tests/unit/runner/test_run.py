@@ -56,8 +56,8 @@ def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest
     run = Run(**parts, executor=executor, timers=timers, stop=threading.Event())
     monkeypatch.setattr(module, "step", lambda state, _: (state, ()))
     identity = PreparedIdentity(1, "a")
-    run._take(events.PrepareRead(identity, Lsn(1), Lsn(2), rows=1))
-    run._take(events.PreparedOpened(identity))
+    run._step_bridge(events.PrepareRead(identity, Lsn(1), Lsn(2), rows=1))
+    run._step_bridge(events.PreparedOpened(identity))
     assert events.ParkDue(identity, "open for 30 s (prepared.hold)") in timers.due(130, drained=True)
 
 
