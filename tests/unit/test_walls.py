@@ -45,7 +45,9 @@ CONNECTOR: Mapping[str, Walls] = {
         },
     ),
     "stack": Walls({"errors"}, {"confluent_kafka", "psycopg", "twofold_common"}),
-    "demo": Walls({"errors", "stack"}, {"confluent_kafka", "fastavro", "psycopg", "rich", "twofold_avro"}),
+    "demo": Walls(
+        {"errors", "stack"}, {"confluent_kafka", "fastavro", "psycopg", "rich", "twofold_avro", "twofold_common"}
+    ),
     "cli": Walls(
         {"config", "demo", "errors", "gids", "ops", "runner", "sink", "source", "stack"},
         {"click", "rich", "twofold_avro", "twofold_common"},
@@ -80,28 +82,32 @@ COMMON: Mapping[str, Walls] = {
     "positions": Walls(),
     "errors": Walls(),
     "artifacts": Walls(),
+    "java": Walls({"errors"}),
     "registry_http": Walls(),
     "__init__": Walls(),
 }
 
 SPARK: Mapping[str, Walls] = {
-    "sources": Walls({"errors", "row_columns", "signals"}, {"py4j", "pyspark", "twofold_avro"}),
-    "sinks": Walls({"errors", "formatting", "row_columns", "session", "sources"}, {"py4j", "pyspark"}),
+    "sources": Walls({"errors", "row_columns", "signals"}, {"py4j", "pyspark", "twofold_avro", "twofold_common"}),
+    "sinks": Walls(
+        {"errors", "formatting", "row_columns", "session", "sources"}, {"py4j", "pyspark", "twofold_common"}
+    ),
     "readers": Walls({"errors", "session", "sinks", "sources"}, {"pyspark"}),
     "mirror": Walls({"errors", "row_columns", "sinks", "sources", "streaming"}, {"py4j", "pyspark", "twofold_avro"}),
     "changelog": Walls({"errors", "session", "signals", "sinks", "sources", "streaming"}, {"pyspark"}),
     "verify": Walls(
-        {"errors", "formatting", "readers", "row_columns", "sinks", "sources"}, {"pyspark", "twofold_avro"}
+        {"errors", "formatting", "readers", "row_columns", "sinks", "sources"},
+        {"pyspark", "twofold_avro", "twofold_common"},
     ),
     "job": Walls(
         {"changelog", "errors", "jars", "mirror", "session", "sinks", "sources", "streaming", "verify"},
         {"py4j", "pyspark"},
     ),
-    "session": Walls({"errors", "jars"}, {"pyspark"}),
+    "session": Walls({"errors", "jars"}, {"pyspark", "twofold_common"}),
     "jars": Walls({"errors"}, {"twofold_common"}),
     "streaming": Walls({"errors", "signals"}, {"pyspark"}),
     "signals": Walls(),
-    "errors": Walls(set(), {"py4j", "pyspark"}),
+    "errors": Walls(set(), {"py4j", "pyspark", "twofold_common"}),
     "formatting": Walls(),
     "row_columns": Walls(),
     "__init__": Walls({"errors", "readers", "sinks", "sources"}),
