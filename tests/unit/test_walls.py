@@ -82,7 +82,7 @@ COMMON: Mapping[str, Walls] = {
     "positions": Walls(),
     "errors": Walls(),
     "artifacts": Walls(),
-    "java": Walls({"errors"}),
+    "java": Walls({"artifacts", "errors"}),
     "registry_http": Walls(),
     "__init__": Walls(),
 }
