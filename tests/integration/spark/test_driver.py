@@ -247,12 +247,15 @@ def test_a_mirror_tells_that_it_runs_though_nothing_happens_and_that_it_ends(lak
             runs = wait_until(lambda: (place := told()) and not place.ended and place, 120)
             again = wait_until(lambda: (place := told()) and place.told_at > runs.told_at and place, 60)
             assert (runs.sequence, again.sequence) == (1, 1)
+            with lake.writer.commit() as tx:
+                tx.upsert(accounts, {"id": 2, "owner": "o"})
+            spark_process.cuts(process, 1)  # a signal before the first batch ends it without a word
             process.terminate()
             _, said = process.communicate(timeout=120)
         last = told()
         assert last is not None
-        assert last.ended, said
-        assert "does not tell" not in said
+        assert (last.sequence, last.ended) == (2, True), said
+        assert "cannot publish" not in said
     finally:
         asked.close()
 
