@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from clients.jdbc_reader import JdbcSink, JdbcSinkMakesTables
 from clients.laboratory import PREFIX, Laboratory, carried
 from clients.page import Findings, written
 from clients.python_and_spark import ConfluentPython, SparkFromAvro, made_spark
+from clients.tables import Table
 from clients.trial import TopicReader, Trial
 from twofold.stack import temporary_folder
 
@@ -64,12 +66,17 @@ def main() -> int:
 def tried(reader: TopicReader, laboratory: Laboratory, findings: Findings) -> None:
     """Each table, and a line of what came of it."""
     trial = Trial(laboratory.dsn, laboratory.rows)
-    for table in laboratory.tables:
-        verdicts = trial.verdicts(reader, table)
-        findings.add(reader.name, table, verdicts)
-        right = sum(verdict.startswith("right") for verdict in verdicts.values())
-        said = next(iter(verdicts.values())) if len(verdicts) == 1 else f"{right} of {len(verdicts)} columns right"
-        say(f"{reader.name}: {table.table}: {said}")
+    with ThreadPoolExecutor(reader.at_once) as pool:
+        for table, verdicts in pool.map(lambda table: (table, trial.verdicts(reader, table)), laboratory.tables):
+            show(reader, table, verdicts, findings)
+
+
+def show(reader: TopicReader, table: Table, verdicts: dict[str, str], findings: Findings) -> None:
+    """Keep and print it."""
+    findings.add(reader.name, table, verdicts)
+    right = sum(verdict.startswith("right") for verdict in verdicts.values())
+    said = next(iter(verdicts.values())) if len(verdicts) == 1 else f"{right} of {len(verdicts)} columns right"
+    say(f"{reader.name}: {table.table}: {said}")
 
 
 @contextmanager

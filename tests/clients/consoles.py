@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 
 from bench.connect import locked
 
+from clients.flink_gateway import lock
 from clients.rows import CannotReadError, Rows, fold_envelopes, value_of
 from clients.samples import Sample
 from clients.tables import Table
 from twofold.stack import server_files
-from twofold_common import artifacts, java
+from twofold_common import java
 
 DESERIALIZER: Final = (
     "an Avro deserializer on its classpath and `--skip-message-on-error`; who reads the text knows the types"
@@ -29,6 +30,7 @@ class ConsoleConsumer:
     """`kafka-console-consumer`; what it prints is Avro's text of a record, which is JSON."""
 
     name = "Kafka's console consumer"
+    at_once = 1
 
     def ways(self, _table: Table) -> tuple[str, ...]:
         return ("", DESERIALIZER, LISTS)
@@ -76,9 +78,8 @@ class ConsoleConsumer:
         return self._printed[table.table]
 
     def _run(self, topics: str, *options: str) -> list[str]:
-        console = artifacts.read_lock(Path(__file__).with_name("console.lock").read_text())
         jars = (
-            *server_files.fetched(console),
+            *server_files.fetched(lock("console")),
             *server_files.fetched(server_files.locked("kafka")),
             *server_files.fetched(locked("converter")),
         )

@@ -13,6 +13,7 @@ from typing import Any, Final
 from twofold.stack import server_files
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 from twofold_common import artifacts, java
+from twofold_common.artifacts import Artifact
 
 _START_S = 180
 _STATEMENT_S = 180
@@ -63,14 +64,13 @@ class FlinkGateway:
         (self.folder / "config.yaml").write_text(_CONFIG.format(address=LOOPBACK, port=self._port))
         log4j = self.folder / "log4j2.properties"
         log4j.write_text(_LOG4J)
-        lock = artifacts.read_lock(Path(__file__).with_name("flink.lock").read_text())
         command: list[str | Path] = [
             java.find("Flink", 17, 21).program,
             *("-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC"),
             *("-Djava.net.preferIPv4Stack=true", f"-Djava.io.tmpdir={self.folder}"),
             f"-Dlog4j2.configurationFile={log4j}",
             *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
-            *("-cp", ":".join(map(str, server_files.fetched(lock)))),
+            *("-cp", ":".join(map(str, server_files.fetched(lock("flink"))))),
             "org.apache.flink.table.gateway.SqlGateway",
         ]
         environment = {"FLINK_CONF_DIR": str(self.folder)}
@@ -121,6 +121,11 @@ class FlinkGateway:
                 return json.loads(answer.read(), parse_float=Decimal)
         except urllib.error.HTTPError as error:
             raise FlinkError(innermost_cause("\n".join(json.loads(error.read())["errors"]))) from error
+
+
+def lock(name: str) -> tuple[Artifact, ...]:
+    """The artifacts of one of this package's lock files."""
+    return artifacts.read_lock(Path(__file__).with_name(f"{name}.lock").read_text())
 
 
 def innermost_cause(trace: str) -> str:

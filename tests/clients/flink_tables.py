@@ -65,6 +65,7 @@ class FlinkReader:
     """What both ways share: a declaration, a bounded SELECT, and the fold of its changes."""
 
     name: str
+    at_once = 1
 
     def ways(self, table: Table) -> tuple[str, ...]:
         raise NotImplementedError

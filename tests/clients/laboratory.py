@@ -51,7 +51,7 @@ def carried(folder: Path) -> Iterator[Laboratory]:
     """All tables, with everything that happens to them in their topics."""
     tables = [table for identity in IDENTITIES for table in (every_type(identity), *kinds_of_change(identity))]
     with ExitStack() as ending:
-        postgres = PostgresServer(folder / "postgres")
+        postgres = PostgresServer(folder / "postgres", settings={"max_connections": "300"})
         kafka, registry = KafkaCluster(folder / "kafka"), RegistryServer(folder / "registry")
         for server in (postgres, kafka, registry):
             ending.callback(server.stop)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, Final
 
+from bench import connect
+
+from clients.flink_gateway import lock
 from clients.samples import SAMPLES
 from clients.tables import IDENTITIES, WORDS, Table
 from clients.trial import RIGHT
@@ -21,7 +25,10 @@ compared with PostgreSQL's. What the settings mean, and which reader needs what:
 - **cannot**: with none that was tried; the last list says why.
 
 A cell with two lines differs between `REPLICA IDENTITY FULL` and the default identity.
+
+Tried: {versions}.
 """
+_USERS: Final = {"mood": "enum", "pair": "composite", "cents": "domain of `numeric(9, 2)`"}
 _TYPES: Final = """
 ## Types
 Rows are inserted, updated to and from null, deleted, and change their key.
@@ -50,6 +57,17 @@ class Findings:
 
     def as_json(self) -> dict[str, Any]:
         return {"types": self.types, "changes": self.changes, "kcat": self.kcat}
+
+
+def versions() -> str:
+    """Of the readers."""
+    locked = {each.name: each.version for file in ("console", "flink") for each in lock(file)}
+    (sink,) = connect.locked("jdbc")
+    return (
+        f"Kafka's tools {locked['kafka-tools']}, confluent-kafka {version('confluent-kafka')}, Spark {version('pyspark')}, "
+        f"Debezium's JDBC sink {sink.version}, Flink {locked['flink-clients']} "
+        f"with its Kafka connector {locked['flink-sql-connector-kafka']}"
+    )
 
 
 class _Notes:
@@ -85,26 +103,34 @@ def _word(identity: str) -> str:
 def written(findings: Findings) -> str:
     """The whole page."""
     notes = _Notes()
-    names = {sample.name: f"`{sample.type}`" + (" in `special`" if sample.special else "") for sample in SAMPLES}
-    types = _table("type", findings.types, _grouped(findings.types, names), notes)
-    changes = _table("change", findings.changes, {WORDS[row]: row for row in WORDS}, notes)
+    names = {s.name: _USERS.get(s.type, f"`{s.type}`") + (" in `special`" if s.special else "") for s in SAMPLES}
+    grouped = _grouped(findings.types, names)
+    types = _table("type", findings.types, grouped, notes)
+    changes = _table("change", findings.changes, {words: row for row, words in WORDS.items()}, notes)
     settings = [f"{number}. {reader}: {told}" for number, (reader, told) in enumerate(notes.settings, 1)]
-    words = {**{name: f"{name}" for name in WORDS}, **names}
     reasons = [
-        f"- {reader}: {', '.join(words[row] for row in rows)}: {told}" for (reader, told), rows in notes.reasons.items()
+        f"- {reader}: {', '.join(_shortened(rows, list(grouped)))}: {told}"
+        for (reader, told), rows in notes.reasons.items()
     ]
     parts = [
-        _HEAD,
+        _HEAD.format(versions=versions()),
         _TYPES,
         *types,
         _CHANGES,
         *changes,
-        "\n## Settings",
+        "\n## Settings\n",
         *settings,
-        "\n## Why a reader cannot",
+        "\n## Why a reader cannot\n",
         *reasons,
     ]
     return "\n".join([*parts, "", "## kcat", f"{findings.kcat[:1].upper()}{findings.kcat[1:]}.", ""])
+
+
+def _shortened(rows: list[str], types: list[str]) -> list[str]:
+    """`all types` in place of all of them."""
+    if not set(types) <= set(rows):
+        return rows
+    return ["all types", *(row for row in rows if row not in types)]
 
 
 def _grouped(found: dict[str, dict[str, dict[str, str]]], names: dict[str, str]) -> dict[str, str]:
@@ -123,6 +149,6 @@ def _table(what: str, found: dict[str, dict[str, dict[str, str]]], rows: dict[st
     readers = list(found)
     lines = [f"| {what} | {' | '.join(readers)} |", "|---" * (len(readers) + 1) + "|"]
     for words, row in rows.items():
-        cells = [notes.cell(reader, row, found[reader][row]) for reader in readers]
+        cells = [notes.cell(reader, words, found[reader][row]) for reader in readers]
         lines.append(f"| {words} | {' | '.join(cells)} |")
     return lines

@@ -43,6 +43,7 @@ class ConfluentPython:
     """`confluent_kafka`'s consumer and `AvroDeserializer`."""
 
     name = "confluent-kafka's deserializer (Python)"
+    at_once = 1
 
     def ways(self, _table: Table) -> tuple[str, ...]:
         return ("", LISTS)
@@ -63,6 +64,7 @@ class SparkFromAvro:
     """Spark's source `kafka` and `from_avro`, with the schema that the registry has for the topic."""
 
     name = "Spark's `from_avro`"
+    at_once = 1
 
     def ways(self, _table: Table) -> tuple[str, ...]:
         return ("", MICROSECONDS, LISTS)

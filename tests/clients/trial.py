@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import psycopg
@@ -20,6 +21,10 @@ class TopicReader(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def at_once(self) -> int:
+        """How many reads may run side by side."""
+
     def ways(self, table: Table) -> Sequence[str]:
         """The settings that it is tried with, in turn; the first is none."""
 
@@ -33,12 +38,14 @@ class Trial:
     def __init__(self, dsn: str, rows: Callable[[Table], Rows]) -> None:
         self._dsn = dsn
         self._rows = rows
+        self._without: dict[tuple[str, str, str], bool] = {}
+        """Whether a reader fails with a table's rows, whatever their columns are."""
 
     def verdicts(self, reader: TopicReader, table: Table) -> dict[str, str]:
         """By sample: `right`, `right: <the setting>` or `cannot: <why>`."""
         found: dict[str, str] = {}
         # Types of one kind fail together: then few halves are tried.
-        left = sorted(table.samples, key=lambda sample: sample.type)
+        left = sorted(table.samples, key=lambda sample: (sample.type.endswith("[]"), sample.type))
         for way in reader.ways(table):
             if not left:
                 break
@@ -47,31 +54,34 @@ class Trial:
             left = [sample for sample in left if not found[sample.name].startswith(RIGHT)]
         return found
 
-    def _tried(
-        self, reader: TopicReader, way: str, table: Table, samples: Sequence[Sample], *, halves: bool = True
-    ) -> dict[str, str]:
-        """A failure that names no column: each half is tried, unless the row fails without any."""
+    def _tried(self, reader: TopicReader, way: str, table: Table, samples: Sequence[Sample]) -> dict[str, str]:
+        """A failure is a column's if the error names it or the column is alone; else each half is tried."""
         try:
             rows = reader.read(way, table, samples)
         except CannotReadError as error:
             verdict = f"cannot: {error}"
-            if len(samples) == 1:
-                return {samples[0].name: verdict}
-            if named := [sample for sample in samples if f'"{sample.column}"' in str(error)]:
-                others = [sample for sample in samples if sample not in named]
-                return {named[0].name: verdict} | self._tried(reader, way, table, others, halves=halves)
-            if halves:
-                try:
-                    reader.read(way, table, ())
-                except CannotReadError:
-                    return {sample.name: verdict for sample in samples}
-            middle = len(samples) // 2
-            first, second = (
-                self._tried(reader, way, table, half, halves=False) for half in (samples[:middle], samples[middle:])
-            )
-            return first | second
+            named = next((sample for sample in samples if f'"{sample.column}"' in str(error)), None)
+            if named is None and len(samples) > 1 and self._fails_without_columns(reader, way, table):
+                return {sample.name: verdict for sample in samples}
+            alone = {named.name: verdict} if named else {samples[0].name: verdict} if len(samples) == 1 else {}
+            others = [sample for sample in samples if sample.name not in alone]
+            halves = [half for half in (others[: len(others) // 2], others[len(others) // 2 :]) if half]
+            with ThreadPoolExecutor(reader.at_once) as pool:
+                for found in pool.map(lambda half: self._tried(reader, way, table, half), halves):
+                    alone |= found
+            return alone
         wanted = self._rows(table)
         return {sample.name: self._compared(rows, wanted, sample) for sample in samples}
+
+    def _fails_without_columns(self, reader: TopicReader, way: str, table: Table) -> bool:
+        if (reader.name, way, table.table) not in self._without:
+            try:
+                reader.read(way, table, ())
+                fails = False
+            except CannotReadError:
+                fails = True
+            self._without[reader.name, way, table.table] = fails
+        return self._without[reader.name, way, table.table]
 
     def _compared(self, rows: Rows, wanted: Rows, sample: Sample) -> str:
         if missing := wanted.keys() - rows.keys():
