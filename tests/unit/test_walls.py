@@ -94,7 +94,7 @@ SPARK: Mapping[str, Walls] = {
         {"errors", "formatting", "readers", "row_columns", "sinks", "sources"}, {"pyspark", "twofold_avro"}
     ),
     "job": Walls(
-        {"changelog", "errors", "jars", "mirror", "session", "sinks", "sources", "streaming", "verify"},
+        {"changelog", "errors", "jars", "mirror", "session", "signals", "sinks", "sources", "streaming", "verify"},
         {"py4j", "pyspark"},
     ),
     "session": Walls({"errors", "jars"}, {"pyspark"}),
