@@ -106,7 +106,15 @@ class RegistryHttp:
                 raise RegistryAway("HTTP 404 without the registry's own error code") from error
             raise RegistryRefusal(error.code, code, reason) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise RegistryAway(str(error) or type(error).__name__) from error
+            raise RegistryAway(describe_cause(error)) from error
+
+
+def describe_cause(error: Exception) -> str:
+    """Name the cause alone, without urllib's and the operating system's words around it."""
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(cause):
+        return "the server speaks http, and the address says https"
+    return (isinstance(cause, OSError) and cause.strerror) or str(cause) or type(cause).__name__
 
 
 def _own_error(error: urllib.error.HTTPError) -> tuple[int, str]:

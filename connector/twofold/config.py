@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import fnmatch
 import ipaddress
+import json
 import os
 import re
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import (
     BaseModel,
@@ -32,8 +33,16 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from twofold.errors import UsageError
 
 _NAME, _PREFIX = r"^[a-z0-9_]{1,40}$", r"^[A-Za-z0-9._-]{1,100}$"
-_PATTERNS = {_NAME: "1 to 40 of a-z, 0-9 and _", _PREFIX: "1 to 100 of A-Z, a-z, 0-9, '.', '_' and '-'"}
+_HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+_BROKER = rf" *(?:[A-Za-z_]+://)?{_HOST}(?::[0-9]{{1,5}})? *"
+_BOOTSTRAP, _URL = rf"^{_BROKER}(?:,{_BROKER})*$", rf"^https?://{_HOST}(?::[0-9]{{1,5}})?(?:/.*)?$"
+_PATTERNS = {
+    _NAME: "1 to 40 of a-z, 0-9 and _",
+    _PREFIX: "1 to 100 of A-Z, a-z, 0-9, '.', '_' and '-'",
+    _BOOTSTRAP: "host:port of one or more brokers, separated by commas",
+}
 Name = Annotated[str, StringConstraints(pattern=_NAME)]
+Bootstrap = Annotated[str, StringConstraints(pattern=_BOOTSTRAP)]
 TopicPrefix = Annotated[str, StringConstraints(pattern=_PREFIX)]
 
 _REFUSED_OF_LIBPQ = {
@@ -59,10 +68,10 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _secret(value: SecretStr | None, file: Path | None) -> str | None:
+def _secret(setting: str, value: SecretStr | None, file: Path | None) -> str | None:
     """A setting that may stand in a file of its own."""
     if file is not None:
-        return _first_line(file)
+        return _first_line(f"{setting}_file", file)
     return value.get_secret_value() if value else None
 
 
@@ -128,7 +137,7 @@ class SourceConfig(_Part):
 class KafkaConfig(_Part):
     """Kafka."""
 
-    bootstrap: str = Field(description="Brokers as host:port, separated by commas.")
+    bootstrap: Bootstrap = Field(description="Brokers as host:port, separated by commas.")
     prefix: TopicPrefix | None = Field(
         None,
         description="Prefix of topics and transactional ids; default: the connector's name. One source per prefix.",
@@ -181,19 +190,25 @@ class RegistryConfig(_Part):
     @property
     def basic(self) -> tuple[str, str] | None:
         """User and password, if there are any."""
-        return None if self.username is None else (self.username, _secret(self.password, self.password_file) or "")
+        if self.username is None:
+            return None
+        return self.username, _secret("registry.password", self.password, self.password_file) or ""
 
     @property
     def bearer(self) -> str | None:
-        return _secret(self.token, self.token_file)
+        return _secret("registry.token", self.token, self.token_file)
 
     @field_validator("url")
     @classmethod
-    def _without_secrets(cls, url: str) -> str:
+    def _is_an_address_without_secrets(cls, url: str) -> str:
         # It is shown by config show, in errors and by doctor.
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise ValueError(
                 "registry.url must not hold a password: give it as registry.username and registry.password"
+            )
+        if re.match(_URL, url) is None:
+            raise ValueError(
+                "must be http://host:port or https://host:port, with the path of the registry's API if it has one"
             )
         return url
 
@@ -292,7 +307,7 @@ class StatusConfig(_Part):
 
     @property
     def bearer(self) -> str | None:
-        return _secret(self.token, self.token_file)
+        return _secret("status.token", self.token, self.token_file)
 
     @property
     def host(self) -> str:
@@ -360,7 +375,7 @@ class Config(BaseSettings):
 
         more = {}
         if self.source.password_file:
-            more["password"] = _first_line(self.source.password_file)
+            more["password"] = _first_line("source.password_file", self.source.password_file)
         return make_conninfo(self.source.dsn.get_secret_value(), **more)
 
     @field_validator("name")
@@ -390,11 +405,11 @@ class Config(BaseSettings):
         return env_settings, init_settings
 
 
-def _first_line(path: Path) -> str:
+def _first_line(setting: str, path: Path) -> str:
     try:
         return path.read_text().partition("\n")[0]
     except OSError as error:
-        raise UsageError(f"{path}, which a setting names for a secret, cannot be read: {error.strerror}") from None
+        raise UsageError(f"{setting} names {path}, which cannot be read: {error.strerror}") from None
 
 
 def load(path: Path | None = None) -> Config:
@@ -407,16 +422,24 @@ def load(path: Path | None = None) -> Config:
         except OSError as error:
             raise UsageError(f"configuration file {given} cannot be read: {error.strerror}") from None
         except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"configuration file {given} is not TOML: {error}") from None
+            raise UsageError(
+                f'configuration file {given} is not TOML: {error}; text needs double quotes, for example name = "bank"'
+            ) from None
+    elif not any(name.upper().startswith("TWOFOLD_") and "__" in name for name in os.environ):
+        raise UsageError(
+            f"there is no configuration: {given} is not in this folder; name a file before the command: twofold -c FILE ..."
+        )
     lines = [f"  environment {name}: there is no such section" for name in sorted(os.environ) if _is_stray(name)]
     try:
         config = Config(**values)
-    except SettingsError as error:
-        # Of a variable: it names the part and the source, never the value.
-        raise UsageError(f"environment TWOFOLD_*: {error}: lists and tables are JSON") from None
+    except SettingsError:
+        # It names the section alone. The value may be a secret.
+        raise UsageError(
+            f'environment {_not_json()}: not JSON, and lists and tables are JSON there, for example ["public.*"]'
+        ) from None
     except ValidationError as error:
         lines += [
-            f"  {'.'.join(str(p) for p in e['loc']) or given}: {_message(e)}"
+            f"  {_placed('.'.join(str(p) for p in e['loc']) or str(given), _message(e))}"
             for e in error.errors(include_input=False, include_url=False)
         ]
     if lines:
@@ -433,19 +456,63 @@ def load(path: Path | None = None) -> Config:
 
 def _message(error: Mapping[str, Any]) -> str:
     """What is wrong with a setting; of one that does not exist, what may have been meant."""
-    if error["type"] == "string_pattern_mismatch":
+    kind = error["type"]
+    if kind == "string_pattern_mismatch":
         return f"must be {_PATTERNS[error['ctx']['pattern']]}"
-    if error["type"] != "extra_forbidden":
-        return str(error["msg"])
+    if kind == "extra_forbidden":
+        return _unknown(error)
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
+    words = next((words for sign, words in _KINDS.items() if kind.startswith(sign)), None)
+    return words or str(error["msg"]).replace("Input should be", "must be")
+
+
+_KINDS = {
+    "missing": "is missing",
+    "bool_": "must be true or false",
+    "int_": "must be an integer",
+    "float_": "must be a number",
+    "string_type": "must be text in double quotes",
+    "tuple_type": 'must be a list, for example ["public.*"]',
+    "dict_type": "must be a section of its own",
+    "model_": "must be a section of its own",
+}
+"""Words for pydantic's kinds of errors, by how the kind begins: its own words are in Python's terms."""
+
+
+def _unknown(error: Mapping[str, Any]) -> str:
     *sections, name = map(str, error["loc"])
     part: type[BaseModel] = Config
     for section in sections:
         kind = part.model_fields[section].annotation
         if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-            return str(error["msg"])
+            return "there is no such setting"
         part = kind
     alike = get_close_matches(name, part.model_fields, n=1)
     return f"there is no such setting{f'; did you mean {alike[0]}?' if alike else ''}"
+
+
+def _placed(place: str, words: str) -> str:
+    """Some words begin with the setting already."""
+    return words if words.startswith(place) else f"{place}: {words}"
+
+
+def _not_json() -> str:
+    """The variables of whole sections, lists and tables whose value is not JSON."""
+    wanted = {f"TWOFOLD_{section}".upper() for section in Config.model_fields if section != "name"}
+    for section, part in Config.model_fields.items():
+        for name, field in getattr(part.annotation, "model_fields", {}).items():
+            if get_origin(field.annotation) in {tuple, dict}:
+                wanted.add(f"TWOFOLD_{section}__{name}".upper())
+    return ", ".join(name for name in sorted(os.environ) if name.upper() in wanted and not _is_json(os.environ[name]))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_stray(variable: str) -> bool:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_EXIT_INTERRUPTED = 130
 
 
 @contextmanager
@@ -18,3 +23,43 @@ def catch_end_signals(requested: threading.Event | None = None) -> Iterator[thre
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def ended_at_once(command: str) -> Iterator[None]:
+    """Inside, Ctrl-C ends the process at once, and the Java that it has started: interrupted in the midst of its start, that would stay for ever."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def ours(*_: object) -> None:
+        """The thread does it. Spark's own takes its place in the midst of the start, and stays."""
+
+    handler = signal.signal(signal.SIGINT, ours)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_wait_for_it, args=(reader, command), name="interrupts", daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        if signal.getsignal(signal.SIGINT) is ours:
+            signal.signal(signal.SIGINT, handler)
+        os.close(writer)  # which ends the thread
+
+
+def _wait_for_it(reader: int, command: str) -> None:
+    with os.fdopen(reader, "rb", buffering=0) as signals:
+        while number := signals.read(1):
+            if number[0] == signal.SIGINT:
+                for child in _children():
+                    with suppress(ProcessLookupError):
+                        os.kill(child, signal.SIGKILL)
+                sys.stderr.write(f"{command}: interrupted\n")
+                os._exit(_EXIT_INTERRUPTED)
+
+
+def _children() -> list[int]:
+    """Linux tells them by the thread that has started them."""
+    return [int(pid) for each in Path("/proc/self/task").glob("*/children") for pid in each.read_text().split()]

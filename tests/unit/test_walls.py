@@ -100,7 +100,7 @@ SPARK: Mapping[str, Walls] = {
         {"pyspark", "twofold_avro", "twofold_common"},
     ),
     "job": Walls(
-        {"changelog", "errors", "jars", "mirror", "session", "sinks", "sources", "streaming", "verify"},
+        {"changelog", "errors", "jars", "mirror", "session", "signals", "sinks", "sources", "streaming", "verify"},
         {"py4j", "pyspark"},
     ),
     "session": Walls({"errors", "jars"}, {"pyspark", "twofold_common"}),

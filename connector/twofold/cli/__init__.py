@@ -40,6 +40,10 @@ Exit statuses:
 """
 
 
+_CLEANS_UP = {"run", "stack", "demo"}
+"""Commands that end servers or sessions of theirs after Ctrl-C."""
+
+
 class _Lazy(click.Group):
     """Knows the commands' names, and imports a command's module when it is called."""
 
@@ -83,7 +87,11 @@ def twofold(ctx: click.Context, config_file: Path | None) -> None:
 
     Try it on this machine, with nothing installed: twofold demo
     """
+    from twofold.cli.interrupts import ended_at_once  # noqa: PLC0415
+
     ctx.obj = config_file
+    if ctx.invoked_subcommand not in _CLEANS_UP:
+        ctx.with_resource(ended_at_once())
 
 
 def main() -> None:
@@ -92,6 +100,8 @@ def main() -> None:
         twofold.main(prog_name="twofold", standalone_mode=False)
     except click.ClickException as error:
         error.show()
+        if isinstance(error, click.NoSuchOption) and error.option_name in {"-c", "--config"}:
+            click.echo("It stands before the command: twofold -c FILE COMMAND", err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)

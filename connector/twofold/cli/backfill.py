@@ -75,11 +75,14 @@ def status(config_file: Path | None, *, as_json: bool) -> None:
     from twofold.runner.status_report import backfills, read_progress  # noqa: PLC0415  (loads the clients)
 
     config = load(config_file)
-    found = backfills(config, read_progress(config))
+    recovered = read_progress(config)
+    found = backfills(config, recovered)
     if as_json:
         click.echo(json.dumps([asdict(each) for each in found], indent=2))
         return
-    if not found:
+    if recovered.progress is None or not recovered.progress.applied_lsn:
+        click.echo(f"connector {config.name} is not initialised: run twofold init")
+    elif not found:
         click.echo("all tables are ready")
     for each in found:
         click.echo(f"{each.table}  {each.state}, {each.words}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from twofold.config import load
+from twofold.errors import UsageError
 
 
 @click.command(
@@ -25,6 +27,10 @@ def command(config_file: Path | None, *, yes: bool) -> None:
     loss = describe_loss(config.conninfo, config.slot)
     click.echo(str(loss) if loss else f"slot {config.slot} does not exist")
     if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "nothing was removed: reset asks first, and there is no terminal; remedy: twofold reset --yes"
+            )
         click.confirm("Remove it?", abort=True)
     for removed in drop(config.conninfo, config.slot, [config.publication]):
         click.echo(f"removed: {removed}")

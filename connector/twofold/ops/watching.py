@@ -64,7 +64,7 @@ def _serve(config: Config, activity: Activity, opened: ExitStack) -> StatusServe
         )
     except OSError as error:
         _log.warning(
-            "no status page, no metrics: %s: %s (status.listen; another connector may have the port)",
+            "no status page, no metrics: %s: %s; remedy: choose another port with status.listen, or end what has it",
             config.status.listen,
             error.strerror or error,
         )

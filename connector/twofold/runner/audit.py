@@ -17,6 +17,7 @@ from twofold.errors import Refused
 from twofold.runner.checks import check_commits
 from twofold.runner.comparison import ComparisonResult, ComparisonScope, Reload, Told, compare
 from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings
+from twofold.sink.metadata import ask_brokers
 from twofold.sink.names import Names
 from twofold.sink.progress import Decoder, ProgressReader, RecoveredState
 from twofold.sink.schema_registry import Registry
@@ -115,6 +116,7 @@ class Audit:
 def audit(config: Config, *, since: int, told: Told) -> Audit:
     """Read and judge everything that Kafka keeps, or everything after commit record `since`."""
     settings, names, registry = kafka_settings(config), names_of(config), Registry(registry_settings(config))
+    ask_brokers(settings)
     progress = ProgressReader(settings, names, registry)
     before = progress.read()
     scope = ComparisonScope(frozenset({*before.pins, names.messages}), since)

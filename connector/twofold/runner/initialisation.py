@@ -8,7 +8,8 @@ for `init` in the first case, and refuses in the second.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, 
 from twofold.runner.status_report import read_progress
 from twofold.runner.tables import Tables
 from twofold.sink.fencing import Fencing, fence
+from twofold.sink.metadata import ask_brokers
 from twofold.sink.records import register_fixed
 from twofold.sink.schema_registry import Registry
 from twofold.sink.topics import Topics
@@ -27,6 +29,7 @@ from twofold.sink.watch import Watch
 from twofold.source import identity, provisioning, publishable, readiness
 from twofold.source.catalog import Catalog
 from twofold.source.diagnosis import slot_holder
+from twofold.source.locks import Blocker
 from twofold.source.published_tables import published_tables
 from twofold.source.table_copier import has_rows
 from twofold_avro.records import Pin, Progress
@@ -42,8 +45,10 @@ def initialise(config: Config, say: Say) -> None:
     database = identity.identify(config.conninfo).database
     if slot is not None and slot.database != database:
         raise UsageError(
-            f"slot {config.slot} belongs to another database ({slot.database}, and this is {database}): choose a name of its own with source.slot"
+            f"slot {config.slot} belongs to another database ({slot.database}, and this is {database}): choose a name of its own with source.slot,"
+            " or, if that database is not carried any more, twofold reset first"
         )
+    ask_brokers(kafka_settings(config))
     if slot is not None and slot.active_pid is not None:
         say(_in_use(config, slot))
         return
@@ -102,6 +107,26 @@ def _in_use(config: Config, slot: identity.SlotState) -> str:
     return f"already initialised: slot {config.slot} is in use by process {pid} from {holder}, published up to {format_lsn(Lsn(progress.applied_lsn))}"
 
 
+class _Waiting:
+    """Says for whom the slot waits: at once, when that changes, and every ten seconds."""
+
+    def __init__(self, config: Config, say: Say) -> None:
+        self._config = config
+        self._say = say
+        self._told: list[Blocker] = []
+        self._again_at = 0.0
+
+    def __call__(self, blockers: Sequence[Blocker]) -> None:
+        who = [replace(each, age=None) for each in blockers]
+        if who == self._told and time.monotonic() < self._again_at:
+            return
+        self._told, self._again_at = who, time.monotonic() + 10.0
+        limit_s = self._config.source.slot_wait
+        self._say(
+            f"slot {self._config.slot} waits for: {'; '.join(map(str, blockers))}; given up after {limit_s:g} s (source.slot_wait)"
+        )
+
+
 def _make_slot(config: Config, say: Say) -> Lsn:
     start = provisioning.create_slot(
         config.conninfo,
@@ -109,7 +134,7 @@ def _make_slot(config: Config, say: Say) -> Lsn:
         two_phase=config.source.two_phase,
         failover=config.source.failover,
         wait_limit_s=config.source.slot_wait,
-        on_wait=lambda blockers: say(f"slot {config.slot} waits for: " + "; ".join(map(str, blockers))),
+        on_wait=_Waiting(config, say),
     )
     say(f"slot {config.slot} made (two_phase {'on' if config.source.two_phase else 'off'})")
     return start

@@ -17,7 +17,7 @@ from twofold.gids import parse
 from twofold.runner.siblings import describe_sibling, is_torn, siblings_of, statements_left
 from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings
 from twofold.sink.ledgers import Branch, Ledgers
-from twofold.sink.metadata import require_brokers
+from twofold.sink.metadata import ask_brokers
 from twofold.sink.progress import ProgressReader, RecoveredState
 from twofold.sink.schema_registry import Registry
 from twofold.source import identity, locks
@@ -218,7 +218,7 @@ def _some(names: Sequence[str]) -> str:
 def read_progress(config: Config) -> RecoveredState:
     """Read Kafka's records of the connector. A person waits, so absent brokers are given up soon."""
     settings = kafka_settings(config)
-    require_brokers(settings, min(ANSWER_S, settings.call_timeout_s))
+    ask_brokers(settings, ANSWER_S)
     return ProgressReader(settings, names_of(config), Registry(registry_settings(config))).read()
 
 

@@ -66,11 +66,11 @@ def supervise(
             _log.info("stopped during recovery")
         except SlotBusy as busy:
             if not config.source.standby:
-                raise Fenced(f"{busy}; it is not waited for, because source.standby is off") from busy
-            if standing_by != str(busy):
-                _log.info("standing by: %s", busy)
-                observer.standing_by(str(busy))
-                standing_by = str(busy)
+                raise Fenced(f"source.standby is off, and {busy}") from busy
+            if standing_by != busy.what:
+                _log.info("standing by: %s", busy.what)
+                observer.standing_by(busy.what)
+                standing_by = busy.what
             stop.wait(STANDBY_POLL_S)
             continue
         except (RunEnded, Unreachable, Fenced) as error:

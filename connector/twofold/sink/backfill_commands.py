@@ -12,11 +12,13 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from twofold.errors import Unreachable
 from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.sink.metadata import ask_brokers
 from twofold.sink.names import Names
 
 
 def send_command(settings: KafkaSettings, names: Names, topics: list[str], command: str) -> None:
     """Write the command for these topics; it is acknowledged when this returns."""
+    ask_brokers(settings)
     errors: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -32,7 +34,7 @@ def send_command(settings: KafkaSettings, names: Names, topics: list[str], comma
         raise sort_error(errors[0], f"writing to {names.progress}")
     if left:
         raise Unreachable(
-            f"Kafka did not acknowledge the command within {settings.call_timeout_s:.0f} s: run the command again"
+            f"Kafka did not acknowledge the command within {settings.call_timeout_s:.0f} s; remedy: look into the brokers' logs, and run the command again"
         )
 
 

@@ -8,10 +8,12 @@ means nothing.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
+from typing import Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic  # type: ignore[attr-defined]
 
 from twofold.errors import Unreachable
@@ -25,6 +27,12 @@ from twofold.sink.client import (
 )
 
 PAUSE_S = 0.05
+ANSWER_S = 10.0
+"""Unless a caller has less time: a client's first connection may have TLS and SASL before it."""
+_NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}  # noqa: SLF001
+_ALL_DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
+_SURROUNDINGS = re.compile(r"^\S+(/bootstrap|/\d+): | \(after \d+ms in state \w+.*?\)")
+"""What librdkafka says around a cause."""
 _ABSENT = {TOPIC_EXCEPTION, KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.POLICY_VIOLATION}
 """Errors that show the topic's absence: the controller checks for an existing topic first."""
 
@@ -41,10 +49,26 @@ def cluster_metadata(admin: AdminClient, timeout_s: float) -> ClusterMetadata:
     return metadata
 
 
-def require_brokers(settings: KafkaSettings, within_s: float) -> None:
-    """Raise an error that says why no broker answers."""
-    with sorted_errors(f"asking {settings.client['bootstrap.servers']}"):
-        cluster_metadata(AdminClient(settings.admin()), within_s)
+def ask_brokers(settings: KafkaSettings, within_s: float = ANSWER_S) -> tuple[AdminClient, ClusterMetadata]:
+    """Return a client that logs nothing, and the metadata. Raise an error that says why no broker answers."""
+    told: list[KafkaError] = []
+    bootstrap = settings.client["bootstrap.servers"]
+    client: dict[str, Any] = {**settings.admin(), "log_level": 0, "error_cb": told.append}
+    with sorted_errors(f"asking {bootstrap}"):
+        admin = AdminClient(client)
+        try:
+            return admin, cluster_metadata(admin, min(within_s, settings.call_timeout_s))
+        except KafkaException:
+            # The call itself says of all causes that nobody answers.
+            admin.poll(0.5)
+            for error in told:
+                if error.code() in _NOT_LET_IN:
+                    raise KafkaException(error) from None
+            causes = [_SURROUNDINGS.sub("", each.str()) for each in told if each.code() != _ALL_DOWN]
+            cause = f": {causes[0]}" if causes else ""
+            raise Unreachable(
+                f"Kafka at {bootstrap} does not answer{cause}; remedy: start Kafka, or correct kafka.bootstrap, and security.protocol in kafka.options"
+            ) from None
 
 
 def existing_topics(admin: AdminClient, names: Iterable[str], timeout_s: float) -> set[str]:

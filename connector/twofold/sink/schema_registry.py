@@ -45,7 +45,7 @@ class Registry:
         self._schemas: dict[int, str] = {}
         parts = urlsplit(settings.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise UsageError(f"registry.url is {settings.url!r}: http://host:port or https://host:port")
+            raise UsageError(f"registry.url is {settings.url!r}, and must be http://host:port or https://host:port")
         try:
             self._http = RegistryHttp(
                 settings.url,
@@ -108,7 +108,7 @@ class Registry:
             return self._http.ask(path, body, method=method)
         except RegistryAway as error:
             raise Unreachable(
-                f"the registry at {self._http.url} does not answer: {error}; check registry.url, and that the registry runs"
+                f"the registry at {self._http.url} does not answer: {error}; remedy: start the registry, or correct registry.url (Apicurio's ends with /apis/ccompat/v7)"
             ) from error
         except RegistryRefusal as error:
             raise self._error_of(error, about) from error

@@ -132,12 +132,24 @@ _REMEDIES = (
     ("does not support SSL", "ALTER SYSTEM SET ssl = on, with ssl_cert_file and ssl_key_file, and restart PostgreSQL"),
     ("recovery is in progress", "connect to the primary, or raise the standby to 16 or later"),
 )
-_NO_SUCH = (("role", "CREATE ROLE {user} LOGIN REPLICATION"), ("database", "correct the database's name in source.dsn"))
+_NO_SUCH = (
+    ("role", "correct the user in source.dsn, or CREATE ROLE {user} LOGIN REPLICATION"),
+    ("database", "correct the database's name in source.dsn"),
+)
+_NOISE = (
+    "connection failed: ",
+    "connection is bad: ",
+    " Is the server running on that host and accepting TCP/IP connections?",
+    " Is the server running locally and accepting connections on that socket?",
+)
+"""Words of psycopg and libpq around the cause."""
 
 
 def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
     """Say what a failed attempt to connect means, and how to repair it."""
     message = " ".join(str(error).split())
+    for noise in _NOISE:
+        message = message.replace(noise, "")
     user = conninfo_to_dict(conninfo).get("user") or "<user>"
     for symptom, remedy in _REMEDIES:
         if symptom in message:
@@ -145,9 +157,7 @@ def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
     for noun, remedy in _NO_SUCH:
         if f"{noun} " in message and "does not exist" in message:
             return SetupError(f"PostgreSQL at {address(conninfo)}: {message}; remedy: {remedy.format(user=user)}")
-    hint = (
-        "; if the server runs, `twofold status` shows the transaction that blocks new sessions"
-        if "timeout expired" in message
-        else ""
-    )
-    return Unreachable(f"PostgreSQL at {address(conninfo)} does not answer: {message}{hint}")
+    remedy = "start PostgreSQL, or correct host and port in source.dsn"
+    if "timeout expired" in message:
+        remedy += "; if the server runs, `twofold status` shows the transaction that blocks new sessions"
+    return Unreachable(f"PostgreSQL at {address(conninfo)} does not answer: {message}; remedy: {remedy}")

@@ -17,9 +17,10 @@ class SlotBusy(Unreachable):
     def __init__(self, slot: str, pid: int | None, address: str) -> None:
         holder = f"process {pid} from {address}" if pid else "another client"
         super().__init__(
-            f"slot {slot!r} is held by {holder}: wait for it to end, or end it with "
+            f"slot {slot!r} is held by {holder}; remedy: stop the connector that has it; if its machine is gone, "
             f"SELECT pg_terminate_backend({pid or '<pid>'})"
         )
+        self.what = f"slot {slot!r} is held by {holder}"
         self.pid = pid
         self.address = address
 
@@ -98,7 +99,7 @@ NOT_UTF8 = ("22021", "22P05")
 
 INTO_UTF8 = (
     "createdb -T template0 -E UTF8 NEW",
-    "pg_dump -E LATIN1 OLD | psql NEW",
+    "pg_dump -E LATIN1 OLD | psql -v ON_ERROR_STOP=1 NEW",
 )
 """LATIN1 stands for the encoding that the text really has."""
 

@@ -93,7 +93,7 @@ def create_publication(conninfo: str, name: str, published: PublicationContent) 
                 )
         except psycopg.errors.InsufficientPrivilege as error:
             remedy = (
-                "let a superuser create the publication: only a superuser can publish all tables or whole schemas"
+                "name the tables one by one in source.tables, or let a superuser run CREATE PUBLICATION and remove source.tables"
                 if published.all_tables or published.schemas
                 else "run `twofold doctor`, which names the GRANT or the owner"
             )
@@ -159,6 +159,9 @@ def create_slot(
         except psycopg.OperationalError as error:  # from libpq itself, which `PlainConnection` does not see
             maker.close()
             raise start_error(conninfo, slot, error) from error
+        except KeyboardInterrupt:
+            maker.close()  # which psycopg could not roll back, and would say so
+            raise
         if result is None or result.status != pq.ExecStatus.TUPLES_OK:
             refusal = psycopg.errors.error_from_result(result) if result else psycopg.OperationalError("no answer")
             if isinstance(refusal, psycopg.errors.QueryCanceled):

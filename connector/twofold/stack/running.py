@@ -59,7 +59,7 @@ def default_folder() -> Path:
 @contextmanager
 def holding(folder: Path) -> Iterator[None]:
     """Make this process the one that runs the folder's stack."""
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     with _lock_file(folder) as lock:
         if not _take_lock(lock):
             raise UsageError(f"a stack already runs in {folder}: twofold stack down, or choose another --folder")
@@ -91,7 +91,7 @@ def endpoints(folder: Path) -> Endpoints | None:
 
 def detach(folder: Path, arguments: Sequence[str]) -> Endpoints:
     """Run `twofold stack up` in a session of its own, and return when it is ready."""
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     log = folder / "stack.log"
     with log.open("wb") as output:
         child = subprocess.Popen(
@@ -125,6 +125,17 @@ def end(folder: Path, *, seconds: float = 60) -> bool:
                 f"the stack in {folder} has not ended within {seconds:.0f} s: kill -9 {running.pid}, and its servers follow"
             )
     return True
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _lock_file(folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"the stack's folder {folder} cannot be made or written: {error.strerror}; remedy: choose another with --folder"
+        ) from None
 
 
 def _state(folder: Path) -> Path:

@@ -43,6 +43,10 @@ def fetched(wanted: tuple[Artifact, ...]) -> tuple[Path, ...]:
         raise Unreachable(str(error)) from error
     except ArtifactError as error:
         raise SetupError(str(error)) from error
+    except OSError as error:
+        raise SetupError(
+            f"the cache {artifacts.cache_folder()} cannot be used: {error.strerror}; remedy: set TWOFOLD_CACHE to a folder that you may write to"
+        ) from error
 
 
 def unpacked(artifact: Artifact) -> Path:

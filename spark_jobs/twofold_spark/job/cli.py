@@ -32,7 +32,8 @@ from twofold_spark.job.metrics import JobMetrics, serve_metrics
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.mirror_progress import ProgressPublisher
-from twofold_spark.sources.kafka_client import Kafka, check_broker_answers
+from twofold_spark.signals import ended_at_once
+from twofold_spark.sources.kafka_client import Kafka, check_broker_answers, require_reachable
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_database import SourceDatabase
@@ -188,9 +189,11 @@ def _connect_kafka(spark: SparkSession, options: argparse.Namespace) -> Kafka:
 def _open_session(options: argparse.Namespace) -> Iterator[SparkSession]:
     """Open a session that ends with the command, unless Spark ran before the command."""
     ran_before = SparkContext._active_spark_context is not None
-    spark = session.open_session(
-        options.warehouse, catalog=options.catalog, memory=options.memory, java_home=options.java_home
-    )
+    with ended_at_once(options.command):
+        require_reachable(options.bootstrap)
+        spark = session.open_session(
+            options.warehouse, catalog=options.catalog, memory=options.memory, java_home=options.java_home
+        )
     try:
         yield spark
     finally:

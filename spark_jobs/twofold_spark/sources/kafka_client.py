@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +16,8 @@ from twofold_spark.errors import SetupError
 from twofold_spark.signals import catch_end_signals
 
 ANSWER_WITHIN_S: Final = 15
+_CONNECT_S: Final = 5.0
+_BROKER = re.compile(r"(?:\w+://)?\[?(.+?)\]?:(\d{1,5})")
 _FETCH_WAIT = {"kafka.fetch.max.wait.ms": "10"}
 """How long the broker waits for more records than it has: 10 ms instead of 500 ms.
 
@@ -78,7 +82,26 @@ def _no_answer(kafka: Kafka, error: Py4JJavaError) -> SetupError:
     cause = error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()
+    return _no_broker(kafka.bootstrap, cause.getMessage())
+
+
+def require_reachable(bootstrap: str | None) -> None:
+    """Raise `SetupError` where no broker of the list takes a connection: Spark takes long to start, and its client longer to say so."""
+    places = [_BROKER.fullmatch(each.strip()) for each in (bootstrap or "").split(",")]
+    cause: OSError | None = None
+    for place in places:
+        if place is None:
+            return  # Kafka's own client says what is wrong with it
+        try:
+            socket.create_connection((place[1], int(place[2])), _CONNECT_S).close()
+        except OSError as error:
+            cause = error
+        else:
+            return
+    raise _no_broker(bootstrap or "", (cause and cause.strerror) or str(cause)) from cause
+
+
+def _no_broker(bootstrap: str, cause: str) -> SetupError:
     return SetupError(
-        f"no Kafka broker answers at {kafka.bootstrap} ({cause.getMessage()}): "
-        "check --bootstrap, and the TLS and SASL settings of --kafka-file and --kafka"
+        f"no Kafka broker answers at {bootstrap} ({cause}): check --bootstrap, and the TLS and SASL settings of --kafka-file and --kafka"
     )

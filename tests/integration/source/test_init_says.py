@@ -206,15 +206,28 @@ def test_an_invalidated_slot(connector: Maker, own_postgres: Callable[..., Postg
     )
 
 
+def test_other_commands_before_it(here: Installation) -> None:
+    def said(*arguments: str) -> subprocess.CompletedProcess[str]:
+        line = here.command(*arguments)
+        return subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+
+    assert said("backfill", "status").stdout == f"connector {here.prefix} is not initialised: run twofold init\n"
+    asks = said("reset")
+    assert asks.returncode == 2
+    assert "nothing was removed: reset asks first, and there is no terminal; remedy: twofold reset --yes" in asks.stderr
+
+
 @ON_18
 def test_a_transaction_that_it_waits_for(here: Installation, connections: Callable[[], Writer]) -> None:
-    here.configure({"source": {"slot_wait": 1.0}})
+    here.configure({"source": {"slot_wait": 3.0}})
     here.prepare("in the way", "INSERT INTO account VALUES (1)")
     done = here.init()
     name = psycopg.conninfo.conninfo_to_dict(here.conninfo)["dbname"]
     waits = f"waits for prepared transaction 'in the way' (database {name}, owner postgres, "
     refused(done, 4, waits, "remedy: end these transactions (COMMIT PREPARED or ROLLBACK PREPARED)")
     assert f"slot {here.prefix} waits for: prepared transaction 'in the way'" in done.stdout
+    assert "given up after 3 s (source.slot_wait)" in done.stdout
+    assert done.stdout.count("waits for") == 1, "it is told once, and not at each look"
     here.sql("COMMIT PREPARED 'in the way'")
     assert here.init().returncode == 0
 

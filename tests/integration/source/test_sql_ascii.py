@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Postgres
@@ -44,7 +49,7 @@ def test_it_is_refused_before_anything_is_made(here: Installation) -> None:
     done = here.init()
     assert done.returncode == SetupError.exit_status
     assert "the database's encoding is SQL_ASCII" in done.stderr
-    assert "createdb -T template0 -E UTF8 NEW; pg_dump -E LATIN1 OLD | psql NEW" in done.stderr
+    assert "createdb -T template0 -E UTF8 NEW; pg_dump -E LATIN1 OLD | psql -v ON_ERROR_STOP=1 NEW" in done.stderr
     assert here.slot("slot_name") is None
     [finding] = [f for f in doctor.examine(load(here.file)) if f.what == "the database's encoding is SQL_ASCII"]
     assert "createdb" in str(finding)
@@ -65,6 +70,51 @@ def test_bytes_that_are_no_text(here: Installation, how: str, monkeypatch: pytes
     refusal = here.refusal()
     assert isinstance(refusal, Refused)
     assert "has text that PostgreSQL cannot convert to UTF-8: invalid byte sequence" in refusal.what
-    assert "pg_dump -E LATIN1 OLD | psql NEW" in refusal.repair
+    assert "pg_dump -E LATIN1 OLD | psql -v ON_ERROR_STOP=1 NEW" in refusal.repair
     if how == "loaded":
         assert refusal.what.startswith("table public.t ")
+
+
+def client_tools(version: int) -> bool:
+    """Whether this machine's pg_dump reads a server of that version."""
+    if not all(map(shutil.which, ("createdb", "pg_dump", "psql"))):
+        return False
+    said = subprocess.run(["pg_dump", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\d+", said)
+    return found is not None and int(found[0]) >= version
+
+
+def test_the_repair_word_by_word(
+    here: Installation, connector: Maker, database: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a connector that has carried the database: what the refusal says is typed, then init and run."""
+    if not client_tools(postgres.version):
+        pytest.skip("no pg_dump for this server")
+    with monkeypatch.context() as patched:
+        patched.setattr(readiness, "_server", lambda *_, **__: [])
+        here.sql(f"INSERT INTO t VALUES (1, {LATIN1_BYTE})")
+        initialise(load(here.file), print)
+    given = conninfo_to_dict(database)
+    old, new = str(given["dbname"]), f"utf8_{here.prefix}"
+    refusal = here.refusal()
+    assert isinstance(refusal, Refused)
+    commands = re.findall(r"createdb [^;]*; pg_dump[^(]*", refusal.repair)[0].replace("OLD", old).replace("NEW", new)
+    variables = {f"PG{k.upper()}": str(v) for k, v in given.items() if k in {"host", "port", "user", "password"}}
+    subprocess.run(["bash", "-ec", commands], env={**os.environ, **variables}, check=True, timeout=60)
+    try:
+        moved = make_conninfo(database, dbname=new)
+        here.configure({"source": {"dsn": moved}})
+        assert "twofold reset" in here.init().stderr  # the slot is the former database's
+        subprocess.run(here.command("reset", "--yes"), check=True, timeout=60)
+        here.configure({"kafka": {"prefix": f"{here.prefix}_utf8"}})
+        done = here.init()
+        assert done.returncode == 0, done.stderr
+        there = connector(conninfo=moved, source={"tables": ["public.t"]})
+        with there.carrying():
+            wait_until(lambda: [(s.key, s.value["after"]["v"]) for s in there.read("t")] == [({"id": 1}, "é")])
+    finally:
+        with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
+            connection.execute(
+                f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '{new}'"
+            )
+            connection.execute(f"DROP DATABASE {new} WITH (FORCE)")

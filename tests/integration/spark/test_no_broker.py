@@ -16,6 +16,8 @@ from fixtures.spark import QUICK_JAVA
 from twofold_common import java
 from twofold_spark.sources.kafka_client import ANSWER_WITHIN_S
 
+SOON_S = 30.0
+
 
 def job(folder: Path, bootstrap: str) -> subprocess.Popen[str]:
     """Kafka is asked before the registry, which is not there either."""
@@ -35,18 +37,34 @@ def last_words(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.parametrize("bootstrap", ["127.0.0.1:9", "no-such-host.invalid:9092"])
 def test_a_wrong_address_is_one_sentence(tmp_path: Path, bootstrap: str) -> None:
+    began = time.monotonic()
     process = job(tmp_path, bootstrap)
     said = last_words(process)
+    assert time.monotonic() - began < SOON_S
     assert process.returncode == 3, said
     assert said.startswith(f"mirror: no Kafka broker answers at {bootstrap} (")
     assert said.endswith("check --bootstrap, and the TLS and SASL settings of --kafka-file and --kafka")
     assert len(said.splitlines()) == 1
 
 
+def test_ctrl_c_ends_the_start_of_spark(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        process = job(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}")
+        assert process.stderr is not None
+        assert process.stderr.readline()  # Java's first, or its launcher's: Spark is being started
+        process.send_signal(signal.SIGINT)
+        sent = time.monotonic()
+        said = last_words(process)
+    assert time.monotonic() - sent < ANSWER_WITHIN_S
+    assert process.returncode == 130, said
+    assert said == "mirror: interrupted"
+
+
 def test_ctrl_c_is_heard_while_a_broker_is_waited_for(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         process = job(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}")
         silent.settimeout(300)
+        silent.accept()[0].close()  # whether anybody is there
         with silent.accept()[0]:  # by now it waits
             process.send_signal(signal.SIGINT)
             sent = time.monotonic()

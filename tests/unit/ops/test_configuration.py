@@ -104,6 +104,18 @@ def test_a_connection_string_that_libpq_does_not_take_is_told_without_it(
         ("TWOFOLD_KAFKA__REPLICATION", "1", "kafka.min_insync_replicas"),
         ("TWOFOLD_PREPARD__HOLD", "5", "environment TWOFOLD_PREPARD__HOLD: there is no such section"),
         ("twofold_prepared__hald", "5", "prepared.hald: there is no such setting; did you mean hold?"),
+        ("TWOFOLD_SOURCE__TABLES", "public.x", "TWOFOLD_SOURCE__TABLES: not JSON, and lists and tables are JSON there"),
+        ("TWOFOLD_SOURCE__TABLES", '"public.x"', 'source.tables: must be a list, for example ["public.*"]'),
+        ("TWOFOLD_SOURCE__TWO_PHASE", "maybe", "source.two_phase: must be true or false"),
+        ("TWOFOLD_KAFKA__PARTITIONS", "six", "kafka.partitions: must be an integer"),
+        ("TWOFOLD_KAFKA__PARTITIONS", "0", "kafka.partitions: must be greater than or equal to 1"),
+        ("TWOFOLD_PREPARED__HOLD", "soon", "prepared.hold: must be a number"),
+        ("TWOFOLD_LOG__LEVEL", "loud", "log.level: must be 'debug', 'info', 'warning' or 'error'"),
+        ("TWOFOLD_KAFKA__BOOTSTRAP", "http//db:9092", "kafka.bootstrap: must be host:port of one or more brokers"),
+        ("TWOFOLD_KAFKA__BOOTSTRAP", "db:abc", "kafka.bootstrap: must be host:port of one or more brokers"),
+        ("TWOFOLD_REGISTRY__URL", "127.0.0.1:7081", "registry.url: must be http://host:port or https://host:port"),
+        ("TWOFOLD_REGISTRY__PASSWORD_FILE", "/nowhere", "registry.password_file names /nowhere, which cannot be read"),
+        ("TWOFOLD_STATUS__LISTEN", "0.0.0.0:1", "\n  status.listen is 0.0.0.0:1, which others reach"),
         ("TWOFOLD_NAME", "bänk", "name: must be 1 to 40 of a-z, 0-9 and _"),
         ("TWOFOLD_KAFKA__PREFIX", "a b", "kafka.prefix: must be 1 to 100 of A-Z, a-z, 0-9, '.', '_' and '-'"),
     ],
@@ -119,6 +131,26 @@ def test_config_check_names_what_would_break_a_promise_and_what_cannot_be_read(
     assert isinstance(shown.exception, UsageError)
     assert words in str(shown.exception)
     assert "hunter2" not in str(shown.exception)
+
+
+@pytest.mark.parametrize(
+    "bootstrap", ["db", "db:9092", "a:1, b:2", "SASL_SSL://a-1.b_c:9092,[::1]:9092", "PLAINTEXT://[fe80::1]:9092"]
+)
+def test_addresses_of_brokers(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOFOLD_KAFKA__BOOTSTRAP", bootstrap)
+    assert load(DOCS / "twofold.toml").kafka.bootstrap == bootstrap
+
+
+def test_no_configuration_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"there is no configuration: twofold\.toml is not in this folder; .* -c FILE"):
+        load()
+    (tmp_path / "twofold.toml").write_text("name = bank")
+    with pytest.raises(UsageError, match=r"twofold\.toml is not TOML: .*; text needs double quotes"):
+        load()
+    (tmp_path / "twofold.toml").write_text('name = "bank"\nkafka = 3')
+    with pytest.raises(UsageError, match=r"\n  source: is missing\n  kafka: must be a section of its own\n"):
+        load()
 
 
 def test_variables_that_are_no_settings_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

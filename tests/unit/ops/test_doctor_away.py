@@ -29,6 +29,13 @@ def test_when_all_is_away_each_part_says_so(tmp_path: Path, capfd: pytest.Captur
     found = examine(config(tmp_path))
     assert {f.where for f in found if f.severity is Severity.MUST} == {"postgresql", "kafka", "registry"}
     assert all(f.remedy for f in found)
+    said = {f.where: f for f in found if f.severity is Severity.MUST}
+    assert said["kafka"].what == (
+        f"Kafka at {NOWHERE} does not answer: Connect to ipv4#{NOWHERE} failed: Connection refused"
+    )
+    assert said["kafka"].remedy == ("start Kafka, or correct kafka.bootstrap, and security.protocol in kafka.options",)
+    assert said["postgresql"].remedy == ("start PostgreSQL, or correct host and port in source.dsn",)
+    assert said["registry"].what == f"the registry at http://{NOWHERE} does not answer: Connection refused"
     assert capfd.readouterr().err == ""
 
 

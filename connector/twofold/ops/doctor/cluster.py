@@ -9,7 +9,6 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
-    ClusterMetadata,
     ConfigResource,
     ResourceType,
 )
@@ -18,11 +17,10 @@ from twofold.config import Config
 from twofold.errors import SetupError
 from twofold.runner.sink_settings import kafka_settings, names_of
 from twofold.sink.client import sorted_errors
-from twofold.sink.metadata import cluster_metadata, existing_topics
+from twofold.sink.metadata import ask_brokers, existing_topics
 from twofold.sink.names import Names
 
 CALL_S_MAX = 10.0
-_NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +62,8 @@ def describe_cluster(config: Config) -> Cluster:
     """Ask Kafka; raise an error that says why it cannot be asked."""
     call_s = min(config.kafka.call_timeout, CALL_S_MAX)
     settings = kafka_settings(config)
-    told: list[KafkaError] = []
+    admin, metadata = ask_brokers(settings, call_s)
     with sorted_errors("looking at the cluster"):
-        client: dict[str, Any] = {**settings.admin(), "log_level": 0, "error_cb": told.append}
-        admin = AdminClient(client)
-        metadata = _let_in(admin, call_s, told)
         found = {name: topic for name, topic in metadata.topics.items() if name.startswith(f"{config.prefix}.")}
         hidden = _hidden(admin, call_s, names_of(config), found)
         broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
@@ -91,21 +86,6 @@ def describe_cluster(config: Config) -> Cluster:
     return Cluster(
         config, names_of(config), len(metadata.brokers), configs.get(broker.name, {}), topics, may, principal, hidden
     )
-
-
-def _let_in(admin: AdminClient, call_s: float, told: list[KafkaError]) -> ClusterMetadata:
-    """Raise the reason why no broker answers.
-
-    A call with wrong credentials says so only by a callback.
-    """
-    try:
-        return cluster_metadata(admin, call_s)
-    except KafkaException:
-        admin.poll(0.5)
-        for error in told:
-            if error.code() in _NOT_LET_IN:
-                raise KafkaException(error) from None
-        raise
 
 
 def _hidden(admin: AdminClient, call_s: float, names: Names, found: Mapping[str, Any]) -> frozenset[str]:

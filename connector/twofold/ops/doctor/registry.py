@@ -15,6 +15,7 @@ from urllib.request import Request, urlopen
 from twofold.config import Config, RegistryConfig
 from twofold.errors import SetupError, Unreachable
 from twofold.ops.doctor.finding import Finding, Severity, finder
+from twofold_common.registry_http import describe_cause
 
 _NARROW = {"FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"}
 _finding = finder("registry")
@@ -83,6 +84,5 @@ def _ask(registry: RegistryConfig, path: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise SetupError(f"the server at {registry.url} is no schema registry; remedy: correct registry.url") from error
     except (URLError, OSError) as error:
-        reason = error.reason if isinstance(error, URLError) else error
-        raise Unreachable(f"the registry at {registry.url} does not answer: {reason}") from error
+        raise Unreachable(f"the registry at {registry.url} does not answer: {describe_cause(error)}") from error
     return found if isinstance(found, dict) else {}
