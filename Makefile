@@ -31,10 +31,15 @@ test-all: lint ## Lint, then all tests but the slow ones: what CI runs.
 	$(BIN)/pytest -n 2 --dist loadfile
 
 .PHONY: lint
-lint: ready ## Style and strict types.
+lint: ready ## Style, vocabulary and strict types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python deploy/vocabulary.py
 	$(BIN)/mypy $(CODE)
+
+.PHONY: messages
+messages: ready ## Every message that a user can see, from the code: file, line, kind, text.
+	@$(BIN)/python deploy/messages.py
 
 .PHONY: format
 format: ready ## Let ruff write the code's layout.
@@ -46,7 +51,7 @@ wheels: ready ## The four distributions as they are published, in dist/, compile
 	@$(UV) run --isolated --quiet --locked --only-group wheels python deploy/wheels.py $(UV)
 
 .PHONY: sbom
-sbom: ready ## What the images carry of others: a bill of materials for each in dist/, and docs/reference/third-party.md.
+sbom: ready ## What the images carry of others: a bill of materials for each in dist/, and docs/inside/third-party.md.
 	mkdir -p dist
 	$(BIN)/python deploy/bill.py $(UV)
 
@@ -150,8 +155,8 @@ late: ready ## Requests that reach Kafka late, and what consumers see. ARGS='--c
 	@PYTHONPATH=tests $(BIN)/python -m late $(ARGS)
 
 .PHONY: clients
-clients: ready ## Who reads the topics: each reader with each type and change, and docs/reference/readers.md. ARGS='--readers flink,jdbc' chooses.
-	@PYTHONPATH=tests:benchmarks $(BIN)/python -m clients $(or $(ARGS),--page docs/reference/readers.md)
+clients: ready ## Who reads the topics: each reader with each type and change, and docs/inside/readers-by-type.md. ARGS='--readers flink,jdbc' chooses.
+	@PYTHONPATH=tests:benchmarks:deploy $(BIN)/python -m clients $(or $(ARGS),--page docs/inside/readers-by-type.md)
 
 .PHONY: alerts
 alerts: ready ## The alert rules on a real Prometheus: each on its fault, and none in an hour of load (TWOFOLD_ALERT_MINUTES).

@@ -1,6 +1,8 @@
-"""Compiles the row path when there is a C compiler; without one the package is the same, only slower.
+"""Compiles the row path when there is a C compiler; without one the package is the same, only
+slower.
 
-Wheels that are published have to be compiled: `make wheels` names their platform in TWOFOLD_WHEEL_PLATFORM. One of them is for CPython 3.11 and all later ones (the limited API).
+Wheels that are published have to be compiled: `make wheels` names their platform in
+TWOFOLD_WHEEL_PLATFORM. One of them is for CPython 3.11 and all later ones (the limited API).
 """
 
 import os

@@ -1,9 +1,11 @@
-"""Debezium in Kafka Connect with exactly-once, under the same clients and the same checker: plain transactions only, kills only.
+"""Debezium in Kafka Connect with exactly-once, under the same clients and the same checker:
+plain transactions only, kills only.
 
-    PYTHONPATH=tests:benchmarks python -m debezium_chaos [--seed 1] [--seconds 60] [--kills 6] [--rows 300000]
+    PYTHONPATH=tests:benchmarks python -m debezium_chaos [--seed 1] [--seconds 60] [--kills 6]
 
-Two things are reported: what a read_committed reader has at the end, against the clients' journals; and what it sees of one large transaction while that is on its way. What does not fit its contract is
-not held against it: it has no commit records, so nothing is checked that needs one.
+Two things are reported: what a read_committed reader has at the end, against the clients' journals;
+and what it sees of one large transaction while that is on its way. What does not fit its contract
+is not held against it: it has no commit records, so nothing is checked that needs one.
 """
 
 from __future__ import annotations
@@ -98,7 +100,9 @@ def _settings(postgres: PostgresServer) -> dict[str, str]:
 
 
 class PlainClient(workload.Client):
-    """The same clients, without PREPARE and without what Debezium carries in a form of its own (messages)."""
+    """The same clients, without PREPARE and without what Debezium carries in a form of its own
+    (messages).
+    """
 
     def _gid(self, chance: float, name: str) -> str | None:  # noqa: ARG002
         return None
@@ -144,7 +148,11 @@ def compare(bootstrap: str, postgres: PostgresServer, files: Path) -> list[str]:
 
 
 def _rows(bootstrap: str) -> Iterator[Record]:
-    """In the form that the checks know. Behind the xid a transaction's id has the position of the row; unsent values have a placeholder; a changed key's insert has no old key."""
+    """In the form that the checks know.
+
+    Behind the xid a transaction's id has the position of the row; unsent values have a placeholder;
+    a changed key's insert has no old key.
+    """
     reader = consumer(bootstrap)
     try:
         names = [name for name in topics_of(reader, PREFIX) if ".public." in name]  # fmt: skip

@@ -1,4 +1,5 @@
-"""What the sink costs: rows a CPU second through its producer and through librdkafka alone, and the latency of a small transaction.
+"""What the sink costs: rows a CPU second through its producer and through librdkafka alone, and the
+latency of a small transaction.
 
     .venv/bin/python benchmarks/sink.py BOOTSTRAP [ROWS]
 
@@ -90,7 +91,9 @@ class Bench:
         return count / cpu_of(work)
 
     def raw(self, count: int) -> float:
-        """The same rows and transactions with librdkafka's producer alone, and no records but the rows."""
+        """The same rows and transactions with librdkafka's producer alone, and no records but the
+        rows.
+        """
         producer = Producer(self.settings.producer(f"{self.names.prefix}.raw"))
         producer.init_transactions(30)
         batch = rows(self.table, TURN)
@@ -105,7 +108,9 @@ class Bench:
         return count / cpu_of(work)
 
     def small(self, ids: int) -> tuple[float, float]:
-        """begin + 1 row + commit record + progress + commit, back to back, with this many main producers: p50 and p99 in ms."""
+        """begin + 1 row + commit record + progress + commit, back to back, with this many main
+        producers: p50 and p99 in ms.
+        """
         publisher, batch, times = self.publisher(ids), rows(self.table, 1), []
         for _ in range(SMALL):
             begun = time.perf_counter()

@@ -1,8 +1,10 @@
-"""What a row costs on its way from PostgreSQL's bytes to Kafka's: CPU microseconds of the transcoder, compiled and not.
+"""What a row costs on its way from PostgreSQL's bytes to Kafka's: CPU microseconds of the
+transcoder, compiled and not.
 
-The messages are captured from a real server: a table of ten columns of mixed types, filled by INSERTs, its pgoutput read in text
-form. A million of them go through (the captured hundred thousand, ten times), in batches of a thousand as a turn hands them on.
-Uncompiled the captured ones go through once. The last line is one JSON object.
+The messages are captured from a real server: a table of ten columns of mixed types, filled by
+INSERTs, its pgoutput read in text form. A million of them go through (the captured hundred
+thousand, ten times), in batches of a thousand as a turn hands them on. Uncompiled the captured ones
+go through once. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -99,7 +101,9 @@ def uncompiled() -> ModuleType:
 
 
 def us_per_row(module: Any, shape: TableShape, payloads: list[bytes], passes: int) -> float:
-    """CPU time of this process for each message, to key and envelope bytes in their partition's list."""
+    """CPU time of this process for each message, to key and envelope bytes in their partition's
+    list.
+    """
     server = module.ServerConstants("0.1.0", "shop", "shop")
     plan = module.RowPlan(
         shape, key_schema_id=1, value_schema_id=2, partitions=PARTITIONS, server=server, tombstones=True

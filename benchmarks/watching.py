@@ -1,7 +1,11 @@
-"""What metrics and status page cost a connector under full load, in its own CPU: python benchmarks/watching.py [rows]
+"""What metrics and status page cost a connector under full load, in its own CPU: python
+benchmarks/watching.py [rows]
 
-A connector drains a backlog in this process while another scrapes /metrics every second and asks for the page's status every two, both more often than anybody would. CPU time is taken by thread: of the calls
-into the activity where they are made, of the sampler, of every request. What it is a share of is all of the process's CPU time. (Wall time says nothing on a machine that has other things to do.)
+A connector drains a backlog in this process while another scrapes /metrics every second and asks
+for the page's status every two, both more often than anybody would. CPU time is taken by thread: of
+the calls into the activity where they are made, of the sampler, of every request. What it is a
+share of is all of the process's CPU time. (Wall time says nothing on a machine that has other
+things to do.)
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""`make sbom`: what the two images carry of others, with licences: CycloneDX files in dist/, and docs/reference/third-party.md for people.
+"""`make sbom`: what the two images carry of others, with licences: CycloneDX files in dist/, and
+docs/inside/third-party.md for people.
 
     python deploy/bill.py UV
 
-Python's packages are those of uv.lock for each image, with the licence that their own metadata says; the jars are
-those of jars.lock. What the base images bring (Debian, Python, OpenJDK) is the business of their own bills.
+Python's packages are those of uv.lock for each image, with the licence that their own metadata
+says; the jars are those of jars.lock. What the base images bring (Debian, Python, OpenJDK) is the
+business of their own bills.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ def main(uv: str) -> None:
             components += _jars()
         images[image] = [_with_licence(each) for each in components]
         (ROOT / f"dist/{image}.cdx.json").write_text(json.dumps(bill, indent=1) + "\n")
-    (ROOT / "docs/reference/third-party.md").write_text(_HEAD + "".join(_rows(images)))
+    (ROOT / "docs/inside/third-party.md").write_text(_HEAD + "".join(_rows(images)))
 
 
 def _bill(uv: str, wanted: Iterable[str]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
     python deploy/diagrams.py [FOLDER]
 
-A `.walk` file lists the steps of one walk through the code, a `.csv` file the bars of a graph. Each gets an SVG beside
-it, readable in light and dark. A test draws them again and compares, and looks for each code name in the tree.
+A `.walk` file lists the steps of one walk through the code, a `.csv` file the bars of a graph. Each
+gets an SVG beside it, readable in light and dark. A test draws them again and compares, and looks
+for each code name in the tree.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def draw_walk(walk: Walk) -> str:
 
 
 def draw_bars(rows: list[dict[str, str]], title: str) -> str:
-    """Groups of horizontal bars: the first column names the group, each other one is a series of numbers."""
+    """Groups of horizontal bars: the first column names the group, each other one is a series of
+    numbers.
+    """
     group, *series = list(rows[0])
     most = max(float(row[name]) for row in rows for name in series)
     parts = [_text(16, 34, title, "ink title")]
@@ -146,7 +149,9 @@ def _top(number: int) -> int:
 
 
 def _short(code: str) -> str:
-    """Without the distribution and the folder, which the room already names: `module.Class.method`."""
+    """Without the distribution and the folder, which the room already names:
+    `module.Class.method`.
+    """
     parts = code.split(".")
     while len(parts) > 2 and parts[0].islower() and parts[1].islower():
         parts = parts[1:]

@@ -1,10 +1,11 @@
-"""`make interface`: what is promised under semantic versioning, listed from the code into docs/reference/interface.json.
+"""`make interface`: what is promised under semantic versioning, listed from the code into
+docs/reference/interface.json.
 
     python deploy/interface.py > docs/reference/interface.json
 
-A test compares the list with the code, so that a change of the interface is noticed and meant. What the words
-of the list stand for is in docs/reference/interface.md. Reads the code and two tables of docs/ that tests hold to it;
-contacts nothing.
+A test compares the list with the code, so that a change of the interface is noticed and meant. What
+the words of the list stand for is in docs/reference/interface.md. Reads the code and two tables of
+docs/ that tests hold to it; contacts nothing.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ def _fields(schema: Any) -> list[str]:
 
 
 def _metrics(page: str) -> Iterator[str]:
-    """Those of a page's tables, with their labels: in a column of their own, or in braces behind the name."""
+    """Those of a page's tables, with their labels: in a column of their own, or in braces behind
+    the name.
+    """
     for row in _METRIC.findall(page):
         cells = row.split(" | ")
         own = re.findall(r"`(\w+)`", cells[2]) if len(cells) > 3 else []

@@ -2,8 +2,8 @@
 
     python deploy/messages.py
 
-One line each: file, line, kind, text; an expression in a text stands in braces. Kinds: `error` (raised),
-`refusal`, `at stake`, `repair`, `log`, `finding` (doctor's and init's), `help`, `output`.
+One line each: file, line, kind, text; an expression in a text stands in braces. Kinds: `error`
+(raised), `refusal`, `at stake`, `repair`, `log`, `finding` (doctor's and init's), `help`, `output`.
 Reads the sources; runs nothing of them.
 """
 

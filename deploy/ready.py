@@ -1,9 +1,11 @@
-"""`make ready`: the locked packages into .venv, and the row path compiled: by this machine's C compiler, or else by one from PyPI.
+"""`make ready`: the locked packages into .venv, and the row path compiled: by this machine's C
+compiler, or else by one from PyPI.
 
     python deploy/ready.py UV PYTHON
 
-Without a compiler Twofold is the same and its row path some fifty times slower, so what is missing is told in one line. Compiled again when a compiler has come since. Standard library only: this
-runs before anything is installed.
+Without a compiler Twofold is the same and its row path some fifty times slower, so what is missing
+is told in one line. Compiled again when a compiler has come since. Standard library only: this runs
+before anything is installed.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def _compiler(uv: str) -> tuple[dict[str, str], str]:
         fetched = subprocess.run([uv, "pip", "install", "--quiet", "--target", ZIG_FOLDER, ZIG], check=False)
         if fetched.returncode:
             return {}, lacks
-    # Debian's Python.h includes a file by its path below /usr/include. Searched last, so that libc's headers are Zig's.
+    # Debian's Python.h includes a file by its path below /usr/include. Searched last, so that
+    # libc's headers are Zig's.
     cc = f"{ZIG_FOLDER}/ziglang/zig cc -target {platform.machine()}-linux-gnu.2.17 -idirafter /usr/include"
     return {"CC": cc, "LDSHARED": f"{cc} -shared"}, lacks
 

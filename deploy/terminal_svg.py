@@ -63,7 +63,9 @@ def draw(written: Iterable[Output], columns: int, rows: int, *, title: str) -> s
 
 
 def pace(changes: Sequence[Shown]) -> list[Shown]:
-    """The same with waits cut and lines that come at once apart, so that a person can read along."""
+    """The same with waits cut and lines that come at once apart, so that a person can read
+    along.
+    """
     paced: list[Shown] = []
     now, before, seen = 0.0, 0.0, -1
     for change in changes:

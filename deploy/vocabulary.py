@@ -59,7 +59,10 @@ def ruled_out(page: str) -> list[Ruled]:
 
 
 def in_text(text: str, rules: list[Ruled]) -> Iterator[tuple[int, str]]:
-    """Words that are ruled out everywhere, with their lines. A phrase may be broken over two lines."""
+    """Words that are ruled out everywhere, with their lines.
+
+    A phrase may be broken over two lines.
+    """
     flat = re.sub(r"\n[ \t]*(?:#[ \t]*)?", lambda gap: " " * len(gap[0]), text)
     for rule in rules:
         if rule.names_only:

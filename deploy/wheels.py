@@ -1,12 +1,14 @@
-"""Makes the distributions as they are published, in dist/: source distributions, wheels, and twofold-avro's compiled wheel for each architecture.
+"""Makes the distributions as they are published, in dist/: source distributions, wheels, and
+twofold-avro's compiled wheel for each architecture.
 
     python deploy/wheels.py UV
 
-The compiler is Zig's, from PyPI: it builds for an old glibc and for other architectures on any machine, so nothing has to be installed.
+The compiler is Zig's, from PyPI: it builds for an old glibc and for other architectures on any
+machine, so nothing has to be installed.
 
-The results are examined. `auditwheel` shows the oldest glibc that a wheel runs with, and `twine` what a package index would refuse.
-Each compiled module must be for the architecture in its wheel's name, must export its entry point, and must import the same
-symbols of Python on every architecture.
+The results are examined. `auditwheel` shows the oldest glibc that a wheel runs with, and `twine`
+what a package index would refuse. Each compiled module must be for the architecture in its wheel's
+name, must export its entry point, and must import the same symbols of Python on every architecture.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def main(uv: str) -> None:
 
 
 def _compiled(uv: str, machine: str, headers: Path) -> None:
-    # Debian's Python.h includes the architecture's pyconfig.h from a folder beside it. This machine's says the same of another one of 64 bits.
+    # Debian's Python.h includes the architecture's pyconfig.h from a folder beside it. This
+    # machine's says the same of another one of 64 bits.
     here = Path(f"/usr/include/{platform.machine()}-linux-gnu")
     if here.exists():
         (headers / f"{machine}-linux-gnu").symlink_to(here)
@@ -83,7 +86,9 @@ def _examine() -> None:
 
 
 def _python_symbols(where: str, code: bytes, machine: str) -> set[str]:
-    """Return what a module imports of Python, after checking its architecture and its entry point."""
+    """Return what a module imports of Python, after checking its architecture and its entry
+    point.
+    """
     elf = ELFFile(io.BytesIO(code))
     if elf["e_machine"] != machine:
         raise SystemExit(f"{where} is for {elf['e_machine']}, not {machine}")

@@ -1,4 +1,8 @@
-"""What all tests share. Fixtures are in the package fixtures, a module for each theme, and are named here; what is no fixture is in helpers."""
+"""What all tests share.
+
+Fixtures are in the package fixtures, a module for each theme, and are named here; what is no
+fixture is in helpers.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,12 @@ pytest_plugins = [
     "fixtures.backfill",
 ]
 
-# A run in the background of a script has SIGINT ignored, and so has everything that it starts: then no test of Ctrl-C could pass.
+# A run in the background of a script has SIGINT ignored, and so has everything that it starts: then
+# no test of Ctrl-C could pass.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes to make or to try says how busy the machine is, and nothing about the code.
+# How long an example takes to make or to try says how busy the machine is, and nothing about the
+# code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")

@@ -36,7 +36,9 @@ def binary_text(how: int, data: bytes) -> str:
 
 
 def numeric_text(data: bytes) -> str:
-    """Return a numeric's text, from digits to the base of 10,000 and the number of shown decimals."""
+    """Return a numeric's text, from digits to the base of 10,000 and the number of shown
+    decimals.
+    """
     if len(data) < 8:
         raise ValueError("a numeric of less than 8 bytes")
     count, weight, sign, scale = (int.from_bytes(data[at : at + 2], "big") for at in (0, 2, 4, 6))

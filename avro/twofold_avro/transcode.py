@@ -890,7 +890,9 @@ def placeholder_of(encoding: Encoding) -> bytes | None:
 
 
 def _placeholder_array(element: Encoding | None) -> bytes | None:
-    """Return the placeholder of an array: its text as the one element, or its characters' numbers."""
+    """Return the placeholder of an array: its text as the one element, or its characters'
+    numbers.
+    """
     assert element is not None, "an array has elements"
     if element.how is How.INT:
         items = [avro_long(byte) for byte in PLACEHOLDER.encode()]
@@ -1097,7 +1099,10 @@ def put_hex(w: Writer, data: bytes, at: cython.Py_ssize_t, size: cython.Py_ssize
 
 @cython.cfunc
 def put_char(w: Writer, src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> None:
-    """The one-byte type: nothing for zero, and \\ooo for a byte that is no character of its own, as PostgreSQL 16 writes it."""
+    """Write the one-byte type: nothing for zero, and \\ooo for a byte that is no character.
+
+    PostgreSQL 16 writes it so.
+    """
     if size == 1 and src[at] > 0x7F:
         put_text(w, f"\\{src[at]:03o}")
     elif size == 1 and src[at] == 0:

@@ -116,7 +116,9 @@ def encoding_of(shape: TypeShape) -> Encoding:
 
 
 def key_encoding_of(shape: TypeShape) -> Encoding:
-    """Return the encoding of a value of this type in a message key, where all values must differ."""
+    """Return the encoding of a value of this type in a message key, where all values must
+    differ.
+    """
     encoding = encoding_of(shape)
     return encoding if encoding.total else replace(encoding, schema="string", total=True, as_text=True)
 

@@ -1,4 +1,5 @@
-"""`make bench`: every case loaded once, drained by every system in turn, several rounds interleaved.
+"""`make bench`: every case loaded once, drained by every system in turn, several rounds
+interleaved.
 
 python -m bench [--quick] [--cases adh] [--systems twofold,pg_recvlogical] [--rounds N] [--rows N]
 """
@@ -56,7 +57,9 @@ def everyone(ground: Ground) -> list[System]:
 
 
 def bench(ground: Ground, case: Case, systems: list[System], rows: int, rounds: range) -> list[Sample]:
-    """Round 0 warms: what is compiled, cached and made at first use is there before anything is counted."""
+    """Round 0 warms: what is compiled, cached and made at first use is there before anything is
+    counted.
+    """
     database = f"bench_{case.letter}"
     dsn = ground.database(database)
     case.prepare(dsn, rows)

@@ -1,7 +1,9 @@
-"""The backlogs: what is in the database before, what is written into it, and how many changes that is.
+"""The backlogs: what is in the database before, what is written into it, and how many changes that
+is.
 
-A case is prepared before any slot exists and loaded once they all do, so that every run of every system reads the same stretch of WAL. The last
-transaction of a load writes one row into `bench_end`: a run is over when that row is visible.
+A case is prepared before any slot exists and loaded once they all do, so that every run of every
+system reads the same stretch of WAL. The last transaction of a load writes one row into
+`bench_end`: a run is over when that row is visible.
 """
 
 from __future__ import annotations
@@ -98,7 +100,9 @@ def _load_pgbench(dsn: str, rows: int) -> int:
 
 
 def _load_prepared(dsn: str, rows: int) -> int:
-    """Prepared transactions of five rows, every tenth rolled back: several writers, so that they overlap."""
+    """Prepared transactions of five rows, every tenth rolled back: several writers, so that they
+    overlap.
+    """
     each = rows // 5 // WRITERS
 
     def write(writer: int) -> int:
@@ -170,7 +174,9 @@ def _prepare_mixed(dsn: str, _rows: int) -> None:
 
 
 def _load_mixed(dsn: str, rows: int) -> int:
-    """Transactions of ten changes in one table after another: eight inserts and two updates of rows just written."""
+    """Transactions of ten changes in one table after another: eight inserts and two updates of rows
+    just written.
+    """
     insert = f"INSERT INTO %1$I SELECT {_TEN_VALUES} FROM generate_series($1, $1 + 7) i".replace("i % ", "i %% ")
     update = "UPDATE %1$I SET quantity = 0 WHERE id BETWEEN $1 AND $1 + 1"
     _run(

@@ -1,6 +1,8 @@
-"""Kafka Connect with Debezium's connectors on loopback: one distributed worker with exactly-once, from locked jars, tuned for throughput.
+"""Kafka Connect with Debezium's connectors on loopback: one distributed worker with exactly-once,
+from locked jars, tuned for throughput.
 
-What is set and why: docs/inside/performance.md. One worker serves all runs, so its code is warm; each run is a connector of its own.
+What is set and why: docs/inside/performance.md. One worker serves all runs, so its code is warm;
+each run is a connector of its own.
 """
 
 from __future__ import annotations
@@ -138,7 +140,8 @@ class ConnectWorker:
         try:
             self._call("GET", "/connectors")
         except OSError:
-            # Not listening yet, or still joining its group: the caller asks again until its deadline.
+            # Not listening yet, or still joining its group: the caller asks again until its
+            # deadline.
             return False
         return True
 

@@ -1,6 +1,8 @@
-"""One drain, measured: from the moment a walsender serves the slot until the last row of the backlog is visible.
+"""One drain, measured: from the moment a walsender serves the slot until the last row of the
+backlog is visible.
 
-The walsender's start is the one moment that all systems share: what a connector does before it (its own start) is told apart, as seconds of CPU.
+The walsender's start is the one moment that all systems share: what a connector does before it (its
+own start) is told apart, as seconds of CPU.
 """
 
 from __future__ import annotations
@@ -32,9 +34,13 @@ class Sample:
     peak_mb: float
     kafka_bytes: int
     reconnected: bool
-    """Another walsender served the end than the beginning: the connector recovered on the way, and the figures are not of one drain."""
+    """Another walsender served the end than the beginning: the connector recovered on the way, and
+    the figures are not of one drain.
+    """
     first_s: float = 0.0
-    """Until something of the first table was visible: what a connector does before it comes to the backlog is in there, and in `seconds`."""
+    """Until something of the first table was visible: what a connector does before it comes to the
+    backlog is in there, and in `seconds`.
+    """
 
     @property
     def rows_per_s(self) -> float:
@@ -45,7 +51,9 @@ class Sample:
 
 
 def drain(ground: Ground, system: System, run: Run, rows: int, upto: str) -> Sample:
-    """Runs it once and counts what a read_committed consumer finds: a number that is not the backlog's is an error."""
+    """Runs it once and counts what a read_committed consumer finds: a number that is not the
+    backlog's is an error.
+    """
     with psycopg.connect(run.dsn, autocommit=True) as watching:
         before = time.monotonic()
         system.start(run, upto)

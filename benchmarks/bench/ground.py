@@ -137,7 +137,8 @@ class Committed:
             try:
                 _low, high = self.consumer.get_watermark_offsets(partition, timeout=10)
             except KafkaException:
-                # A topic that is being made has no leader yet; the caller asks again until its deadline.
+                # A topic that is being made has no leader yet; the caller asks again until its
+                # deadline.
                 return False
             if high > 0:
                 return True
@@ -151,7 +152,9 @@ class Committed:
         return sum(offsets)
 
     def count(self, topics: Iterable[str], within_s: float = 300) -> int:
-        """How many records are visible, from the first offset to the last stable one of every partition."""
+        """How many records are visible, from the first offset to the last stable one of every
+        partition.
+        """
         wanted = [partition for topic in topics for partition in self.partitions(topic)]
         self.consumer.assign(wanted)
         rows, open_partitions, deadline = 0, len(wanted), time.monotonic() + within_s

@@ -1,7 +1,10 @@
-"""The case of a large transaction in doubt: how long after its COMMIT PREPARED it is visible, when there was all the time before to prepare for that.
+"""The case of a large transaction in doubt: how long after its COMMIT PREPARED it is visible, when
+there was all the time before to prepare for that.
 
-Each system follows a database of its own. The transaction is prepared, and the clock starts with COMMIT PREPARED only when the system has done what it can do until then: Twofold has its rows
-in an open Kafka transaction; of Debezium, whose slot does not decode at PREPARE, PostgreSQL has read past the PREPARE. It stops when the last row is visible to a read_committed consumer.
+Each system follows a database of its own. The transaction is prepared, and the clock starts with
+COMMIT PREPARED only when the system has done what it can do until then: Twofold has its rows in an
+open Kafka transaction; of Debezium, whose slot does not decode at PREPARE, PostgreSQL has read past
+the PREPARE. It stops when the last row is visible to a read_committed consumer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The case of a first load: rows that were there before. Each system loads the same table into Kafka for the first time; COPY to /dev/null is what the server can give.
+"""The case of a first load: rows that were there before. Each system loads the same table into
+Kafka for the first time; COPY to /dev/null is what the server can give.
 
-The clock runs from the connector's start (of Debezium: from the call that makes it, in a worker that is warm) until the last row is visible to a read_committed consumer; what passes before the first row
-is visible is told apart.
+The clock runs from the connector's start (of Debezium: from the call that makes it, in a worker
+that is warm) until the last row is visible to a read_committed consumer; what passes before the
+first row is visible is told apart.
 """
 
 from __future__ import annotations
@@ -162,7 +164,9 @@ def load(ground: Ground, system: System, run: Run, rows: int) -> Sample:
 
 
 class _Server:
-    """What all processes of a PostgreSQL server have used since this was made, those that have ended included."""
+    """What all processes of a PostgreSQL server have used since this was made, those that have
+    ended included.
+    """
 
     def __init__(self, dsn: str) -> None:
         with psycopg.connect(dsn) as connection:

@@ -1,10 +1,16 @@
-"""From COMMIT, and from COMMIT PREPARED, to what a read_committed consumer sees: Twofold and Debezium side by side, the same transactions.
+"""From COMMIT, and from COMMIT PREPARED, to what a read_committed consumer sees: Twofold and
+Debezium side by side, the same transactions.
 
-    python -m bench.latency [--count 1000] [--rates 50,1000] [--in-doubt 0.1] [--systems twofold,debezium-json] [--loading ROWS]
+    python -m bench.latency [--count 1000] [--rates 50,1000] [--in-doubt 0.1]
+                            [--systems twofold,debezium-json] [--loading ROWS]
 
-The connectors take turns, each alone with the servers, since on one machine each would wait for the other's use of the cores; one that does not run has no process but Connect's idle worker. A consumer notes when a row's key arrives. The latency
-counts from the moment the outcome was *sent*: it holds PostgreSQL's own flush, which is the same for both. Debezium is tuned for latency here: it asks its queue every 5 ms and its producer does not linger. Prepared transactions
-stay in doubt long enough to be open in Kafka before their outcome. With --loading another table of so many rows is loaded meanwhile, as fast as it goes; that it was over before the live rows were is an error.
+The connectors take turns, each alone with the servers, since on one machine each would wait for the
+other's use of the cores; one that does not run has no process but Connect's idle worker. A consumer
+notes when a row's key arrives. The latency counts from the moment the outcome was *sent*: it holds
+PostgreSQL's own flush, which is the same for both. Debezium is tuned for latency here: it asks its
+queue every 5 ms and its producer does not linger. Prepared transactions stay in doubt long enough
+to be open in Kafka before their outcome. With --loading another table of so many rows is loaded
+meanwhile, as fast as it goes; that it was over before the live rows were is an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a process has used, as the kernel counts it. Reads /proc and touches nothing but the mark from which a peak counts."""
+"""What a process has used, as the kernel counts it.
+
+Reads /proc and touches nothing but the mark from which a peak counts.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ def forget_peak(pid: int) -> None:
 
 
 class Meter:
-    """A process's use since the meter was made; once the process is gone, what was last read holds."""
+    """A process's use since the meter was made; once the process is gone, what was last read
+    holds.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

@@ -1,6 +1,8 @@
-"""The systems that drain a backlog: PostgreSQL's own client into nowhere, Twofold, and Debezium with two converters.
+"""The systems that drain a backlog: PostgreSQL's own client into nowhere, Twofold, and Debezium
+with two converters.
 
-Each reserves its place before the load (a slot of its own for every run), starts, says when the last row of the backlog is visible, and stops.
+Each reserves its place before the load (a slot of its own for every run), starts, says when the
+last row of the backlog is visible, and stops.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class Run:
 
 
 class System(Protocol):
-    """`pid` is the process whose use is the connector's; what `done` asks must cost next to nothing."""
+    """`pid` is the process whose use is the connector's; what `done` asks must cost next to
+    nothing.
+    """
 
     name: str
     counted: bool
@@ -75,7 +79,9 @@ class System(Protocol):
 
 
 class Recvlogical:
-    """The source's own limit: pg_recvlogical to /dev/null, with the options that Twofold asks for."""
+    """The source's own limit: pg_recvlogical to /dev/null, with the options that Twofold asks
+    for.
+    """
 
     name = "pg_recvlogical"
     counted = False
@@ -126,7 +132,9 @@ class Recvlogical:
 
 
 class Twofold:
-    """This project's connector, with its defaults; `backfill` False: rows that were there before the slot are none of the backlog."""
+    """This project's connector, with its defaults; `backfill` False: rows that were there before
+    the slot are none of the backlog.
+    """
 
     name = "twofold"
     counted = True

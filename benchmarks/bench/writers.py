@@ -1,4 +1,6 @@
-"""A live load with a clock: sessions that commit at a given rate and note when each commit was asked for and answered."""
+"""A live load with a clock: sessions that commit at a given rate and note when each commit was
+asked for and answered.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ SESSIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """One transaction: its row's key, and when its COMMIT or COMMIT PREPARED was sent and had returned."""
+    """One transaction: its row's key, and when its COMMIT or COMMIT PREPARED was sent and had
+    returned.
+    """
 
     key: int
     asked: float
@@ -21,7 +25,9 @@ class Committed:
 
 
 class Load:
-    """So many transactions of one row at so many a second, shared by a few sessions; prepared ones are in doubt for a while."""
+    """So many transactions of one row at so many a second, shared by a few sessions; prepared ones
+    are in doubt for a while.
+    """
 
     def __init__(self, dsn: str, first: int, count: int, rate: float, *, in_doubt_s: float = 0) -> None:
         self._dsn = dsn

@@ -42,7 +42,9 @@ _SOCKET_TIMEOUT_S: Final = 60
 
 
 class ArtifactError(Exception):
-    """A locked artifact cannot be fetched; the message names the cause and the remedy in one line."""
+    """A locked artifact cannot be fetched; the message names the cause and the remedy in one
+    line.
+    """
 
 
 class ArtifactUnreachableError(ArtifactError):
@@ -140,7 +142,8 @@ class _Download:
                     if not pending:
                         return
             finally:
-                # Ctrl-C or a first error: what is queued is dropped, what runs ends at its next chunk.
+                # Ctrl-C or a first error: what is queued is dropped, what runs ends at its next
+                # chunk.
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)
 
@@ -162,7 +165,8 @@ class _Download:
             with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".part-", delete=False) as part:
                 try:
                     self._verified(artifact, part)
-                    # It was made 0600; an unprivileged PostgreSQL and other users of a shared cache read it too.
+                    # It was made 0600; an unprivileged PostgreSQL and other users of a shared cache
+                    # read it too.
                     os.fchmod(part.fileno(), 0o644)
                     os.fsync(part.fileno())
                     Path(part.name).replace(place)
@@ -186,7 +190,8 @@ class _Download:
                     raise ArtifactUnreachableError(
                         f"{url} is not there: put it into the folder that TWOFOLD_MAVEN_URL names, in Maven's layout"
                     ) from error
-                # The network's: the disk's own errors are no OSError any more when they leave _stream.
+                # The network's: the disk's own errors are no OSError any more when they leave
+                # _stream.
                 if attempt == _TRIES:
                     raise ArtifactUnreachableError(f"{url} cannot be reached ({_reason(error)}): {_REACH}") from error
             self._stop.wait(_PAUSE_S * 4 ** (attempt - 1))

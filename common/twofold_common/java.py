@@ -16,7 +16,8 @@ from typing import Final
 from twofold_common.artifacts import cache_folder
 from twofold_common.errors import SetupError
 
-# Spark adds this incubating module to its command line; a Java without it ends at once, and Spark's rows do not need it.
+# Spark adds this incubating module to its command line; a Java without it ends at once, and Spark's
+# rows do not need it.
 _VECTOR_MODULE: Final = "jdk.incubator.vector"
 _WRAPPER: Final = """#!/bin/sh
 for word; do shift; [ "$word" = --add-modules={module} ] || set -- "$@" "$word"; done

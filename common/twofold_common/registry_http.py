@@ -1,10 +1,12 @@
 """HTTP calls to a schema registry of Confluent's API, retried while the registry is away.
 
-A retry is safe: reading changes nothing, and registering a schema twice registers it once. Errors come
-back as values of two classes; the callers make them messages with the names of their own settings.
+A retry is safe: reading changes nothing, and registering a schema twice registers it once. Errors
+come back as values of two classes; the callers make them messages with the names of their own
+settings.
 
-The standard library does it: Confluent's client brings OAuth and an asynchronous client along, which
-is half of the time that `twofold run` takes to start, and the Spark jobs bring no dependencies.
+The standard library does it: Confluent's client brings OAuth and an asynchronous client along,
+which is half of the time that `twofold run` takes to start, and the Spark jobs bring no
+dependencies.
 """
 
 from __future__ import annotations

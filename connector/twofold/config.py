@@ -1,7 +1,9 @@
 """The configuration: one TOML file, environment variables over it.
 
-`load(path)` reads and checks everything once; each room gets its own part, frozen. An environment variable is the setting's path in capitals, joined by two underscores:
-`TWOFOLD_SOURCE__DSN`, `TWOFOLD_PREPARED__HOLD`. Secrets are `SecretStr`, so that no log, error or `config show` prints them. Times are seconds, sizes are bytes.
+`load(path)` reads and checks everything once; each room gets its own part, frozen. An environment
+variable is the setting's path in capitals, joined by two underscores: `TWOFOLD_SOURCE__DSN`,
+`TWOFOLD_PREPARED__HOLD`. Secrets are `SecretStr`, so that no log, error or `config show` prints
+them. Times are seconds, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -413,7 +415,9 @@ def _first_line(setting: str, path: Path) -> str:
 
 
 def load(path: Path | None = None) -> Config:
-    """Read the file (twofold.toml in the working directory if none is named) and the environment; all mistakes at once, each with its place."""
+    """Read the file (twofold.toml in the working directory if none is named) and the environment;
+    all mistakes at once, each with its place.
+    """
     given = path or DEFAULT_FILE
     values: dict[str, Any] = {}
     if path or given.exists():
@@ -477,7 +481,9 @@ _KINDS = {
     "dict_type": "must be a section of its own",
     "model_": "must be a section of its own",
 }
-"""Words for pydantic's kinds of errors, by how the kind begins: its own words are in Python's terms."""
+"""Words for pydantic's kinds of errors, by how the kind begins: its own words are in Python's
+terms.
+"""
 
 
 def _unknown(error: Mapping[str, Any]) -> str:
@@ -516,6 +522,8 @@ def _is_json(text: str) -> bool:
 
 
 def _is_stray(variable: str) -> bool:
-    """A setting of a section that does not exist: pydantic passes over it. A name without two underscores may be for something else (`TWOFOLD_CONFIG`)."""
+    """A setting of a section that does not exist: pydantic passes over it. A name without two
+    underscores may be for something else (`TWOFOLD_CONFIG`).
+    """
     section = re.match("TWOFOLD_(.*?)__", variable, re.IGNORECASE)
     return section is not None and section[1].lower() not in Config.model_fields

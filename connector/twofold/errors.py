@@ -3,13 +3,13 @@
 The class says what the user does next; the message names the cause and the remedy.
 
     TwofoldError
-      UsageError         exit 2   the command line or the configuration is wrong: correct it
-      SetupError         exit 3   the machine or a server lacks something: the message has the remedy
-      Unreachable        exit 4   a server does not answer now; `run` retries, other commands report it
-      Refused            exit 5   continuing could lose or repeat data: run the repair it names
-      Fenced             exit 6   another instance took over: nothing to do, unless that was not meant
-      RunEnded           -        a run failed; it drops its memory and recovers
-      MalformedMessage   exit 7   a server sent bytes that cannot be right: report it with the offset
+      UsageError        exit 2  the command line or the configuration is wrong: correct it
+      SetupError        exit 3  the machine or a server lacks something: the message has the remedy
+      Unreachable       exit 4  a server does not answer now; `run` retries, other commands report it
+      Refused           exit 5  continuing could lose or repeat data: run the repair it names
+      Fenced            exit 6  another instance took over: nothing to do, unless that was not meant
+      RunEnded          -       a run failed; it drops its memory and recovers
+      MalformedMessage  exit 7  a server sent bytes that cannot be right: report it with the offset
 
 Three more statuses have no class. 1 is an unforeseen error: a bug, to be reported with its
 traceback. 8 is a call into librdkafka that did not return: `sink.watch` ended the process. 130 is

@@ -1,6 +1,6 @@
 """Parses gids: the forms of known coordinators, as a global transaction and a branch.
 
-    pgjdbc's XA      1234_Z3RyaWQ=_YnF1YWw=   format id, base64 of the global id, base64 of the branch
+    pgjdbc's XA      1234_Z3RyaWQ=_YnF1YWw=   format id, global id and branch in base64
     psycopg's Xid    1234_Z3RyaWQ=_YnF1YWw=   the same form
     Citus            citus_0_1234_7_2         coordinator's group, process, transaction, connection
     PostgreSQL       pg_gid_16394_741         a subscription's oid and the remote xid

@@ -88,7 +88,10 @@ class Spool:
         )
 
     def write(self, file: BinaryIO | None, chunk: bytes) -> BinaryIO:
-        """Append to the transaction's file; None makes it. Write the whole chunk, or end the run."""
+        """Append to the transaction's file; None makes it.
+
+        Write the whole chunk, or end the run.
+        """
         if self.disk_bytes + len(chunk) > self._disk_max:
             raise RunEnded(
                 f"the rows of waiting transactions exceed spool.disk ({self._disk_max} bytes): raise it, or end the transactions in doubt (twofold prepared list). Nothing is lost: "

@@ -27,7 +27,9 @@ def catch_end_signals(requested: threading.Event | None = None) -> Iterator[thre
 
 @contextmanager
 def ended_at_once(command: str) -> Iterator[None]:
-    """Inside, Ctrl-C ends the process at once, and the Java that it has started: interrupted in the midst of its start, that would stay for ever."""
+    """Inside, Ctrl-C ends the process at once, and the Java that it has started: interrupted in the
+    midst of its start, that would stay for ever.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return

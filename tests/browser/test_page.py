@@ -225,7 +225,9 @@ def test_by_keyboard(bank: Installation, url: str, browser: Browser) -> None:
 
 
 def test_no_answer(browser: Browser) -> None:
-    """A page that was loaded from a process that has gone: here, one whose status is not to be had."""
+    """A page that was loaded from a process that has gone: here, one whose status is not to be
+    had.
+    """
 
     def broken(_: float) -> dict[str, object]:
         raise RuntimeError("gone")

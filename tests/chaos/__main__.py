@@ -1,9 +1,12 @@
 """`make chaos`: rounds of clients, faults and checks, one seed each, until the time is over.
 
-    python -m chaos [--seed 1] [--minutes 5] [--round 90] [--faults connector-kill,net] [--results FILE] [--again]
+    python -m chaos [--seed 1] [--minutes 5] [--round 90] [--faults connector-kill,net]
+                    [--results FILE] [--again]
 
-Every finished round is a line in the results file. A run goes on with the first seed, from --seed on, that is not there, so it can be stopped at any moment and taken up again; the last line adds up all
-rounds of the file, and the exit status is 1 if they have a violation. `--again` repeats the one seed, whose round then counts as it ends this time.
+Every finished round is a line in the results file. A run goes on with the first seed, from --seed
+on, that is not there, so it can be stopped at any moment and taken up again; the last line adds up
+all rounds of the file, and the exit status is 1 if they have a violation. `--again` repeats the one
+seed, whose round then counts as it ends this time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The checker, a program of its own: reads the topics read_committed, the journals and the source, and says what is wrong. It imports nothing of the product.
+"""The checker, a program of its own: reads the topics read_committed, the journals and the source,
+and says what is wrong. It imports nothing of the product.
 
     python -m chaos.checker --bootstrap ... --registry ... --prefix ... --journal FOLDER
 
-`--journal` is the folder of the clients' journals and `source.json`, the source's tables at the end. The last line is JSON; exit status 1: there are violations.
+`--journal` is the folder of the clients' journals and `source.json`, the source's tables at the
+end. The last line is JSON; exit status 1: there are violations.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ KEPT_MAX = 1_000_000
 
 
 def gather(bootstrap: str, registry: str, prefix: str, folder: Path) -> History:
-    """All there is, once every partition can be read to where the commit records say that it goes."""
+    """All there is, once every partition can be read to where the commit records say that it
+    goes.
+    """
     decode = avro(registry)
     reader = consumer(bootstrap)
     try:

@@ -1,6 +1,8 @@
-"""The checks: pure functions from a history (topics, journals, the source at the end) to the violations in it.
+"""The checks: pure functions from a history (topics, journals, the source at the end) to the
+violations in it.
 
-They know the topics' public contract and nothing of the product. Each violation carries the smallest piece of history that shows it.
+They know the topics' public contract and nothing of the product. Each violation carries the
+smallest piece of history that shows it.
 """
 
 from __future__ import annotations
@@ -108,7 +110,9 @@ def check(history: History) -> list[Violation]:
 
 
 def exactly_once(history: History) -> list[Violation]:
-    """Of topics without commit records: transactions against the journals, and the versions of each register."""
+    """Of topics without commit records: transactions against the journals, and the versions of each
+    register.
+    """
     found = list(_exactly_once(history, _transactions(history, {})))
     last: dict[Key, Record] = {}
     for record in history.rows:
@@ -213,7 +217,9 @@ def _exactly_once(history: History, transactions: Mapping[str, Transaction]) -> 
 
 
 def _told(journal: Journal, committed: Set[str]) -> Iterator[Violation]:
-    """Between clients and source alone: should the source itself break its word, nobody behind it is to blame."""
+    """Between clients and source alone: should the source itself break its word, nobody behind it
+    is to blame.
+    """
     for mark in sorted(committed - set(journal.entries)):
         yield Violation("journal", f"the source has {mark}, which no client wrote")
     for name, entry in journal.entries.items():
@@ -226,7 +232,10 @@ def _told(journal: Journal, committed: Set[str]) -> Iterator[Violation]:
 def _same(
     history: History, transaction: Transaction, ops: Sequence[Op], partitions: Mapping[str, int]
 ) -> Iterator[Violation]:
-    """Row by row, in the transaction's own order. Rows of a keyless table whose load is under way may come with the load instead."""
+    """Row by row, in the transaction's own order.
+
+    Rows of a keyless table whose load is under way may come with the load instead.
+    """
     yield from _truncates(transaction, partitions)
     seen = _changes(transaction)
     orders = [row.value["transaction"]["total_order"] for row in seen]
@@ -290,7 +299,9 @@ def _fits(history: History, record: Record, op: Op) -> bool:
 
 
 def _whole(transactions: Mapping[str, Transaction]) -> Iterator[Violation]:
-    """A source transaction lies in one Kafka transaction; but rows that a keyless table's load brought."""
+    """A source transaction lies in one Kafka transaction; but rows that a keyless table's load
+    brought.
+    """
     for each in transactions.values():
         if len(each.keyed if each.excused else each.commits) > 1:
             yield Violation("torn", f"transaction {each.id} lies in the commit records {sorted(each.commits)}", show(each.rows))  # fmt: skip
@@ -324,7 +335,10 @@ def _in_stretches(history: History, transactions: Mapping[str, Transaction]) -> 
 
 
 def _in_order(history: History) -> Iterator[Violation]:
-    """Of each key rows follow the source's commits, and within a transaction its order. Of different keys they need not: what was prepared is written before it is committed."""
+    """Of each key rows follow the source's commits, and within a transaction its order.
+
+    Of different keys they need not: what was prepared is written before it is committed.
+    """
     position = _positions(history)
     last: dict[tuple[str, Key], tuple[int, int, Record]] = {}
     for record in history.rows:
@@ -378,7 +392,9 @@ def _bookkeeping(history: History) -> Iterator[Violation]:
 
 
 class Fold:
-    """A consumer that keeps every table's rows by key, commit record by commit record, beside what the journals say that the rows are."""
+    """A consumer that keeps every table's rows by key, commit record by commit record, beside what
+    the journals say that the rows are.
+    """
 
     def __init__(
         self,
@@ -407,7 +423,9 @@ class Fold:
         self._total = sum(row["balance"] for table in BANKS for row in self._truth[table].values())
 
     def run(self) -> Iterator[Violation]:
-        """Bank total at every commit record, versions that grow by one, lists that only grow, loads that fit, and at the end the source itself."""
+        """Bank total at every commit record, versions that grow by one, lists that only grow, loads
+        that fit, and at the end the source itself.
+        """
         for commit in self._history.commits:
             value = commit.value
             for record in self._rows[value["sequence"]]:
@@ -453,7 +471,9 @@ class Fold:
             yield Violation("order", f"{table} {record.key}: a consumer has {str(mirror[key])[:200]}, the row was {str(wanted)[:200]}", show([record]))  # fmt: skip
 
     def _with_unchanged(self, key: Key, value: Mapping[str, Any], there: Row | None) -> Row:
-        """Large values that were not sent: from the row as it was, under its old key if that has changed. Not there yet while a table is loaded: then the load brings it."""
+        """Large values that were not sent: from the row as it was, under its old key if that has
+        changed. Not there yet while a table is loaded: then the load brings it.
+        """
         row = dict(value["after"])
         if value["unchanged"]:
             moved = value["op"] == "c" and value["before"]

@@ -17,7 +17,9 @@ from chaos.sample import ended
 
 
 class Draft:
-    """A history that can be changed: rows by commit record, in the order in which they were written."""
+    """A history that can be changed: rows by commit record, in the order in which they were
+    written.
+    """
 
     def __init__(self, history: History, rng: random.Random) -> None:
         self.history = history
@@ -30,7 +32,9 @@ class Draft:
         self.hidden: list[Record] = []
         """Rows that a commit record declares and nobody can see: Kafka has aborted them."""
         self.unsaid: dict[int, list[Record]] = defaultdict(list)
-        """Rows in a Kafka transaction of their own without a commit record, before those of the commit record by its number."""
+        """Rows in a Kafka transaction of their own without a commit record, before those of the
+        commit record by its number.
+        """
         self.split: set[int] = set()
         """The numbers of commit records that came in a later Kafka transaction than their rows."""
         by_partition: dict[tuple[str, int], list[Record]] = defaultdict(list)

@@ -1,7 +1,10 @@
-"""The ends of Kafka transactions, from the log that Kafka's coordinators keep of them (`__transaction_state`), and the check that each holds what belongs together.
+"""The ends of Kafka transactions, from the log that Kafka's coordinators keep of them
+(`__transaction_state`), and the check that each holds what belongs together.
 
-The topics alone do not show whether a commit record came into sight with its rows or later: in both cases a commit's marker stands behind the rows. The coordinators' log does: it names the partitions of
-every transaction that was committed, without any clock. So it is a witness of what a reader saw in between, and no reader has to watch all the time.
+The topics alone do not show whether a commit record came into sight with its rows or later: in both
+cases a commit's marker stands behind the rows. The coordinators' log does: it names the partitions
+of every transaction that was committed, without any clock. So it is a witness of what a reader saw
+in between, and no reader has to watch all the time.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ class Ended:
 
 
 def parted(prefix: str, committed: Iterable[Ended], commit_records: int) -> Iterator[str]:
-    """Kafka transactions that show rows without their commit record, or a commit record without its rows."""
+    """Kafka transactions that show rows without their commit record, or a commit record without its
+    rows.
+    """
     commits, bookkeeping = f"{prefix}.commits", {f"{prefix}.progress", f"{prefix}.prepared"}
     records = 0
     for each in committed:
@@ -45,7 +50,10 @@ def parted(prefix: str, committed: Iterable[Ended], commit_records: int) -> Iter
 
 
 def read_ends(bootstrap: str, prefix: str) -> tuple[Ended, ...]:
-    """All of the prefix, in no particular order. A coordinator that was interrupted writes the same end again: it counts once."""
+    """All of the prefix, in no particular order.
+
+    A coordinator that was interrupted writes the same end again: it counts once.
+    """
     ends = (decode(record.key, record.value) for record in read_all(bootstrap, bytes_as_they_are, [TOPIC]))
     return tuple({each for each in ends if each is not None and each.transactional_id.startswith(f"{prefix}.")})
 

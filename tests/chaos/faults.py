@@ -1,4 +1,8 @@
-"""Does to the trial what the plan says, and heals it. A fault counts when it was done; one whose victim was not there (no standby left, a failpoint that was not reached) does not."""
+"""Does to the trial what the plan says, and heals it.
+
+A fault counts when it was done; one whose victim was not there (no standby left, a failpoint that
+was not reached) does not.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +120,9 @@ class Faults:
             time.sleep(0.1)
 
     def _wait_for_life(self, until: threading.Event) -> None:
-        """Who dies again and again before it has recovered tries one thing only: how quick the machine is."""
+        """Who dies again and again before it has recovered tries one thing only: how quick the
+        machine is.
+        """
         deadline = time.monotonic() + LIFE_S
         while self._lives() == self._seen and time.monotonic() < deadline and not until.wait(0.1):
             pass
@@ -139,7 +145,9 @@ class Faults:
                 return victim.pause(fault.seconds)
 
     def _failpoint(self, fault: Fault) -> bool:
-        """One connector lies in wait with the failpoint armed; the other goes, so that it becomes the one."""
+        """One connector lies in wait with the failpoint armed; the other goes, so that it becomes
+        the one.
+        """
         count = len(self._connectors)
         victim, other = (self._connectors[(fault.victim + n) % count] for n in range(2))
         starts = victim.starts

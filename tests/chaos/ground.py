@@ -1,4 +1,5 @@
-"""The servers of a trial, each behind a front: three brokers, a registry, and PostgreSQL with, in some rounds, a standby to promote.
+"""The servers of a trial, each behind a front: three brokers, a registry, and PostgreSQL with, in
+some rounds, a standby to promote.
 
 Brokers and registry serve all rounds of a run; PostgreSQL is a round's own.
 """
@@ -79,7 +80,10 @@ class Servers:
 
 
 class Database:
-    """A round's PostgreSQL. Clients ask `dsn` for the server that is the primary now; the connector knows its front alone."""
+    """A round's PostgreSQL.
+
+    Clients ask `dsn` for the server that is the primary now; the connector knows its front alone.
+    """
 
     def __init__(self, servers: Servers, folder: Path, settings: Settings, ending: ExitStack) -> None:
         self._servers = servers
@@ -98,7 +102,9 @@ class Database:
         self._point()
 
     def make_standby(self) -> None:
-        """What is committed from here on is on it as well: a promotion loses nothing that a client was told."""
+        """What is committed from here on is on it as well: a promotion loses nothing that a client
+        was told.
+        """
         self.standby = standby_of(self.primary, self._folder / "standby")
         self._ending.callback(self.standby.stop)
         with psycopg.connect(self.primary.dsn(), autocommit=True) as session:

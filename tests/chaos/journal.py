@@ -1,11 +1,12 @@
 """What clients wrote down, outside the system: one file of JSON lines a client.
 
-    {"id": "3-17", "gid": null, "ops": [[table, op, key, row], ...]}    before it asked for the end of its transaction
-    {"id": "3-17", "told": "committed" | "rolled back" | "unknown"}      what it was told
-    {"seed": [[table, key, row], ...]}                                   rows that were there before the connector
+    {"id": "3-17", "gid": null, "ops": [[table, op, key, row], ...]}   before it asked for the end
+    {"id": "3-17", "told": "committed" | "rolled back" | "unknown"}     what it was told
+    {"seed": [[table, key, row], ...]}                                  rows before the connector
 
-`op` is c, u, d, t or m, `key` and `row` are columns with values. Each transaction that changes anything writes its id into the table `marks`: what `marks` holds at the end is what was committed, so
-that a client that was told nothing needs not be believed.
+`op` is c, u, d, t or m, `key` and `row` are columns with values. Each transaction that changes
+anything writes its id into the table `marks`: what `marks` holds at the end is what was committed,
+so that a client that was told nothing needs not be believed.
 """
 
 from __future__ import annotations

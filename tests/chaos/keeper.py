@@ -1,6 +1,7 @@
 """Keeps processes running, as a service manager does, and remembers how each one ended.
 
-A process that was not told to end and was not killed by the trial has given up: its status and last words are kept, and the checker counts them as a violation unless the product's own documentation
+A process that was not told to end and was not killed by the trial has given up: its status and last
+words are kept, and the checker counts them as a violation unless the product's own documentation
 says that the status is one (8: a call into librdkafka that never returned; the next start goes on).
 """
 
@@ -24,7 +25,9 @@ _WITH_ITS_KEEPER = (
 
 
 class Keeper(threading.Thread):
-    """One process after the other, all started by this thread: the kernel ends them when it ends."""
+    """One process after the other, all started by this thread: the kernel ends them when it
+    ends.
+    """
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str], *, allowed: Sequence[int] = (8,)
@@ -76,7 +79,9 @@ class Keeper(threading.Thread):
         return "\n".join(lines[-12:])[-2000:]
 
     def send(self, number: signal.Signals, *, away_s: float = 0.0, once: Mapping[str, str] | None = None) -> bool:
-        """Signal it; if it ends, it stays away that long, and its next life, alone, has `once` in its environment."""
+        """Signal it; if it ends, it stays away that long, and its next life, alone, has `once` in
+        its environment.
+        """
         with self._lock:
             process = self._process
             if once is not None:

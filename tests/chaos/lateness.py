@@ -1,5 +1,7 @@
-"""Requests of the connectors' producers that reach their broker late: one is withheld at a front, and delivered on its old connection when the one behind it has gone on. What is withheld, how its client
-notices and when it is delivered is the plan's; a fault counts when the broker has answered the late request.
+"""Requests of the connectors' producers that reach their broker late: one is withheld at a front,
+and delivered on its old connection when the one behind it has gone on. What is withheld, how its
+client notices and when it is delivered is the plan's; a fault counts when the broker has answered
+the late request.
 """
 
 from __future__ import annotations
@@ -69,7 +71,10 @@ class LateRequests:
         return self._counts(name).get("late", 0) > 0
 
     def ends_inside(self) -> int:
-        """So many late ends the broker took for the end of a later transaction. A client's defence keeps it at 0."""
+        """So many late ends the broker took for the end of a later transaction.
+
+        A client's defence keeps it at 0.
+        """
         counts = self._proxy.counts().items()
         ends = tuple(f"{self._prefix} late-{what} " for what in ("commit", "abort"))
         return sum(each.get("accepted", 0) for name, each in counts if name.startswith(ends))
@@ -97,7 +102,9 @@ class LateRequests:
         working.send(signal.SIGKILL, away_s=away_s)
 
     def _change(self, name: str, rule: Rule | None) -> None:
-        """All rules are given to the proxy together; it counts those anew that are given again, so one that has withheld its request must be gone."""
+        """All rules are given to the proxy together; it counts those anew that are given again, so
+        one that has withheld its request must be gone.
+        """
         with self._lock:
             if rule is None:
                 self._rules.pop(name)

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 FORGOTTEN_S: Final = 20.0
-"""A half-open connection is reset after this time, as a system's own timeout for unacknowledged data would."""
+"""A half-open connection is reset after this time, as a system's own timeout for unacknowledged
+data would.
+"""
 
 
 class Gate(Protocol):

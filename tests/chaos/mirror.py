@@ -1,4 +1,6 @@
-"""The Spark job of a round: kept running under faults, then brought to the end of the topics and checked."""
+"""The Spark job of a round: kept running under faults, then brought to the end of the topics and
+checked.
+"""
 
 from __future__ import annotations
 

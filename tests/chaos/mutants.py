@@ -1,9 +1,12 @@
-"""Breaks of single lines of the product, each in a copy, under faults: the suite must find every one.
+"""Breaks of single lines of the product, each in a copy, under faults: the suite must find every
+one.
 
     python -m chaos.mutants [--only NAME,...]
 
-First the product as it is: nothing may be found. Then for each: a copy of the product with the one line broken, a round of faults on it, and a verdict. The last line is JSON; exit status 1: one of them was
-not found, or something that is not broken. The results are in docs/inside/measurements/2026-11-chaos.md.
+First the product as it is: nothing may be found. Then for each: a copy of the product with the one
+line broken, a round of faults on it, and a verdict. The last line is JSON; exit status 1: one of
+them was not found, or something that is not broken. The results are in
+docs/inside/measurements/2026-11-chaos.md.
 """
 
 from __future__ import annotations

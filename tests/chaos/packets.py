@@ -1,7 +1,9 @@
-"""Packets of one connection that vanish for a while, without any proxy: what the kernel sends again afterwards is a late request, though its socket may be closed by then.
+"""Packets of one connection that vanish for a while, without any proxy: what the kernel sends again
+afterwards is a late request, though its socket may be closed by then.
 
-A rule of the routing table makes one flow a black hole. That needs a network namespace, so that nothing else on the machine is touched: the whole run moves into one of its own, with loopback alone. Root
-and Linux with iproute2 are needed; elsewhere this kind is left out.
+A rule of the routing table makes one flow a black hole. That needs a network namespace, so that
+nothing else on the machine is touched: the whole run moves into one of its own, with loopback
+alone. Root and Linux with iproute2 are needed; elsewhere this kind is left out.
 """
 
 from __future__ import annotations
@@ -35,17 +37,23 @@ def can_be_lost() -> bool:
 
 
 def move_into_namespace() -> None:
-    """For this thread and all that it starts from now on. There is no way out of loopback: what is to be downloaded must be there."""
+    """For this thread and all that it starts from now on.
+
+    There is no way out of loopback: what is to be downloaded must be there.
+    """
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "unshare: no network namespace")
     _ip("link", "set", "lo", "up")
-    # Loopback's addresses are looked up behind the black hole's rule; by default they come before all others.
+    # Loopback's addresses are looked up behind the black hole's rule; by default they come before
+    # all others.
     _ip("rule", "add", "pref", "200", "lookup", "local")
     _ip("rule", "del", "pref", "0")
 
 
 def moved() -> bool:
-    """Whether this process is in such a namespace: a rule elsewhere could touch what is not ours, and would do nothing."""
+    """Whether this process is in such a namespace: a rule elsewhere could touch what is not ours,
+    and would do nothing.
+    """
     try:
         rules = subprocess.run(["ip", "rule"], capture_output=True, text=True, check=False).stdout.splitlines()
     except FileNotFoundError:
@@ -84,7 +92,10 @@ def parse(line: str, ports: Collection[int]) -> Flow | None:
 
 
 def lose(pids: Collection[int | None], ports: Collection[int], victim: int, seconds: float) -> bool:
-    """Lose what one busy connection of these processes sends to these ports. True: something was lost, and will be sent again."""
+    """Lose what one busy connection of these processes sends to these ports.
+
+    True: something was lost, and will be sent again.
+    """
     busy = [flow for flow in flows(ports) if not flow.pids.isdisjoint(pids) and flow.idle_ms < _IDLE_MS]
     if not busy:
         return False

@@ -1,7 +1,11 @@
-"""What a seed decides: the server's version, the connector's settings, and every fault with its moment, victim and length.
+"""What a seed decides: the server's version, the connector's settings, and every fault with its
+moment, victim and length.
 
-Pure: the same seed gives the same plan on every machine. Faults run in lanes side by side (what befalls the connectors, the servers, the network and the machine, requests that come late), one after the other within a lane, so
-that each fault meets the others in ever new ways. How far the lanes come depends on the machine, and so does the interleaving: a seed repeats the plan, not the accident.
+Pure: the same seed gives the same plan on every machine. Faults run in lanes side by side (what
+befalls the connectors, the servers, the network and the machine, requests that come late), one
+after the other within a lane, so that each fault meets the others in ever new ways. How far the
+lanes come depends on the machine, and so does the interleaving: a seed repeats the plan, not the
+accident.
 """
 
 from __future__ import annotations
@@ -59,14 +63,18 @@ OTHERS_S: Final = (0.2, 4.0)
 MOMENTS: Final = {
     "added": 3, "produced": 3, "before-record": 3, "behind-record": 2, "before-end": 2, "idle": 2, "after": 2, "kill": 1, "failover": 1,
 }  # fmt: skip
-"""When a late request is delivered: those of `late.rules.Moment`, and after a kill or a failover."""
+"""When a late request is delivered: those of `late.rules.Moment`, and after a kill or a failover.
+"""
 CUTS: Final = {"fin": 6, "rst": 6, "hold": 1}
 """What its client notices: its connection is closed, reset, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`gap` seconds after the one before it in its lane. `detail` is what its kind needs beside a number of the victim."""
+    """`gap` seconds after the one before it in its lane.
+
+    `detail` is what its kind needs beside a number of the victim.
+    """
 
     kind: str
     victim: int
@@ -107,7 +115,8 @@ class Settings:
     partitions: int
     turn_rows: int
     clock: bool
-    """Whether the connectors' clocks can be moved; not in every round, since they are slower then."""
+    """Whether the connectors' clocks can be moved; not in every round, since they are slower then.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
-"""Violations planted into a history that has none: each kind must be found. What a broken connector would also get wrong beside it (ranges, counts) is told as a broken connector would tell it, so that the
-check that the violation is named after has to find it by itself.
+"""Violations planted into a history that has none: each kind must be found. What a broken connector
+would also get wrong beside it (ranges, counts) is told as a broken connector would tell it, so that
+the check that the violation is named after has to find it by itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def a_doubled_row(draft: Draft) -> None:
 
 
 def every_first_row_doubled(draft: Draft) -> None:
-    """So what the checker takes for a row's original is that of another, perhaps of another table; it goes on."""
+    """So what the checker takes for a row's original is that of another, perhaps of another table;
+    it goes on.
+    """
     for rows in draft.home.values():
         firsts = {transaction_of(row): row for row in reversed(rows) if transaction_of(row)}
         rows[:0] = firsts.values()
@@ -91,7 +94,11 @@ def a_rolled_back_transaction(draft: Draft, rows: Sequence[Record] = ()) -> None
 
 
 def money_out_of_nothing(draft: Draft) -> None:
-    """Even if the client's journal and the source agreed. In the last row of an account, so that it stays until no bank is being loaded and its total says something."""
+    """Even if the client's journal and the source agreed.
+
+    In the last row of an account, so that it stays until no bank is being loaded and its total says
+    something.
+    """
     last = {str(row.key): (sequence, row) for sequence, row in draft.rows("bank_a")}
     sequence, row = max(last.values(), key=lambda each: each[0])
     was = row.value["after"]
@@ -165,7 +172,9 @@ def a_lost_one_of_a_late_abort(draft: Draft) -> None:
 
 
 def a_dirty_one_of_a_late_commit(draft: Draft) -> None:
-    """Its rows came into sight while it was in doubt, in no commit record; then it was rolled back."""
+    """Its rows came into sight while it was in doubt, in no commit record; then it was rolled
+    back.
+    """
     sequence, rows = draft.transaction()
     a_rolled_back_transaction(draft, rows)
     draft.drop(sequence, rows)
@@ -179,7 +188,9 @@ def a_doubled_one_of_a_late_commit(draft: Draft) -> None:
 
 
 def a_split_one_of_a_late_commit(draft: Draft) -> None:
-    """Its rows came into sight, and later, in a Kafka transaction of its own, the commit record that names them."""
+    """Its rows came into sight, and later, in a Kafka transaction of its own, the commit record
+    that names them.
+    """
     draft.split.add(draft.transaction()[0])
 
 

@@ -1,23 +1,29 @@
-"""A TCP proxy on loopback, a process of its own: between the clients and each server stands a front that can cut, freeze, delay or forget their connections.
+"""A TCP proxy on loopback, a process of its own: between the clients and each server stands a
+front that can cut, freeze, delay or forget their connections.
 
     python -m chaos.proxy 10001:5432 10002:9092:kafka ... [--events FILE]
 
-stdin has one JSON object a line, and each is answered by a line; the process ends when stdin closes.
+stdin has one JSON object a line, and each is answered by a line; the process ends when stdin
+closes.
 
-    {"front": 10001, "mode": "pass" | "cut" | "freeze" | "halfopen" | "delay" | "heal", "seconds": 0.1, "target": 5433}
+    {"front": 10001, "mode": "pass" | "cut" | "freeze" | "halfopen" | "delay" | "heal",
+     "seconds": 0.1, "target": 5433}
 
     cut       connections are reset, new ones too
     freeze    nothing passes, in either direction; what waited passes afterwards
-    halfopen  connections that are there, or come meanwhile, never carry a byte again, and neither side is told
+    halfopen  present and new connections never transfer a byte again; neither side is told
     delay     each piece takes that much longer
-    heal      all passes, and who still holds a half-open connection is told: brokers that replicate through a front would find out one by one, each when its connection is used again
+    heal      all passes, and whoever holds a half-open connection is told: brokers that replicate
+              through a front would find out one by one, each at the next use of its connection
 
-A front that ends in `:kafka` knows Kafka's frames. There a chosen request is withheld, its client's connection is closed or not, and the broker receives it later, on the old connection: each request
-at most once, in order, as a network or a slow broker may deliver it (`late.rules`). All such fronts share what they know of a transactional id.
+A front that ends in `:kafka` knows Kafka's frames. There a chosen request is withheld, its client's
+connection is closed or not, and the broker receives it later, on the old connection: each request
+at most once, in order, as a network or a slow broker may deliver it (`late.rules`). All such fronts
+share what they know of a transactional id.
 
     {"rules": [...]}     withhold by these rules from now on
     {"release": "name"}  deliver what the rule of that name withholds
-    {"counts": true}     what was withheld and delivered, and what the broker answered (`late.withheld`)
+    {"counts": true}     what was withheld, delivered and answered (`late.withheld`)
 """
 
 from __future__ import annotations
@@ -139,7 +145,10 @@ async def main(pairs: list[str], events: str | None) -> None:
 
 
 class Proxy:
-    """The process, for whoever starts it. Fronts in `kafka` have a broker behind them and know its frames."""
+    """The process, for whoever starts it.
+
+    Fronts in `kafka` have a broker behind them and know its frames.
+    """
 
     def __init__(self, fronts: Mapping[int, int], kafka: Collection[int] = (), events: Path | None = None) -> None:
         pairs = [f"{front}:{target}" + ":kafka" * (front in kafka) for front, target in fronts.items()]
@@ -158,11 +167,16 @@ class Proxy:
         self._ask({"front": front, "mode": mode, "seconds": seconds, "target": target})
 
     def withhold(self, *rules: Rule) -> None:
-        """From now on, by these rules alone. What is withheld already is delivered as its own rule says."""
+        """From now on, by these rules alone.
+
+        What is withheld already is delivered as its own rule says.
+        """
         self._ask({"rules": [rule.plain() for rule in rules]})
 
     def release(self, name: str) -> int:
-        """Deliver what the rule of that name withholds; return how many, when the broker has answered."""
+        """Deliver what the rule of that name withholds; return how many, when the broker has
+        answered.
+        """
         count: int = self._ask({"release": name})
         return count
 

@@ -1,4 +1,6 @@
-"""Reads a connector's topics as any consumer would: read_committed, decoded by the registry's schemas alone. No code of the product."""
+"""Reads a connector's topics as any consumer would: read_committed, decoded by the registry's
+schemas alone. No code of the product.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def avro(registry: str) -> Decode:
 
 
 def _slim(value: Any) -> Any:
-    """Of an envelope what is checked; an hour's rows are some millions, and equal strings of theirs are kept once."""
+    """Of an envelope what is checked; an hour's rows are some millions, and equal strings of theirs
+    are kept once.
+    """
     if not isinstance(value, dict) or "source" not in value:
         return value
     kept = {name: value[name] for name in _CHECKED if name in value}
@@ -80,7 +84,9 @@ def topics_of(reader: Consumer, prefix: str) -> list[str]:
 
 
 def read_all(bootstrap: str, decode: Decode, topics: Iterable[str], patience_s: float = 120) -> list[Record]:
-    """All that a read_committed reader gets now, in the order of place; an error if nothing comes for so long."""
+    """All that a read_committed reader gets now, in the order of place; an error if nothing comes
+    for so long.
+    """
     reader = consumer(bootstrap)
     try:
         known = reader.list_topics(timeout=30).topics

@@ -141,7 +141,9 @@ class Sample:
 
 
 def ended(prefix: str, number: int, rows: Iterable[tuple[str, int]], *, record: bool = True) -> Ended:
-    """A Kafka transaction that was committed: rows in these partitions, and, if so, the commit record and the progress."""
+    """A Kafka transaction that was committed: rows in these partitions, and, if so, the commit
+    record and the progress.
+    """
     records = {(f"{prefix}.commits", 0), (f"{prefix}.progress", 0)} if record else set()
     return Ended(f"{prefix}.main", 1, 0, number, frozenset(rows) | records)
 

@@ -1,4 +1,6 @@
-"""Memory and file descriptors of the connectors over a round, as a plot: flat, if nothing leaks. Meaningful where the processes live long (`--faults net,broker,postgres,registry`)."""
+"""Memory and file descriptors of the connectors over a round, as a plot: flat, if nothing leaks.
+Meaningful where the processes live long (`--faults net,broker,postgres,registry`).
+"""
 
 from __future__ import annotations
 

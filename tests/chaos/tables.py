@@ -1,8 +1,10 @@
-"""The checker's other half: the mirror's tables, read through Spark with the settings that docs/use/spark.md gives to everybody. It imports nothing of the product.
+"""The checker's other half: the mirror's tables, read through Spark with the settings that
+docs/use/spark.md gives to everybody. It imports nothing of the product.
 
     python -m chaos.tables --warehouse FOLDER --journal FOLDER --jars CLASSPATH
 
-The bank's total at every cut (of very many, a sample), and the last cut against the source. The last line is JSON; exit status 1: there are violations.
+The bank's total at every cut (of very many, a sample), and the last cut against the source. The
+last line is JSON; exit status 1: there are violations.
 """
 
 from __future__ import annotations

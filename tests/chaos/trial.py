@@ -1,4 +1,6 @@
-"""One round: a database, a connector with a standby, clients, faults; then everything is healed, settles, and is checked."""
+"""One round: a database, a connector with a standby, clients, faults; then everything is healed,
+settles, and is checked.
+"""
 
 from __future__ import annotations
 

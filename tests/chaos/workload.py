@@ -1,7 +1,10 @@
-"""Clients that write into PostgreSQL whatever happens to it, each with a journal of what it did and what it was told.
+"""Clients that write into PostgreSQL whatever happens to it, each with a journal of what it did and
+what it was told.
 
-A transaction is a few pieces of work (a transfer, an append, a change of a definition, a truncate...), some of them taken back by savepoints, and an end: COMMIT, ROLLBACK, or PREPARE with an outcome
-that comes at once, soon, or long after. What rows it must show downstream is what PostgreSQL itself returned of each statement.
+A transaction is a few pieces of work (a transfer, an append, a change of a definition, a
+truncate...), some of them taken back by savepoints, and an end: COMMIT, ROLLBACK, or PREPARE with
+an outcome that comes at once, soon, or long after. What rows it must show downstream is what
+PostgreSQL itself returned of each statement.
 """
 
 from __future__ import annotations
@@ -118,7 +121,8 @@ class Client(threading.Thread):
                 connection.execute("INSERT INTO marks VALUES (%s)", (name,))
                 self._ops.append(("marks", "c", {"id": name}, {"id": name}))
         except psycopg.Error as error:
-            # A lock that was not given, a duplicate key, a deadlock, a lost server: nothing was asked to be committed.
+            # A lock that was not given, a duplicate key, a deadlock, a lost server: nothing was
+            # asked to be committed.
             self.errors[type(error).__name__] += 1
             self._begun(name, gid, rolled_back=True)
             if connection.closed:
@@ -274,7 +278,9 @@ class Client(threading.Thread):
         connection.execute("INSERT INTO hidden.nothing VALUES ('x')")
 
     def _bulk(self, connection: psycopg.Connection[Any]) -> None:
-        """Large enough to be streamed before its end, or, where it is not streamed, to go to Kafka before it."""
+        """Large enough to be streamed before its end, or, where it is not streamed, to go to Kafka
+        before it.
+        """
         first = (self.number * 1_000_000 + self._given) * 10_000
         rows = self._rng.randint(300, LONG_ROWS)
         width = self._rng.choice([60, 60, 2000])

@@ -1,1 +1,4 @@
-"""Programs that nobody here wrote, as readers of a connector's topics. `python -m clients` tries each with each type."""
+"""Programs that nobody here wrote, as readers of a connector's topics.
+
+`python -m clients` tries each with each type.
+"""

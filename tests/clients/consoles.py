@@ -1,4 +1,6 @@
-"""Programs of the command line: Kafka's console consumer, with Apicurio's deserializer for the registry, and kcat."""
+"""Programs of the command line: Kafka's console consumer, with Apicurio's deserializer for the
+registry, and kcat.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,8 @@ class ConsoleConsumer:
                 "apicurio.registry.use-id": "contentId",
             }
             deserializer = ["--value-deserializer", "io.apicurio.registry.serde.avro.AvroKafkaDeserializer"]
-            # It hands a tombstone to the deserializer as the text "null", which is no record of the registry's.
+            # It hands a tombstone to the deserializer as the text "null", which is no record of the
+            # registry's.
             deserializer.append("--skip-message-on-error")
             for name, value in options.items():
                 deserializer += ["--formatter-property", f"value.deserializer.{name}={value}"]

@@ -1,4 +1,6 @@
-"""Flink's SQL gateway on loopback, from locked jars: one JVM, in which each job has a small cluster of its own."""
+"""Flink's SQL gateway on loopback, from locked jars: one JVM, in which each job has a small cluster
+of its own.
+"""
 
 from __future__ import annotations
 

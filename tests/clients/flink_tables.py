@@ -1,4 +1,6 @@
-"""Flink SQL's two ways to read a topic: as changes of Debezium, and as a table that is upserted by key."""
+"""Flink SQL's two ways to read a topic: as changes of Debezium, and as a table that is upserted by
+key.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ _SPECIAL: Final = "ARRAY<ROW<`row` STRING, `column` STRING, `text` STRING>>"
 
 
 def declared(type_: str, way: str) -> str:
-    """Flink's type: the one with the same name, or with a setting the one that works. What is text in the schema is STRING."""
+    """Flink's type: the one with the same name, or with a setting the one that works. What is text
+    in the schema is STRING.
+    """
     if type_.endswith("[]"):
         return f"ARRAY<{declared(type_.removesuffix('[]'), way)}>"
     name, _, modifier = type_.partition("(")

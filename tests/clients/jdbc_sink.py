@@ -1,4 +1,6 @@
-"""Debezium's JDBC sink in Kafka Connect: writes the topics of tables into another PostgreSQL database."""
+"""Debezium's JDBC sink in Kafka Connect: writes the topics of tables into another PostgreSQL
+database.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,24 @@ from bench.connect import ConnectWorker
 from psycopg.conninfo import conninfo_to_dict
 
 AS_LITERALS = "stringtype=unspecified"
-"""The driver sends text without a type, so that PostgreSQL reads it as it reads a literal of the column's type."""
+"""The driver sends text without a type, so that PostgreSQL reads it as it reads a literal of the
+column's type.
+"""
 
 
 def made_worker(folder: Path, bootstrap: str) -> ConnectWorker:
-    """A worker that knows the sink. In another time zone than UTC it would write another `timestamptz`."""
+    """A worker that knows the sink.
+
+    In another time zone than UTC it would write another `timestamptz`.
+    """
     return ConnectWorker(folder, bootstrap, plugin="jdbc", group=folder.name, jvm=("-Xmx768m", "-Duser.timezone=UTC"))
 
 
 def settings(topics: Iterable[str], registry_url: str, conninfo: str, options: str = "") -> dict[str, str]:
-    """A sink's. It writes into tables that are named as in the source, and makes those that are not there."""
+    """A sink's.
+
+    It writes into tables that are named as in the source, and makes those that are not there.
+    """
     target = {name: str(value) for name, value in conninfo_to_dict(conninfo).items()}
     url = f"jdbc:postgresql://{target['host']}:{target['port']}/{quote(target['dbname'])}?{options}"
     registry = urlsplit(registry_url)

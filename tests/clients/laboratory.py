@@ -1,4 +1,6 @@
-"""Servers, a database with the tables of the trial, and a connector that has carried all that happened to them."""
+"""Servers, a database with the tables of the trial, and a connector that has carried all that
+happened to them.
+"""
 
 from __future__ import annotations
 

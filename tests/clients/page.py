@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Final
@@ -12,6 +13,7 @@ from clients.flink_gateway import lock
 from clients.samples import SAMPLES
 from clients.tables import IDENTITIES, WORDS, Table
 from clients.trial import RIGHT
+from vocabulary import PROSE_MAX
 
 _HEAD: Final = """\
 # Readers, type by type
@@ -123,7 +125,16 @@ def written(findings: Findings) -> str:
         "\n## Why a reader cannot\n",
         *reasons,
     ]
-    return "\n".join([*parts, "", "## kcat", f"{findings.kcat[:1].upper()}{findings.kcat[1:]}.", ""])
+    page = "\n".join([*parts, "", "## kcat", f"{findings.kcat[:1].upper()}{findings.kcat[1:]}.", ""])
+    return "\n".join(line for long in page.split("\n") for line in wrapped(long))
+
+
+def wrapped(line: str) -> list[str]:
+    """Wrap a line of prose as all pages do; a row of a table stays one."""
+    if line.startswith("|") or len(line) <= PROSE_MAX:
+        return [line]
+    indent = " " * (2 if line.startswith("- ") else line.find(" ") + 1 if line[0].isdigit() else 0)
+    return textwrap.wrap(line, PROSE_MAX, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _shortened(rows: list[str], types: list[str]) -> list[str]:

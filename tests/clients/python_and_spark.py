@@ -61,7 +61,9 @@ class ConfluentPython:
 
 
 class SparkFromAvro:
-    """Spark's source `kafka` and `from_avro`, with the schema that the registry has for the topic."""
+    """Spark's source `kafka` and `from_avro`, with the schema that the registry has for the
+    topic.
+    """
 
     name = "Spark's `from_avro`"
     at_once = 1

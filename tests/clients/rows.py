@@ -1,4 +1,7 @@
-"""From what a reader shows to a table's rows, and from values to PostgreSQL's literals. Imports nothing of the product."""
+"""From what a reader shows to a table's rows, and from values to PostgreSQL's literals.
+
+Imports nothing of the product.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ class CannotReadError(Exception):
 
 
 def fold_envelopes(envelopes: Iterable[Mapping[str, Any]], *, lists: bool) -> Rows:
-    """The table after the changes of one topic, in its order. `lists`: look at `special` and `unchanged`."""
+    """The table after the changes of one topic, in its order.
+
+    `lists`: look at `special` and `unchanged`.
+    """
     rows: Rows = {}
     for envelope in envelopes:
         match envelope["op"]:
@@ -74,7 +80,9 @@ def _quoted(text: str) -> str:
 
 
 def value_of(carried: Any, type_: str) -> Any:
-    """The value of a column, from Avro's own type without its logical one: numbers since 1970, bytes of decimals."""
+    """The value of a column, from Avro's own type without its logical one: numbers since 1970,
+    bytes of decimals.
+    """
     if isinstance(carried, list):
         return [value_of(item, type_.removesuffix("[]")) for item in carried]
     match type_.partition("(")[0], carried:

@@ -1,4 +1,6 @@
-"""The tables of the trial: one with a column of every type, and one for each kind of change; each under both replica identities."""
+"""The tables of the trial: one with a column of every type, and one for each kind of change; each
+under both replica identities.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Table:
 
 
 def every_type(identity: str) -> Table:
-    """All types at once: a row for each number of value, and rows that are updated to and from null, deleted and moved."""
+    """All types at once: a row for each number of value, and rows that are updated to and from
+    null, deleted and moved.
+    """
 
     def row(key: int, number: int | None) -> str:
         values = ("NULL" if number is None else sample.value(number) for sample in SAMPLES)

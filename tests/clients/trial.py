@@ -29,7 +29,10 @@ class TopicReader(Protocol):
         """The settings that it is tried with, in turn; the first is none."""
 
     def read(self, way: str, table: Table, samples: Sequence[Sample]) -> Rows:
-        """The table's rows with these columns, and `n`. CannotReadError: the reader has ended, or shows no table."""
+        """The table's rows with these columns, and `n`.
+
+        CannotReadError: the reader has ended, or shows no table.
+        """
 
 
 class Trial:
@@ -55,7 +58,9 @@ class Trial:
         return found
 
     def _tried(self, reader: TopicReader, way: str, table: Table, samples: Sequence[Sample]) -> dict[str, str]:
-        """A failure is a column's if the error names it or the column is alone; else each half is tried."""
+        """A failure is a column's if the error names it or the column is alone; else each half is
+        tried.
+        """
         try:
             rows = reader.read(way, table, samples)
         except CannotReadError as error:

@@ -2,8 +2,9 @@
 
     PYTHONPATH=tests .venv/bin/python -m fuzz.capture
 
-One message a line: 1 if a stream block was open, else 0, and the payload in hex. One random history is read in all the ways of the round trips; of each kind of message a few are kept, from
-the shortest to the longest.
+One message a line: 1 if a stream block was open, else 0, and the payload in hex. One random history
+is read in all the ways of the round trips; of each kind of message a few are kept, from the
+shortest to the longest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Messages as real servers sent them (`capture.py` wrote them down), and what must hold of any bytes."""
+"""Messages as real servers sent them (`capture.py` wrote them down), and what must hold of any
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ def captured() -> list[tuple[bool, bytes]]:
 
 
 def check(payload: bytes, *, in_stream: bool) -> bool:
-    """A message that means exactly its bytes, or MalformedMessage with an offset in them. Returns whether it was a message."""
+    """A message that means exactly its bytes, or MalformedMessage with an offset in them.
+
+    Returns whether it was a message.
+    """
     try:
         message = decode(payload, in_stream=in_stream)
     except MalformedMessage as error:

@@ -1,9 +1,11 @@
-"""Coverage-guided fuzzing of the decoder: any bytes give a message or MalformedMessage, and what is accepted means exactly its bytes.
+"""Coverage-guided fuzzing of the decoder: any bytes give a message or MalformedMessage, and what is
+accepted means exactly its bytes.
 
     python tests/fuzz/fuzz_decoder.py SECONDS
 
-The first byte of an input says whether a stream block is open; the rest is the message. Starts from messages of each kind: written by hand, and captured from servers. The last line is
-`{"executions": ..., "crashes": 0}`; a crash prints its input before it, and ends with status 1.
+The first byte of an input says whether a stream block is open; the rest is the message. Starts from
+messages of each kind: written by hand, and captured from servers. The last line is `{"executions":
+..., "crashes": 0}`; a crash prints its input before it, and ends with status 1.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ def report(path: Path, crashes: int) -> None:
 
 
 def fuzz(seconds: int, count_file: Path) -> None:
-    """Runs in a child, because libFuzzer ends its process itself; the count is left in a file from time to time."""
+    """Runs in a child, because libFuzzer ends its process itself; the count is left in a file from
+    time to time.
+    """
     executions = 0
     written = 0.0
 

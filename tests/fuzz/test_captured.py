@@ -1,4 +1,6 @@
-"""The short form of fuzzing: every cut, every flipped bit and some thousands of worse things done to messages that servers sent."""
+"""The short form of fuzzing: every cut, every flipped bit and some thousands of worse things done
+to messages that servers sent.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_a_flipped_bit_is_found_or_means_what_it_says() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_messages_spliced_and_scrambled(seed: int) -> None:
-    """Pieces of two messages joined, bytes changed, doubled and left out, read in and outside of a stream block."""
+    """Pieces of two messages joined, bytes changed, doubled and left out, read in and outside of a
+    stream block.
+    """
     chance = random.Random(seed)
     for _ in range(20_000):
         (_, one), (_, other) = chance.choice(MESSAGES), chance.choice(MESSAGES)

@@ -1,4 +1,6 @@
-"""Each distribution builds as a wheel, installs alone into a fresh environment, and imports there."""
+"""Each distribution builds as a wheel, installs alone into a fresh environment, and imports
+there.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def uv() -> str:
 
 @pytest.fixture(scope="session")
 def wheels(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a clean copy, by a machine without a C compiler: then the row path is plain Python."""
+    """Built from a clean copy, by a machine without a C compiler: then the row path is plain
+    Python.
+    """
     source, wheels = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
     built = shutil.ignore_patterns("build", "*.so", "*.c", "*.egg-info", "__pycache__")
     for member in ("connector", "avro", "spark_jobs", "common"):

@@ -1,8 +1,10 @@
 """`make late`: the laboratory of late requests.
 
-    python -m late [--cases abort-pool,commit-main-rows] [--deliveries 20] [--lanes 2] [--brokers 1] [--kill held|late] [--results FILE]
+    python -m late [--cases abort-pool,commit-main-rows] [--deliveries 20] [--lanes 2] [--brokers 1]
+                   [--kill held|late] [--results FILE]
 
-Each case ends with a line of JSON, which goes into the results file; the last line adds up the cases of this run, and the exit status is 1 if one has a violation.
+Each case ends with a line of JSON, which goes into the results file; the last line adds up the
+cases of this run, and the exit status is 1 if one has a violation.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ IN_DOUBT: Final = Pace(plain=0.3, preparers=5, in_doubt=(0.3, 1.2))
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`rules` are made for each connector: their `ids` get its prefix. Each has its own part of the deliveries."""
+    """`rules` are made for each connector: their `ids` get its prefix. Each has its own part of the
+    deliveries.
+    """
 
     name: str
     rules: tuple[Rule, ...] = ()
@@ -37,7 +39,9 @@ class Case:
     disconnects: float = 0.0
     """So often, in seconds, PostgreSQL ends the connector's session: the run ends, and recovers."""
     freezes: float = 0.0
-    """A broker is stopped (SIGSTOP) for so many seconds, again and again: longer than the client waits."""
+    """A broker is stopped (SIGSTOP) for so many seconds, again and again: longer than the client
+    waits.
+    """
     rolling: bool = False
     """Each broker is stopped in an orderly way and started again, one after the other, once."""
     cost_s: float = 4.0
@@ -108,6 +112,10 @@ CASES: Final = {
         Case("quiet"),
     )
 }
-"""`slow-broker` lasts as long as it may. In `idle` and `quiet` nothing befalls the connector but what the brokers' settings do: a recovery there has no good reason."""
+"""`slow-broker` lasts as long as it may.
+
+In `idle` and `quiet` nothing befalls the connector but what the brokers' settings do: a recovery
+there has no good reason.
+"""
 LATE: Final = [name for name, case in CASES.items() if name not in {"slow-broker", "rolling", "idle", "quiet"}]
 """Those that count deliveries."""

@@ -1,4 +1,5 @@
-"""Clients that write numbered rows into PostgreSQL: plain transactions, and prepared ones that stay in doubt for some tenths of a second before they are committed or rolled back.
+"""Clients that write numbered rows into PostgreSQL: plain transactions, and prepared ones that stay
+in doubt for some tenths of a second before they are committed or rolled back.
 
 PostgreSQL is not disturbed here, so each outcome is known.
 """

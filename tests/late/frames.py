@@ -1,4 +1,5 @@
-"""Kafka's frames, as far as a late request needs them: the four transactional requests, and the error codes of their answers.
+"""Kafka's frames, as far as a late request needs them: the four transactional requests, and the
+error codes of their answers.
 
 Pure: bytes in, values out. A body is a frame without the four bytes of its length.
 
@@ -105,7 +106,9 @@ def correlation_of(body: bytes) -> int:
 
 
 def read_request(body: bytes) -> Request | None:
-    """None: not one of the four, not transactional, or a version that no client of a transaction uses."""
+    """None: not one of the four, not transactional, or a version that no client of a transaction
+    uses.
+    """
     api, version, correlation = struct.unpack_from(">hhi", body)
     if api not in _APIS:
         return None
@@ -155,7 +158,8 @@ def _read_produce(request: Request, reader: _Reader) -> Request:
         for _ in range(reader.count()):
             partitions.append((topic, reader.number("i")))
             size = reader.count()
-            # A batch's producer epoch is behind 51 bytes of offsets, length, checksum, times and producer id.
+            # A batch's producer epoch is behind 51 bytes of offsets, length, checksum, times and
+            # producer id.
             (epoch,) = struct.unpack_from(">h", reader.body, reader.at + 51)
             reader.at += size
             reader.tags()

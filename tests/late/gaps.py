@@ -1,4 +1,6 @@
-"""How long readers waited: a read_committed consumer of a connector's commit records, and the longest time between two of them."""
+"""How long readers waited: a read_committed consumer of a connector's commit records, and the
+longest time between two of them.
+"""
 
 from __future__ import annotations
 

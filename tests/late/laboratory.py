@@ -1,4 +1,6 @@
-"""Runs a case: connectors side by side, late requests until there were enough, kill -9 behind them if wanted; then everything is compared."""
+"""Runs a case: connectors side by side, late requests until there were enough, kill -9 behind them
+if wanted; then everything is compared.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +168,9 @@ class _Disturbed:
         return min(delivered(self._result.counts.get(rule.name, {})) for rule in self._case.rules)
 
     def _tend(self, lane: Lane, counts: dict[str, dict[str, int]]) -> None:
-        """kill -9 behind what was withheld, or behind what arrived late; and what would wait long is restarted."""
+        """kill -9 behind what was withheld, or behind what arrived late; and what would wait long
+        is restarted.
+        """
         number = sum(each.get(self._kill, 0) for name, each in counts.items() if name.startswith(f"{lane.prefix} "))
         kills = self._kill and number > self._killed_at[lane.prefix]
         if kills or lane.waits_long():

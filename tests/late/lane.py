@@ -1,4 +1,6 @@
-"""A connector of the laboratory with its database, its clients and its topics; several run side by side on one broker."""
+"""A connector of the laboratory with its database, its clients and its topics; several run side by
+side on one broker.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from late.verdict import Verdict, judge
 START_S: Final = 120.0
 CAUGHT_UP_S: Final = 120.0
 PATIENCE_S: Final = 1.5
-"""A connector that would wait longer before its next recovery is restarted: a laboratory does not wait."""
+"""A connector that would wait longer before its next recovery is restarted: a laboratory does not
+wait.
+"""
 _WAITS = re.compile(rb"recovering in (\d+\.\d) s")
 _CONFIGURATION: Final = """\
 name = "{prefix}"

@@ -1,4 +1,6 @@
-"""A client's connection to a broker, frame by frame: some requests are withheld, and reach the broker when their client has long gone on by another connection."""
+"""A client's connection to a broker, frame by frame: some requests are withheld, and reach the
+broker when their client has long gone on by another connection.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class KafkaLink(Link):
                     return
 
     async def _withhold(self, rule: Rule, body: bytes, request: Request) -> bool:
-        """False: the client's connection is closed. What the client sends behind it waits, as in TCP."""
+        """False: the client's connection is closed. What the client sends behind it waits, as in
+        TCP.
+        """
 
         def send() -> bool:
             if self._broker_left:

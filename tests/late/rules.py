@@ -1,4 +1,7 @@
-"""Which request is made late, and when it is delivered. Pure values; they travel to the proxy as JSON."""
+"""Which request is made late, and when it is delivered.
+
+Pure values; they travel to the proxy as JSON.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,23 @@ class Cut(StrEnum):
     RST = "rst"
     """Its connection is reset."""
     HOLD = "hold"
-    """Nothing: it waits, until it gives up by itself or the request has been delivered and answered."""
+    """Nothing: it waits, until it gives up by itself or the request has been delivered and
+    answered.
+    """
     LOST = "lost"
     """The request is delivered at once; its connection is reset in place of the answer."""
 
 
 class Moment(StrEnum):
-    """When a withheld request is delivered. A *later* transaction is one behind an end, or a new epoch, that the broker has answered since."""
+    """When a withheld request is delivered.
+
+    A *later* transaction is one behind an end, or a new epoch, that the broker has answered since.
+    """
 
     ADDED = "added"
-    """The later transaction's `nth` AddPartitionsToTxn is answered: delivered before the client has the answer."""
+    """The later transaction's `nth` AddPartitionsToTxn is answered: delivered before the client has
+    the answer.
+    """
     PRODUCED = "produced"
     """The later transaction's `nth` Produce is answered, likewise."""
     BEFORE_RECORD = "before-record"
@@ -39,7 +49,8 @@ class Moment(StrEnum):
     BEFORE_END = "before-end"
     """The later transaction's EndTxn comes."""
     IDLE = "idle"
-    """The later transaction is open, and for `seconds` nothing of it came: as a prepared one waits."""
+    """The later transaction is open, and for `seconds` nothing of it came: as a prepared one waits.
+    """
     AFTER = "after"
     """So many `seconds` after it was withheld."""
     COMMAND = "command"
@@ -58,7 +69,9 @@ class Rule:
     commit: bool | None = None
     """Of EndTxn: commits alone, aborts alone."""
     first: bool = False
-    """Of EndTxn: the first of its epoch alone. A main producer's first transaction is the takeover of a recovery."""
+    """Of EndTxn: the first of its epoch alone. A main producer's first transaction is the takeover
+    of a recovery.
+    """
     topic: str = ""
     """Of Produce and AddPartitionsToTxn: a pattern that one of its topics contains."""
     every: int = 1
@@ -136,7 +149,9 @@ def due_at_request(rule: Rule, request: Request) -> bool:
 
 
 def due_at_answer(rule: Rule, request: Request, producer: Producer) -> bool:
-    """Whether what is withheld goes to the broker now that this request of a later transaction is answered well."""
+    """Whether what is withheld goes to the broker now that this request of a later transaction is
+    answered well.
+    """
     match rule.moment:
         case Moment.ADDED:
             return request.api is Api.ADD_PARTITIONS and producer.added >= rule.nth

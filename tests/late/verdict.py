@@ -1,4 +1,7 @@
-"""What is wrong with a connector's topics, compared with what PostgreSQL did. Pure; it knows the topics' public contract and nothing of the product."""
+"""What is wrong with a connector's topics, compared with what PostgreSQL did.
+
+Pure; it knows the topics' public contract and nothing of the product.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ class Verdict:
     torn: list[str] = field(default_factory=list)
     """A part of it is visible."""
     split: list[str] = field(default_factory=list)
-    """Kafka transactions that showed rows without their commit record, or a commit record without its rows."""
+    """Kafka transactions that showed rows without their commit record, or a commit record without
+    its rows.
+    """
     ranges: list[str] = field(default_factory=list)
     """Rows in no commit record, in two, or commit records without all their rows."""
 

@@ -1,4 +1,5 @@
-"""What is withheld now, of all fronts: who is chosen, when it goes on its way, and what the broker answered to it.
+"""What is withheld now, of all fronts: who is chosen, when it goes on its way, and what the broker
+answered to it.
 
 Its counts have a line for each rule, by its name:
 
@@ -137,7 +138,10 @@ class Withheld:
         self._events.write(json.dumps({**line, "epoch": request.epoch, "partitions": where, **more}) + "\n")
 
     def _choose(self, request: Request, state: _State) -> Rule | None:
-        """The first rule that fits and whose turn it is. One request of an id is withheld at a time."""
+        """The first rule that fits and whose turn it is.
+
+        One request of an id is withheld at a time.
+        """
         if state.held is not None:
             return None
         now = time.monotonic()

@@ -1,4 +1,6 @@
-"""`make model`: every scenario in full, then every mutant, on two cores. The last line is the result as JSON; the exit status is 0 if all is as it must be."""
+"""`make model`: every scenario in full, then every mutant, on two cores. The last line is the
+result as JSON; the exit status is 0 if all is as it must be.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ JOBS = [*((each.name, None) for each in FULL), *((None, each.name) for each in M
 
 
 def run(job: tuple[str | None, str | None]) -> tuple[str | None, str | None, Found, float]:
-    """One scenario, or one mutant in its scenario; by name, since what is patched does not travel between processes."""
+    """One scenario, or one mutant in its scenario; by name, since what is patched does not travel
+    between processes.
+    """
     began = time.process_time()
     scenario, mutant = job
     if mutant is None:

@@ -19,7 +19,10 @@ class Found(NamedTuple):
 
 
 def explore(model: Model) -> Found:
-    """Depth first, every world once. On a violation, also when the bridge itself raises: the way that led there."""
+    """Depth first, every world once.
+
+    On a violation, also when the bridge itself raises: the way that led there.
+    """
     first = model.first()
     seen, way = {model.pack(first)}, [(first, model.after(first))]
     while way:

@@ -1,4 +1,6 @@
-"""Kafka as the model has it: one partition, transactions by producer, fences, requests that come late; and the sink's worker that writes into it. Promises about what is in Kafka are checked here."""
+"""Kafka as the model has it: one partition, transactions by producer, fences, requests that come
+late; and the sink's worker that writes into it. Promises about what is in Kafka are checked here.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ MAIN = -1
 class Chunk(NamedTuple):
     """A transaction's rows in the partition.
 
-    Kafka aborted a dead one and raised the producer's epoch: its next call fails. A late request aborted a void one: nothing tells its producer.
+    Kafka aborted a dead one and raised the producer's epoch: its next call fails. A late request
+    aborted a void one: nothing tells its producer.
     """
 
     producer: int
@@ -44,7 +47,9 @@ class Kafka(NamedTuple):
 
 
 class Initialise(NamedTuple):
-    """Only a broken rule has it in the queue: the worker takes the producer's epoch by itself, and after that has it."""
+    """Only a broken rule has it in the queue: the worker takes the producer's epoch by itself, and
+    after that has it.
+    """
 
     producer: int
     done: bool
@@ -65,7 +70,9 @@ class Sink:
         self.second_line = second_line
 
     def ends_the_epoch(self, end: End, *, takeover: bool = False) -> bool:
-        """The rule: whether nothing more happens under this epoch after an end that may have been sent twice."""
+        """The rule: whether nothing more happens under this epoch after an end that may have been
+        sent twice.
+        """
         return True
 
     def carry_out(self, kafka: Kafka, action: Item, spool: frozenset[PreparedIdentity]) -> Kafka | None:
@@ -172,7 +179,9 @@ def end_of(action: Item) -> End | None:
 
 
 def arrives(kafka: Kafka, end: End) -> Kafka:
-    """A late end is processed: it ends whatever the producer has open by now, under the same epoch."""
+    """A late end is processed: it ends whatever the producer has open by now, under the same
+    epoch.
+    """
     kafka = kafka._replace(late=kafka.late - {end})
     chunk = find(kafka, end.producer)
     if chunk is None or chunk.status != "open":
@@ -182,9 +191,12 @@ def arrives(kafka: Kafka, end: End) -> Kafka:
 
 
 def seen_to_be_void(kafka: Kafka, chunk: Chunk) -> bool:
-    """Whether the partition's last stable offset tells that the rows were aborted. An older transaction that is open hides it.
+    """Whether the partition's last stable offset tells that the rows were aborted.
 
-    A late end between this question and our own is all or nothing, so it is as one before the question or as one after our end.
+    An older transaction that is open hides it.
+
+    A late end between this question and our own is all or nothing, so it is as one before the
+    question or as one after our end.
     """
     return chunk.status == "void" and kafka.tail[0] is chunk
 
@@ -192,7 +204,8 @@ def seen_to_be_void(kafka: Kafka, chunk: Chunk) -> bool:
 def raised(kafka: Kafka, producer: int) -> Kafka:
     """Kafka raises the epoch by itself.
 
-    The time of the producer's transaction is over, which may be an empty one that a late AddPartitions began; or an InitProducerId of its own comes late.
+    The time of the producer's transaction is over, which may be an empty one that a late
+    AddPartitions began; or an InitProducerId of its own comes late.
     """
     kafka = kafka._replace(late=unprocessed(kafka, producer))
     chunk = find(kafka, producer)
@@ -202,7 +215,9 @@ def raised(kafka: Kafka, producer: int) -> Kafka:
 
 
 def fenced(kafka: Kafka, *producers: int) -> Kafka:
-    """The producers are initialised: what they have open is aborted, and what they had sent is void."""
+    """The producers are initialised: what they have open is aborted, and what they had sent is
+    void.
+    """
     tail = tuple(c for c in kafka.tail if c.status == "committed" or c.producer not in producers)
     return settled(
         kafka._replace(tail=tail, late=unprocessed(kafka, *producers), raised=kafka.raised.difference(producers))

@@ -1,4 +1,6 @@
-"""PostgreSQL's log as the model has it: short lines such as `T1a P2b K2` and how hard the world is to them."""
+"""PostgreSQL's log as the model has it: short lines such as `T1a P2b K2` and how hard the world is
+to them.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,13 @@ def check(holds: bool, what: str) -> None:
 
 @dataclass(frozen=True)
 class Record:
-    """One record of the log. Kinds: T plain, L plain in two chunks, M message, W nothing of ours; P prepare, Q prepare parked by rule, E empty prepare, H prepare before
-    two_phase_at (nothing comes at its place; it comes right before its K); K commit prepared, R rollback prepared, X commit prepared of an empty one that was never announced."""
+    """One record of the log.
+
+    Kinds: T plain, L plain in two chunks, M message, W nothing of ours; P prepare, Q prepare parked
+    by rule, E empty prepare, H prepare before two_phase_at (nothing comes at its place; it comes
+    right before its K); K commit prepared, R rollback prepared, X commit prepared of an empty one
+    that was never announced.
+    """
 
     kind: str
     name: str
@@ -73,7 +80,9 @@ def scenario(name: str, log: str, **settings: object) -> Scenario:
 
 
 def check_locks(log: list[Record]) -> None:
-    """What a prepared transaction has written is locked until its outcome: PostgreSQL never makes a log in which it is not."""
+    """What a prepared transaction has written is locked until its outcome: PostgreSQL never makes a
+    log in which it is not.
+    """
     locked: dict[str, str] = {}
     for record in log:
         if record.kind in "KR":

@@ -1,4 +1,8 @@
-"""The bridge with one rule broken at a time. Each must be caught by the model: that is how we know what every rule is for, and that the model bites."""
+"""The bridge with one rule broken at a time.
+
+Each must be caught by the model: that is how we know what every rule is for, and that the model
+bites.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,9 @@ stepping = importlib.import_module("twofold.bridge.step")  # the package has a f
 
 @dataclass(frozen=True)
 class Mutant:
-    """`broken` takes the place of `where.attribute`; or, without that, recovery's order is changed."""
+    """`broken` takes the place of `where.attribute`; or, without that, recovery's order is
+    changed.
+    """
 
     name: str
     scenario: Scenario
@@ -126,7 +132,11 @@ def _only_in_a_run(sink: Sink, end: End, *, takeover: bool = False) -> bool:
 
 
 class InitialisingZombie(Recovery):
-    """In doubt about an end, the old worker initialises the id by itself, without the slot. It does so after its successor has read the progress, and writes on under that id, which it has taken back."""
+    """In doubt about an end, the old worker initialises the id by itself, without the slot.
+
+    It does so after its successor has read the progress, and writes on under that id, which it has
+    taken back.
+    """
 
     def zombie(self, world: World) -> Iterator[World]:
         head = self.worker.head(world)

@@ -1,4 +1,6 @@
-"""What happens after a run has ended: the old worker goes on until it is fenced, late requests come, and recovery takes its steps."""
+"""What happens after a run has ended: the old worker goes on until it is fenced, late requests
+come, and recovery takes its steps.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,11 @@ class Recovery:
         return ()
 
     def _take_over(self, world: World, on: World) -> Iterator[World]:
-        """Recovery's own transaction, through the main producer. If its end may have been sent twice, the id is initialised once more before the progress is read."""
+        """Recovery's own transaction, through the main producer.
+
+        If its end may have been sent twice, the id is initialised once more before the progress is
+        read.
+        """
         if MAIN in world.kafka.raised:
             yield world._replace(stage=0)
             return

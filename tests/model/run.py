@@ -1,4 +1,6 @@
-"""A run as the model has it: the reader, the bridge and the worker between them. The product's own bridge decides."""
+"""A run as the model has it: the reader, the bridge and the worker between them. The product's own
+bridge decides.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,10 @@ class Model:
         return (*world[:7], self._rest.number(world[7:]))
 
     def after(self, world: World) -> Iterator[World]:
-        """Every world that can come next. None: it has come to rest, and everything must be done."""
+        """Every world that can come next.
+
+        None: it has come to rest, and everything must be done.
+        """
         if world.bridge is None:
             yield from self.recovery.after(world)
             return
@@ -153,7 +158,9 @@ class Model:
                 return self._step(read, events.RollbackPreparedRead(record.identity, record.end))
 
     def _read_with_half_of_the_next(self, world: World, bridge: State) -> Iterator[World]:
-        """A plain transaction's end and a large one's beginning go to the main producer together."""
+        """A plain transaction's end and a large one's beginning go to the main producer
+        together.
+        """
         record, *behind = self.log[world.place : world.place + 2]
         if record.kind not in "TL" or not behind or behind[0].kind != "L" or bridge.skips(record.start):
             return
@@ -212,7 +219,9 @@ class Model:
             check(settled or write <= record.start, "write passes a prepare that Kafka has not accepted")
 
     def _work(self, world: World) -> Iterator[World]:
-        """Carry out the action at the head of the queue and take the answer; one that fails ends the run, and so does an end that may have been sent twice."""
+        """Carry out the action at the head of the queue and take the answer; one that fails ends
+        the run, and so does an end that may have been sent twice.
+        """
         assert world.bridge is not None
         action, flush = self.worker.head(world), self.states[world.bridge].flush
         nothing = True
@@ -247,7 +256,9 @@ class Model:
     # --- at rest
 
     def _check_done(self, world: World, bridge: State) -> None:
-        """Nothing more will happen by itself: everything must have ended, and PostgreSQL may forget all of it."""
+        """Nothing more will happen by itself: everything must have ended, and PostgreSQL may forget
+        all of it.
+        """
         check(world.place == len(self.log), "stuck before the end of the log")
         check(world.kafka.committed == len(self.sink.expected), "committed in the source, and not in Kafka")
         check(not world.kafka.tail, "a Kafka transaction is left open")

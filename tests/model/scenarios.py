@@ -1,4 +1,8 @@
-"""The logs that are explored, in words that `logs.Record` explains. Neighbouring records share a boundary in all of them, and every run ends in two crashes at most, anywhere, and in one cut connection or two. What takes longest comes first."""
+"""The logs that are explored, in words that `logs.Record` explains.
+
+Neighbouring records share a boundary in all of them, and every run ends in two crashes at most,
+anywhere, and in one cut connection or two. What takes longest comes first.
+"""
 
 from __future__ import annotations
 

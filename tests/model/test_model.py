@@ -38,7 +38,9 @@ def test_broken_rule_is_caught(mutant: Mutant) -> None:
 
 
 def test_rows_that_are_looked_for_are_not_lost_to_a_late_abort() -> None:
-    """The second line alone: where aborts may come late, a lost prepared transaction is noticed before it is declared."""
+    """The second line alone: where aborts may come late, a lost prepared transaction is noticed
+    before it is declared.
+    """
     with patch.object(Sink, "ends_the_epoch", lambda _, end, **__: end.commits):
         assert explore(Model(LATE)).violation
         assert explore(Model(replace(LATE, second_line=True))).violation is None

@@ -19,7 +19,9 @@ class Worker:
         return self.items[world.queue[0]] if world.queue else None
 
     def rows_on_their_way(self, world: World) -> World:
-        """Carry out at once what cannot be told from carrying it out later: all but what has an answer."""
+        """Carry out at once what cannot be told from carrying it out later: all but what has an
+        answer.
+        """
         kafka, spool, queue = world.kafka, world.spool, world.queue
         while queue:
             match self.items[queue[0]]:
@@ -45,7 +47,8 @@ class Worker:
     def carry_out(self, world: World) -> Iterator[tuple[World, End | None]]:
         """What can come of the action at the head of the queue; nothing if it fails.
 
-        With an end: the connection was cut under it, it was sent again and done, and the first one may come at any later moment.
+        With an end: the connection was cut under it, it was sent again and done, and the first one
+        may come at any later moment.
         """
         action = self.items[world.queue[0]]
         kafka = self.sink.carry_out(world.kafka, action, world.spool)

@@ -1,7 +1,8 @@
-"""PostgreSQL's regression suite through the connector: `PYTHONPATH=tests python -m suites [--postgres 18] [FILE ...]`.
+"""PostgreSQL's regression suite through the connector: `PYTHONPATH=tests python -m suites
+[--postgres 18] [FILE ...]`.
 
-Takes servers of its own. Prints what became of every table that is not equal; the last line is JSON, and
-the exit status is 1 if a table differs.
+Takes servers of its own. Prints what became of every table that is not equal; the last line is
+JSON, and the exit status is 1 if a table differs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""PostgreSQL's source, from Debian's mirrors into the cache of downloads; its sum is locked, and it is never committed.
+"""PostgreSQL's source, from Debian's mirrors into the cache of downloads; its sum is locked, and it
+is never committed.
 
     TWOFOLD_DEBIAN_URL  a mirror of Debian, or `file:///folder` in a mirror's layout
     TWOFOLD_CACHE       the cache folder
 
-A mirror drops what a newer version has replaced. snapshot.debian.org has everything: its address for a
-day, `https://snapshot.debian.org/archive/debian/<day>`, is a mirror as well.
+A mirror drops what a newer version has replaced. snapshot.debian.org has everything: its address
+for a day, `https://snapshot.debian.org/archive/debian/<day>`, is a mirror as well.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The tests of one version: a folder with `sql`, `data` and `parallel_schedule`, and `subscription/t`."""
+    """The tests of one version: a folder with `sql`, `data` and `parallel_schedule`, and
+    `subscription/t`.
+    """
 
     version: str
     folder: Path
@@ -123,7 +126,8 @@ def fetch(source: Source) -> Path:
 
 def _unpack(archive: Path, folder: Path) -> None:
     with tarfile.open(archive, "r:bz2") as tar:
-        # The first releases of 3.11 have no filters; the sum of the archive was verified either way.
+        # The first releases of 3.11 have no filters; the sum of the archive was verified either
+        # way.
         tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _path: member)
         for member in _members(tar):
             tar.extract(member, folder)

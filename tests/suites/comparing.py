@@ -117,5 +117,6 @@ def _text(value: bytes | None) -> str | None:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        # A "char" over 127: PostgreSQL 15 writes the byte itself, later ones \\ooo, and so do the topics (docs/reference/types.md).
+        # A "char" over 127: PostgreSQL 15 writes the byte itself, later ones \\ooo, and so do the
+        # topics (docs/reference/types.md).
         return "".join(f"\\{byte:03o}" if byte > 127 else chr(byte) for byte in value)

@@ -1,4 +1,7 @@
-"""Folds a topic into the rows that it leaves, by the rules of docs/reference/envelope.md. No code of the product."""
+"""Folds a topic into the rows that it leaves, by the rules of docs/reference/envelope.md.
+
+No code of the product.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ class Folded:
     """Old rows without a key that were not there."""
     _columns: tuple[str, ...] = ()
     _left: Row = field(default_factory=dict)
-    """The row that was deleted last: the one whose key has changed, if an insert has an unchanged column."""
+    """The row that was deleted last: the one whose key has changed, if an insert has an unchanged
+    column.
+    """
 
     def rows(self) -> Iterable[Row]:
         yield from self.keyed.values()
@@ -69,7 +74,9 @@ class Folded:
             self.whole[frozenset(_row(value, "after", {}).items())] += 1
 
     def _describe(self, columns: tuple[str, ...]) -> None:
-        """What a column that was dropped had said of rows without a key is no part of their old rows any more."""
+        """What a column that was dropped had said of rows without a key is no part of their old
+        rows any more.
+        """
         if self._columns and set(self._columns) - set(columns):
             folded: Counter[frozenset[tuple[str, str]]] = Counter()
             for row, times in self.whole.items():

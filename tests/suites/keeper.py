@@ -1,4 +1,6 @@
-"""Keeps a connector running: it may end only by a refusal, whose repair is made as the refusal says."""
+"""Keeps a connector running: it may end only by a refusal, whose repair is made as the refusal
+says.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""The SQL that PostgreSQL's tests of logical replication run on their publisher, taken out of their Perl.
+"""The SQL that PostgreSQL's tests of logical replication run on their publisher, taken out of their
+Perl.
 
-The tests themselves cannot be used: they need Perl's framework, subscribers, and servers that they stop and
-configure. What can be is each literal that `$node_publisher->safe_psql('postgres', ...)` is given, in the order
-of the file. Left out and counted are literals into which Perl would put a variable, what is no literal at all,
-and what configures the server: with a standby that must confirm, and is not there, no commit would ever end.
+The tests themselves cannot be used: they need Perl's framework, subscribers, and servers that they
+stop and configure. What can be is each literal that `$node_publisher->safe_psql('postgres', ...)`
+is given, in the order of the file. Left out and counted are literals into which Perl would put a
+variable, what is no literal at all, and what configures the server: with a standby that must
+confirm, and is not there, no commit would ever end.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def publisher(text: str) -> Publisher:
 
 
 def _literal(text: str, at: int) -> str | None:
-    """The one literal that begins here; None if it is something else, or only a part of the argument."""
+    """The one literal that begins here; None if it is something else, or only a part of the
+    argument.
+    """
     if (found := _QUOTED.match(text, at)) is not None:
         content, end, double = found[1] if found[2] is None else found[2], found.end(), found[2] is None
     elif (found := _BRACKETED.match(text, at)) is not None:

@@ -1,7 +1,9 @@
-"""Runs a psql script through libpq, as `psql` without ON_ERROR_STOP does: errors are counted and passed over.
+"""Runs a psql script through libpq, as `psql` without ON_ERROR_STOP does: errors are counted and
+passed over.
 
-Commands that change data or the way through the script are carried out; those that only show something are
-passed over, and those that this cannot do are counted by name. Nothing that a statement returns is compared.
+Commands that change data or the way through the script are carried out; those that only show
+something are passed over, and those that this cannot do are counted by name. Nothing that a
+statement returns is compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The regression schedule against one server: the database `regression`, the folders that the files name, then file by file."""
+"""The regression schedule against one server: the database `regression`, the folders that the files
+name, then file by file.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ END $$;
 CREATE EVENT TRIGGER twofold_identity ON ddl_command_end EXECUTE FUNCTION twofold_suite.give_identity();
 GRANT USAGE ON SCHEMA twofold_suite TO public;
 """
-"""Tables without a primary key get the replica identity FULL: without, PostgreSQL refuses their updates where all are published."""
+"""Tables without a primary key get the replica identity FULL: without, PostgreSQL refuses their
+updates where all are published.
+"""
 
 
 @dataclass
@@ -111,7 +115,9 @@ class Schedule:
         return ran
 
     def run_publishers(self, after_each: AfterEach = lambda _name: None) -> Ran:
-        """Run what the tests of logical replication do on their publisher, each test in a schema of its own."""
+        """Run what the tests of logical replication do on their publisher, each test in a schema of
+        its own.
+        """
         ran, begun = Ran(), time.monotonic()
         for file in self._suite.subscriptions():
             schema = f"tap_{file.stem}"

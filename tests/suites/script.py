@@ -1,7 +1,8 @@
-"""A psql script as a sequence of statements and commands: psql's rules of where a statement ends, and its variables.
+"""A psql script as a sequence of statements and commands: psql's rules of where a statement ends,
+and its variables.
 
-Pure. Variables may change while the script runs, so each item is read when it is asked for; the data of
-COPY ... FROM STDIN stands in the script too, and is taken by who runs the statement.
+Pure. Variables may change while the script runs, so each item is read when it is asked for; the
+data of COPY ... FROM STDIN stands in the script too, and is taken by who runs the statement.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Script:
         self._begun = ""
 
     def copy_data(self) -> str:
-        """The lines up to `\\.`, from the next line on; what is left of this one comes behind them."""
+        """The lines up to `\\.`, from the next line on; the rest of this one comes behind them."""
         end = self._text.find("\n", self._at)
         rest, after = (self._text[self._at : end], end + 1) if end >= 0 else (self._text[self._at :], len(self._text))
         found = re.compile(r"^\\\.\r?$\n?", re.MULTILINE).search(self._text, after)

@@ -1,7 +1,7 @@
 """One text for one value, whether it comes from Avro or from PostgreSQL: how the two are compared.
 
-`of_avro` makes PostgreSQL's text of a value that fastavro has decoded; `canonical` takes what is no difference
-out of such a text: how a float is written, and how an array's elements are quoted.
+`of_avro` makes PostgreSQL's text of a value that fastavro has decoded; `canonical` takes what is no
+difference out of such a text: how a float is written, and how an array's elements are quoted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _ELEMENT: Final = r'\s*(?:"((?:[^"\\]|\\.)*)"|((?:\\.|[^"\\{}DELIMITER])*))\s*'
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What must be known of a column's type: its base type's name, and of an array the mark between elements."""
+    """What must be known of a column's type: its base type's name, and of an array the mark between
+    elements.
+    """
 
     base: str
     delimiter: str = ""
@@ -67,7 +69,9 @@ def canonical(text: str | None, kind: Kind) -> str | None:
 
 
 def _elements(text: str, delimiter: str) -> list[str | None] | None:
-    """Of an array of one dimension that begins at 1; None of all others, whose text is compared as it is."""
+    """Of an array of one dimension that begins at 1; None of all others, whose text is compared as
+    it is.
+    """
     if not text.startswith("{") or text.startswith("{{"):
         return None
     inner = text[1:-1]

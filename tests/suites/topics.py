@@ -1,4 +1,6 @@
-"""Reads a connector's topics as any consumer would: read_committed, decoded by the registry's schemas alone. No code of the product."""
+"""Reads a connector's topics as any consumer would: read_committed, decoded by the registry's
+schemas alone. No code of the product.
+"""
 
 from __future__ import annotations
 

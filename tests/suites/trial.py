@@ -1,4 +1,6 @@
-"""One trial: servers, the schedule, a connector for the stream or for the load, and what the comparison says."""
+"""One trial: servers, the schedule, a connector for the stream or for the load, and what the
+comparison says.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Outcome:
 
 
 class Trial:
-    """The schedule's files, with one connector beside them and one that loads what they have left."""
+    """The schedule's files, with one connector beside them and one that loads what they have
+    left.
+    """
 
     def __init__(self, suite: Suite, servers: Servers, folder: Path, prefix: str) -> None:
         self._servers = servers
@@ -67,7 +71,8 @@ class Trial:
     def stream(self, files: Iterable[str], *, publishers: bool) -> tuple[Ran, Outcome]:
         """The files, while a connector carries what they do; compared once it has caught up.
 
-        With `publishers` what the tests of logical replication do on their publisher comes behind them.
+        With `publishers` what the tests of logical replication do on their publisher comes behind
+        them.
         """
         here = self._installation(f"{self._prefix}_stream")
         keeper = Keeper(here)
@@ -78,7 +83,8 @@ class Trial:
                 ran.add(self.schedule.run_publishers(lambda _name: keeper.check()))
             begun = time.monotonic()
             keeper.catch_up(CATCH_UP_S)
-            # Tables in which nothing has changed since they were made are met at a start at the latest.
+            # Tables in which nothing has changed since they were made are met at a start at the
+            # latest.
             keeper.start_again()
             _until_loaded(here, keeper)
             keeper.catch_up(CATCH_UP_S)

@@ -51,7 +51,9 @@ class _Load:
 
 
 class Published(NamedTuple):
-    """A Kafka transaction that has committed: its commit record with its ranges, and the pins that it wrote."""
+    """A Kafka transaction that has committed: its commit record with its ranges, and the pins that
+    it wrote.
+    """
 
     commit: Commit | None
     pins: Mapping[str, Pin]

@@ -1,8 +1,9 @@
 """Actions: what the bridge wants to be done.
 
-The thread that reads carries out `Report` and `Refuse`. One worker carries out all others, in the order
-in which they were given out. The rows of plain transactions take their place among them at their event.
-An action that fails, or whose outcome is unknown, ends the run; recovery then finds out.
+The thread that reads carries out `Report` and `Refuse`. One worker carries out all others, in the
+order in which they were given out. The rows of plain transactions take their place among them at
+their event. An action that fails, or whose outcome is unknown, ends the run; recovery then finds
+out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class LedgerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AppendStaged:
-    """Produce a staged or parked transaction's rows through the main producer, and list it in the commit record.
+    """Produce a staged or parked transaction's rows through the main producer, and list it in the
+    commit record.
 
     The spool drops the rows then.
     """
@@ -37,8 +39,8 @@ class AppendStaged:
 class NoteInDoubt:
     """Write a ledger entry through the main producer. It becomes readable with the next CommitMain.
 
-    The spool may not have the transaction, because its ROLLBACK PREPARED came alone. The entry is then
-    the one that recovery read, with the new state.
+    The spool may not have the transaction, because its ROLLBACK PREPARED came alone. The entry is
+    then the one that recovery read, with the new state.
     """
 
     identity: PreparedIdentity
@@ -86,7 +88,8 @@ class CommitOpenPrepared:
 
 @dataclass(frozen=True, slots=True)
 class CommitChunk:
-    """Produce the rows of ChunkDue through the main producer, and commit them with their own commit record.
+    """Produce the rows of ChunkDue through the main producer, and commit them with their own commit
+    record.
 
     Of the progress only the sequence changes. Answer: MainCommitted.
     """
@@ -97,7 +100,10 @@ class CommitChunk:
 
 @dataclass(frozen=True, slots=True)
 class AbortPrepared:
-    """Abort the slot's Kafka transaction, if Kafka has not already done so. Answer: PreparedAborted."""
+    """Abort the slot's Kafka transaction, if Kafka has not already done so.
+
+    Answer: PreparedAborted.
+    """
 
     identity: PreparedIdentity
     slot: int
@@ -113,7 +119,10 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report these positions to PostgreSQL. Only the last report counts, so it may be sent later."""
+    """Report these positions to PostgreSQL.
+
+    Only the last report counts, so it may be sent later.
+    """
 
     write: Lsn
     flush: Lsn

@@ -1,8 +1,8 @@
 """Events of the bridge: something was read, fell due, or was answered by the sink.
 
-Events come in the order of the replication stream; due times and answers may come between any two. A
-due time or an abort of a prepared transaction that has ended meanwhile does nothing. Answers to commits
-come in the order in which the commits were given out.
+Events come in the order of the replication stream; due times and answers may come between any two.
+A due time or an abort of a prepared transaction that has ended meanwhile does nothing. Answers to
+commits come in the order in which the commits were given out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The stream has reached `lsn` without anything to do: a keepalive, or outcomes that are skipped."""
+    """The stream has reached `lsn` without anything to do: a keepalive, or outcomes that are
+    skipped.
+    """
 
     lsn: Lsn
 
@@ -29,7 +31,9 @@ class PlainUnfinished:
 
 @dataclass(frozen=True, slots=True)
 class PlainRead:
-    """A run of neighbouring plain transactions, none of them skipped. Their rows go to the main producer.
+    """A run of neighbouring plain transactions, none of them skipped.
+
+    Their rows go to the main producer.
 
     `unfinished`: with them go rows of the next transaction, whose commit has not been read.
     """
@@ -49,7 +53,10 @@ class MessageRead:
 
 @dataclass(frozen=True, slots=True)
 class PrepareRead:
-    """PREPARE TRANSACTION; the rows are in the spool. `park_reason` names the rule that forbids opening."""
+    """PREPARE TRANSACTION; the rows are in the spool.
+
+    `park_reason` names the rule that forbids opening.
+    """
 
     identity: PreparedIdentity
     prepare_lsn: Lsn
@@ -87,7 +94,10 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class TurnFull:
-    """The group has reached the limit of rows, bytes or age. In mid-transaction it counts from its end."""
+    """The group has reached the limit of rows, bytes or age.
+
+    In mid-transaction it counts from its end.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +109,9 @@ class OpenDue:
 
 @dataclass(frozen=True, slots=True)
 class ParkDue:
-    """A transaction must not stay or become open: `prepared.hold` is over, or a table goes into backfill."""
+    """A transaction must not stay or become open: `prepared.hold` is over, or a table goes into
+    backfill.
+    """
 
     identity: PreparedIdentity
     why: str
@@ -109,7 +121,8 @@ class ParkDue:
 class ChunkDue:
     """Rows of no transaction may be published: the stream has passed their position.
 
-    They are a chunk of a backfill, or the truncate that begins a reload. Not while `State.unfinished`.
+    They are a chunk of a backfill, or the truncate that begins a reload. Not while
+    `State.unfinished`.
     """
 
 
@@ -142,7 +155,9 @@ class PreparedCommitted:
 
 @dataclass(frozen=True, slots=True)
 class PreparedAborted:
-    """A prepared transaction's Kafka transaction has ended: by an AbortPrepared, or by Kafka's own abort."""
+    """A prepared transaction's Kafka transaction has ended: by an AbortPrepared, or by Kafka's own
+    abort.
+    """
 
     identity: PreparedIdentity
 

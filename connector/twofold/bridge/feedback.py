@@ -1,7 +1,7 @@
 """The two positions that PostgreSQL may be told. Both only grow.
 
-`flush` decides which WAL the server may forget, and what it sends again after a restart. `write` is the
-position that a coordinator waits for under synchronous prepare.
+`flush` decides which WAL the server may forget, and what it sends again after a restart. `write` is
+the position that a coordinator waits for under synchronous prepare.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def report(state: State, out: list[Action]) -> State:
 
 
 def flush_position(state: State) -> Lsn:
-    """Return the least of: applied, read in this session, every prepare without an outcome in Kafka."""
+    """Return the least of: applied, read in this session, every prepare without an outcome in
+    Kafka.
+    """
     reachable = min(state.applied_lsn, state.read_lsn)
     if reachable <= state.flush:
         return state.flush
@@ -46,10 +48,10 @@ def oldest_uncommitted(state: State) -> Lsn:
 def write_position(state: State) -> Lsn:
     """Return the position that a synchronous standby has "written".
 
-    Without synchronous prepare it is the position that was read, as PostgreSQL's own subscribers report
-    it: a session that waits for remote_write in its PREPARE would otherwise wait for its own outcome.
-    With synchronous prepare, Kafka has accepted everything up to it: outcomes are committed, and prepares
-    are open or parked by a rule.
+    Without synchronous prepare it is the position that was read, as PostgreSQL's own subscribers
+    report it: a session that waits for remote_write in its PREPARE would otherwise wait for its own
+    outcome. With synchronous prepare, Kafka has accepted everything up to it: outcomes are
+    committed, and prepares are open or parked by a rule.
     """
     if not state.policy.synchronous:
         return state.read_lsn

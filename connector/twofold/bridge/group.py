@@ -12,7 +12,9 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 
 def join(state: State, end_lsn: Lsn, *, transactions: int = 0, rows: int = 0, floor: Lsn = NO_FLOOR) -> State:
-    """Add outcomes that end at `end_lsn` to the group; `floor` is the prepare that one of them resolves."""
+    """Add outcomes that end at `end_lsn` to the group; `floor` is the prepare that one of them
+    resolves.
+    """
     group = state.group or Group(
         since=state.read_lsn, applied_lsn=state.read_lsn, floor=NO_FLOOR, transactions=0, rows=0
     )
@@ -23,7 +25,8 @@ def join(state: State, end_lsn: Lsn, *, transactions: int = 0, rows: int = 0, fl
 def read_to(state: State, end_lsn: Lsn) -> State:
     """Note that the stream has reached `end_lsn`.
 
-    A transaction prepared before two_phase_at comes with its old positions: the position never goes back.
+    A transaction prepared before two_phase_at comes with its old positions: the position never goes
+    back.
     """
     return state._replace(read_lsn=max(state.read_lsn, end_lsn))
 
@@ -51,7 +54,9 @@ def _note_in_ledger(state: State, out: list[Action]) -> State:
 
 
 def may_close(state: State) -> bool:
-    """Whether the group may close: no commit is in progress, and no source transaction would be torn."""
+    """Whether the group may close: no commit is in progress, and no source transaction would be
+    torn.
+    """
     return not state.in_flight and not state.unfinished
 
 

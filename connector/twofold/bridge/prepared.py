@@ -1,7 +1,7 @@
 """A prepared transaction's life: staged, then open or parked, then committed, aborted or forgotten.
 
-Only its outcome decides whether it is resolved, never the position of its prepare, which may lie before
-the confirmed or the applied position.
+Only its outcome decides whether it is resolved, never the position of its prepare, which may lie
+before the confirmed or the applied position.
 """
 
 from __future__ import annotations
@@ -57,15 +57,17 @@ def all_due_except(state: State, young: frozenset[PreparedIdentity]) -> State:
 
 
 def may_open(state: State) -> bool:
-    """Whether a transaction may open: it cannot be resolved already, and no earlier rows are half there."""
+    """Whether a transaction may open: it cannot be resolved already, and no earlier rows are half
+    there.
+    """
     return state.caught_up and not state.unfinished
 
 
 def open_due(state: State, out: list[Action]) -> State:
     """Open what is due; park it if the pool is full.
 
-    The outcome that would free a slot comes later in the same stream, so waiting could last for ever.
-    Under synchronous prepare it waits.
+    The outcome that would free a slot comes later in the same stream, so waiting could last for
+    ever. Under synchronous prepare it waits.
     """
     while state.due and may_open(state) and (state.free or not state.policy.synchronous):
         identity = state.due[0]
@@ -74,7 +76,9 @@ def open_due(state: State, out: list[Action]) -> State:
 
 
 def open_one(state: State, identity: PreparedIdentity, out: list[Action]) -> State:
-    """Open it after the main producer's rows: rows of two producers never interleave in a partition."""
+    """Open it after the main producer's rows: rows of two producers never interleave in a
+    partition.
+    """
     entry = state.find(identity)
     assert entry is not None
     state = close(state, out)
@@ -98,7 +102,10 @@ def opened(state: State, identity: PreparedIdentity) -> State:
 
 
 def park(state: State, identity: PreparedIdentity, why: str, out: list[Action]) -> State:
-    """Let the rows wait for the outcome outside Kafka, so that readers continue. It stays parked."""
+    """Let the rows wait for the outcome outside Kafka, so that readers continue.
+
+    It stays parked.
+    """
     entry = state.find(identity)
     if entry is None or entry.phase is Phase.PARKED or not entry.rows:
         return state
@@ -140,7 +147,8 @@ def release(state: State, identity: PreparedIdentity) -> State:
 def commit(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
     """Decide at COMMIT PREPARED.
 
-    An open one commits its own Kafka transaction, after the group. A staged or parked one joins the group.
+    An open one commits its own Kafka transaction, after the group. A staged or parked one joins the
+    group.
     """
     entry = state.find(event.identity)
     if state.skips(event.commit_lsn):
@@ -171,8 +179,8 @@ def _commit_open(state: State, entry: Prepared, event: CommitPreparedRead, out: 
 def _commit_unknown(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
     """Decide at a COMMIT PREPARED without its prepare.
 
-    It is empty, which some servers announce so, or the server will never send its rows again: then a
-    reload must bring them.
+    It is empty, which some servers announce so, or the server will never send its rows again: then
+    a reload must bring them.
     """
     if event.identity in state.reloaded:
         return join(_resolved(state, event.identity, LedgerState.COMMITTED, out), event.end_lsn)

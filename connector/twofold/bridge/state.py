@@ -1,7 +1,7 @@
 """The bridge's state: immutable and hashable, so that it can be kept, compared and explored.
 
-Its size depends on the outstanding prepared transactions alone, never on the size of a turn. It is made
-of named tuples because each step makes new ones: `_replace` takes a fifth of the time of
+Its size depends on the outstanding prepared transactions alone, never on the size of a turn. It is
+made of named tuples because each step makes new ones: `_replace` takes a fifth of the time of
 `dataclasses.replace`.
 """
 
@@ -34,11 +34,15 @@ class Prepared(NamedTuple):
     rows: int
     phase: Phase
     acknowledged: bool
-    """PREPARE may return in synchronous mode: Kafka has the rows, or there are none, or a rule parks them."""
+    """PREPARE may return in synchronous mode: Kafka has the rows, or there are none, or a rule
+    parks them.
+    """
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a Kafka transaction of its own, or will have when the worker gets there."""
+        """Whether it has a Kafka transaction of its own, or will have when the worker gets
+        there.
+        """
         return self.phase in {Phase.OPENING, Phase.OPEN}
 
 
@@ -53,7 +57,9 @@ class Group(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """A commit that was given out and is not answered; `identity` if it is a prepared transaction's own."""
+    """A commit that was given out and is not answered; `identity` if it is a prepared transaction's
+    own.
+    """
 
     since: Lsn
     applied_lsn: Lsn
@@ -100,13 +106,15 @@ class State(NamedTuple):
     def skips(self, start_lsn: Lsn) -> bool:
         """Whether the outcome whose record starts there is already in Kafka.
 
-        Neighbouring records share a boundary: one that starts at the end of the last applied record is
-        new. Within a run nothing comes twice, so the position at which this run resumed decides.
+        Neighbouring records share a boundary: one that starts at the end of the last applied record
+        is new. Within a run nothing comes twice, so the position at which this run resumed decides.
         """
         return start_lsn < self.resume_lsn
 
     def has(self, end_lsn: Lsn) -> bool:
-        """Say the same of an outcome of which only the end is known: a message outside transactions, a ROLLBACK PREPARED."""
+        """Say the same of an outcome of which only the end is known: a message outside
+        transactions, a ROLLBACK PREPARED.
+        """
         return end_lsn <= self.resume_lsn
 
     @property
@@ -119,7 +127,9 @@ class State(NamedTuple):
 
     @property
     def must_wait(self) -> bool:
-        """Whether reading must stop: the group is full, and the commit before it is not answered."""
+        """Whether reading must stop: the group is full, and the commit before it is not
+        answered.
+        """
         return self.full and bool(self.in_flight)
 
     def find(self, identity: PreparedIdentity) -> Prepared | None:
@@ -133,7 +143,10 @@ class State(NamedTuple):
         return self._replace(prepared=(*self.prepared[:index], moved, *self.prepared[index + 1 :]))
 
     def without(self, ended: Prepared) -> State:
-        """Return the state without that transaction. Its slot stays held until the sink has answered."""
+        """Return the state without that transaction.
+
+        Its slot stays held until the sink has answered.
+        """
         index, identity = self.prepared.index(ended), ended.identity
         return self._replace(
             prepared=self.prepared[:index] + self.prepared[index + 1 :],
@@ -154,8 +167,8 @@ def initial(
 ) -> State:
     """Return the state in which a run begins.
 
-    It is made of the progress record, the slot's confirmed position, and the transactions that are open
-    or parked in the ledger. The rows of those in `reloaded` come by a reload.
+    It is made of the progress record, the slot's confirmed position, and the transactions that are
+    open or parked in the ledger. The rows of those in `reloaded` come by a reload.
     """
     return State(
         policy=policy or Policy(),

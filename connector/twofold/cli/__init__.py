@@ -95,7 +95,10 @@ def twofold(ctx: click.Context, config_file: Path | None) -> None:
 
 
 def main() -> None:
-    """Run the command line. An error raised on purpose is one message on stderr and an exit status."""
+    """Run the command line.
+
+    An error raised on purpose is one message on stderr and an exit status.
+    """
     try:
         twofold.main(prog_name="twofold", standalone_mode=False)
     except click.ClickException as error:

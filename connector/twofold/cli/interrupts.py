@@ -1,4 +1,6 @@
-"""Ctrl-C while the main thread waits inside a C library: Python's own handler runs only after the call returns."""
+"""Ctrl-C while the main thread waits inside a C library: Python's own handler runs only after the
+call returns.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ EXIT_STOPPED = 130
 
 @contextmanager
 def ended_at_once() -> Iterator[None]:
-    """Inside, Ctrl-C ends the process within a second or so, whatever it waits for. Not for a command that must clean up."""
+    """Inside, Ctrl-C ends the process within a second or so, whatever it waits for.
+
+    Not for a command that must clean up.
+    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

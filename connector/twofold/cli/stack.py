@@ -27,7 +27,8 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON 
 def command() -> None:
     """PostgreSQL, Kafka and a registry on this machine, without Docker.
 
-    What they need is fetched once into a cache. They listen on loopback only, on free ports, and end with the command that runs them.
+    What they need is fetched once into a cache. They listen on loopback only, on free ports, and
+    end with the command that runs them.
 
     Example: twofold stack up --postgres 17 --brokers 3
     """

@@ -88,7 +88,9 @@ class Bank:
         )
 
     def transfer(self, debtor: int, creditor: int, amount: int, *, prepare: str | None = None) -> None:
-        """Write three rows in one transaction; with `prepare` it is only prepared under that gid."""
+        """Write three rows in one transaction; with `prepare` it is only prepared under that
+        gid.
+        """
         end = "COMMIT" if prepare is None else f"PREPARE TRANSACTION '{prepare}'"
         self.run(
             f"BEGIN; UPDATE account SET balance = balance - {amount} WHERE id = {debtor};"  # noqa: S608  (numbers of the story)

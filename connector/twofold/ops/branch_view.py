@@ -39,7 +39,10 @@ class BranchView:
         self.error = ""
 
     def want(self, keys: Collection[Key]) -> None:
-        """Ask in a thread of its own, if these have not been asked for in a while. Returns at once."""
+        """Ask in a thread of its own, if these have not been asked for in a while.
+
+        Returns at once.
+        """
         wanted = frozenset(keys)
         with self._lock:
             due_s = NEWER_ASKED_S if wanted - self._wanted else ASKED_AGAIN_S

@@ -72,7 +72,10 @@ class InDoubtLog:
         return True
 
     def resolve(self, identity: PreparedIdentity, end_lsn: Lsn) -> bool:
-        """Record that its COMMIT PREPARED was read. Return False if the transaction is not known."""
+        """Record that its COMMIT PREPARED was read.
+
+        Return False if the transaction is not known.
+        """
         span = self.live.get(identity)
         if span is None:
             return False

@@ -115,7 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
             case "/healthz" | "/readyz":
                 health = owner.sources.health()
                 good = health.healthy if url.path == "/healthz" else health.ready
-                # These two ask for no token, and the reason of a refusal names tables: it is left out.
+                # These two ask for no token, and the reason of a refusal names tables: it is left
+                # out.
                 why = health.why if owner.token is None else health.why.partition(":")[0]
                 self._send(
                     HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE,

@@ -166,7 +166,10 @@ class ActionExecutor:
         self._committed_at_us = max(self._committed_at_us, committed_at_us)
 
     def execute(self, action: actions.Action, at_us: int) -> None:
-        """Execute an action, or hand it to the worker. `at_us` is the source's time of its event."""
+        """Execute an action, or hand it to the worker.
+
+        `at_us` is the source's time of its event.
+        """
         match action:
             case actions.Report(write, flush):
                 self.positions = ReportedPositions(write, flush)

@@ -169,7 +169,9 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
 
 
 def wanted_publication(config: Config) -> provisioning.PublicationContent | None:
-    """Return the publication of source.tables; None if it is empty and the publication must exist."""
+    """Return the publication of source.tables; None if it is empty and the publication must
+    exist.
+    """
     if not config.source.tables:
         return None
     tables, schemas = [], []

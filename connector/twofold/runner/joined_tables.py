@@ -60,5 +60,6 @@ class JoinedTables:
             try:
                 self._found.put(JoinedTablesFound(*storage_of_tables(self._conninfo, self._publication)))
             except TwofoldError as error:
-                # The stream meets the server's errors too, and decides; here they only mean another look.
+                # The stream meets the server's errors too, and decides; here they only mean another
+                # look.
                 _log.debug("tables that have joined the publication: %s", error)

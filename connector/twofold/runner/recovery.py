@@ -79,9 +79,8 @@ def recover(
     """Take all steps up to the last; `opened` closes what they opened.
 
     Kafka transactions may take `patience` times as long as configured. The run ends before `upto`.
-    `lookback` says how much of the recent writes is compared with the commit records before anything is
-    sent; None compares nothing. The topics
-    `restart` are restarted.
+    `lookback` says how much of the recent writes is compared with the commit records before
+    anything is sent; None compares nothing. The topics `restart` are restarted.
     """
     interruptible = InterruptibleStep(stop, opened)
     session = interruptible(lambda: take_slot(config, opened))

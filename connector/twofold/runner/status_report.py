@@ -216,7 +216,10 @@ def _some(names: Sequence[str]) -> str:
 
 
 def read_progress(config: Config) -> RecoveredState:
-    """Read Kafka's records of the connector. A person waits, so absent brokers are given up soon."""
+    """Read Kafka's records of the connector.
+
+    A person waits, so absent brokers are given up soon.
+    """
     settings = kafka_settings(config)
     ask_brokers(settings, ANSWER_S)
     return ProgressReader(settings, names_of(config), Registry(registry_settings(config))).read()

@@ -105,7 +105,10 @@ class Streamed:
         self._took(len(message.content))
 
     def take_back(self, subxid: int) -> None:
-        """Remove a rolled back subtransaction's rows. Messages of their own name those within it."""
+        """Remove a rolled back subtransaction's rows.
+
+        Messages of their own name those within it.
+        """
         if self.has_messages:
             raise StreamUnclear(
                 "a streamed transaction has logical messages and a savepoint that was rolled back: PostgreSQL does not say which messages belong to it; it is read again without"

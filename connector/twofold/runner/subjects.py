@@ -79,7 +79,9 @@ class Subjects:
         return self._registry.register(subject, text)
 
     def withdraw_key(self, shape: TableShape, topic: str) -> None:
-        """Delete the key's subject of a table that has no key any more: readers would expect keys."""
+        """Delete the key's subject of a table that has no key any more: readers would expect
+        keys.
+        """
         try:
             self._registry.withdraw(key_subject(topic))
         except SetupError as error:

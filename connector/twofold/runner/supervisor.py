@@ -85,7 +85,8 @@ def supervise(
             observer.ended(error, wait_s)
             _cut_tracebacks(error)
             lessons = lessons.after(error, recovered=recovered.is_set())
-        # A Kafka client in a reference cycle keeps its threads and connections until Python collects
+        # A Kafka client in a reference cycle keeps its threads and connections until Python
+        # collects
         # garbage by itself: in a long outage that is one client an attempt.
         gc.collect()
         stop.wait(wait_s)
@@ -125,7 +126,10 @@ class _Lessons:
     restart: TopicsToRestart = field(default_factory=TopicsToRestart)
 
     def after(self, error: RunEnded | Unreachable | Fenced, *, recovered: bool) -> _Lessons:
-        """Learn from an error. `recovered`: the run's recovery had finished, so its check was done."""
+        """Learn from an error.
+
+        `recovered`: the run's recovery had finished, so its check was done.
+        """
         known = replace(self, lookback=None) if recovered else self
         match error:
             case TransactionTimedOut():

@@ -166,7 +166,8 @@ class Tables:
         topic = topic_of(self._prefix, relation.schema, relation.table)
         shape = self._subjects.like_before(self._catalog.shape(relation), topic, self._pins.get(topic))
         self._descriptions += 1
-        # The server describes a new shape again with each streamed part of a transaction in progress.
+        # The server describes a new shape again with each streamed part of a transaction in
+        # progress.
         for known in (self._committed.get(topic), self._uncommitted.get(topic)):
             if known and known.shape == shape:
                 return DescribedVersion(known, self._descriptions)
@@ -321,7 +322,8 @@ class Tables:
         key_id = (pin.key_schema_id if pin else None) or PROVISIONAL_KEY_ID
         plan = self._plan(shape, partitions, key_id, self._provisional_id)
         table = TableVersion(shape, topic, partitions, plan, self._provisional_id, self.in_backfill)
-        # Shapes with different keys may have one envelope. A key other than the pinned one is refused
+        # Shapes with different keys may have one envelope. A key other than the pinned one is
+        # refused
         # at its commit, because it may be rolled back.
         if pin and pin.key_schema == self._subjects.key(shape, pin) and pin.relation != PASSED_OVER:
             known_id = self._subjects.known_envelope(shape, topic)
@@ -361,7 +363,8 @@ class Tables:
         self._uncommitted.pop(topic, None)
         self._note_if_recreated(topic, shape.oid)
         starts_over = topic in self._starting_over or topic in self._recreated
-        # Until the topic is emptied the pin names the former table: a run after this one must know it.
+        # Until the topic is emptied the pin names the former table: a run after this one must know
+        # it.
         relation = pin.relation if pin and pin.relation is not None and starts_over else shape.oid
         new = pin or self._new_pin(shape, topic, partitions, key_text)
         new = replace(new, key_schema_id=key_id, value_schema_id=value_id, relation=relation)

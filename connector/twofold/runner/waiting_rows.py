@@ -19,7 +19,10 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 
 class Rows(Protocol):
-    """All rows of a transaction whose end was read. The worker's thread reads them, chunk by chunk."""
+    """All rows of a transaction whose end was read.
+
+    The worker's thread reads them, chunk by chunk.
+    """
 
     @property
     def records(self) -> int: ...

@@ -50,7 +50,10 @@ def cluster_metadata(admin: AdminClient, timeout_s: float) -> ClusterMetadata:
 
 
 def ask_brokers(settings: KafkaSettings, within_s: float = ANSWER_S) -> tuple[AdminClient, ClusterMetadata]:
-    """Return a client that logs nothing, and the metadata. Raise an error that says why no broker answers."""
+    """Return a client that logs nothing, and the metadata.
+
+    Raise an error that says why no broker answers.
+    """
     told: list[KafkaError] = []
     bootstrap = settings.client["bootstrap.servers"]
     client: dict[str, Any] = {**settings.admin(), "log_level": 0, "error_cb": told.append}

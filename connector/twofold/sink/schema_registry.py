@@ -1,7 +1,9 @@
-"""The schema registry: each schema version is registered once, under TopicNameStrategy's subjects, and never on the row path.
+"""The schema registry: each schema version is registered once, under TopicNameStrategy's subjects,
+and never on the row path.
 
-An outage raises `Unreachable`: the run ends before anything is written with the new schema, and goes on when the registry is back. A schema that the subject's compatibility forbids
-raises `Refused` with the registry's own reason, before a row is written with it.
+An outage raises `Unreachable`: the run ends before anything is written with the new schema, and
+goes on when the registry is back. A schema that the subject's compatibility forbids raises
+`Refused` with the registry's own reason, before a row is written with it.
 """
 
 from __future__ import annotations
@@ -96,7 +98,9 @@ class Registry:
             self._ids = {(of, schema): known for (of, schema), known in self._ids.items() if of != subject}
 
     def accepts(self, subject: str, schema: str) -> bool:
-        """Whether `register` would be let through: the subject has no version yet, or the new one is compatible."""
+        """Whether `register` would be let through: the subject has no version yet, or the new one
+        is compatible.
+        """
         try:
             path = f"/compatibility{subject_path(subject)}/versions/latest"
             return bool(self._ask(subject, path, _body(schema))["is_compatible"])

@@ -55,7 +55,9 @@ def _become_server(guard: int, user: str, command: list[str]) -> None:
 
 
 def _children() -> list[int]:
-    """Return living and dead children of this process: as a subreaper it is every orphan's parent."""
+    """Return living and dead children of this process: as a subreaper it is every orphan's
+    parent.
+    """
     me = os.getpid()
     return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
 

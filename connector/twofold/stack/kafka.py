@@ -212,9 +212,11 @@ class KafkaCluster:
             "default.replication.factor": replication,
             "min.insync.replicas": in_sync,
             "group.initial.rebalance.delay.ms": "0",
-            # A transaction that outlived its timeout is aborted within a second of it instead of ten.
+            # A transaction that outlived its timeout is aborted within a second of it instead of
+            # ten.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-            # A node that comes back from kill -9 waits until its former session has run out, 9 s by default.
+            # A node that comes back from kill -9 waits until its former session has run out, 9 s by
+            # default.
             "broker.session.timeout.ms": "4000",
             "broker.heartbeat.interval.ms": "500",
             # The cleaner's default buffer is half of this heap.
@@ -243,7 +245,8 @@ class KafkaCluster:
             producer.produce(_READY_TOPIC, b"ready")
             producer.commit_transaction(10)
         except (KafkaException, TimeoutError):
-            # Not ready: the coordinator still loads, or a broker has not joined. The caller asks again until its deadline.
+            # Not ready: the coordinator still loads, or a broker has not joined. The caller asks
+            # again until its deadline.
             return False
         return True
 

@@ -72,7 +72,8 @@ class LocalStack:
                     if future.done():
                         future.result()
             except BaseException:
-                # An error or Ctrl-C: what has started ends, until no thread is left that could start another.
+                # An error or Ctrl-C: what has started ends, until no thread is left that could
+                # start another.
                 while wait(starting, timeout=0.1).not_done:
                     self.stop()
                 self.stop()

@@ -122,7 +122,8 @@ class PostgresServer:
             with psycopg.connect(self.dsn(), connect_timeout=5) as connection:
                 return connection.execute("SELECT pg_is_in_recovery() OR true").fetchone() is not None
         except psycopg.OperationalError:
-            # Not listening yet, or 'the database system is starting up': the caller asks again until its deadline.
+            # Not listening yet, or 'the database system is starting up': the caller asks again
+            # until its deadline.
             return False
 
     def _make_data(self, bin_folder: Path) -> None:

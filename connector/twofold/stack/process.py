@@ -119,7 +119,8 @@ def choose_port(wanted: int | None, server: str) -> int:
         return wanted
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     candidates = range(10_000, lowest) if lowest > 12_000 else range(61_000, 65_535)
-    # The system's own chance: two processes whose `random` was seeded alike would choose the same port at the same time.
+    # The system's own chance: two processes whose `random` was seeded alike would choose the same
+    # port at the same time.
     for port in random.SystemRandom().sample(candidates, min(200, len(candidates))):
         if _is_free(port):
             return port

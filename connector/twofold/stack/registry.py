@@ -56,7 +56,8 @@ class RegistryServer:
             "quarkus.management.port": choose_port(None, "the registry's management"),
             "apicurio.storage.kind": "sql",
             "apicurio.storage.sql.kind": "h2",
-            # By default H2 writes half a second after it has answered: kill -9 would take a schema whose id is in Kafka.
+            # By default H2 writes half a second after it has answered: kill -9 would take a schema
+            # whose id is in Kafka.
             "apicurio.datasource.url": f"jdbc:h2:file:{self.folder.absolute() / 'registry'};WRITE_DELAY=0",
         }
         options = [f"-D{name}={value}" for name, value in settings.items()]
@@ -84,7 +85,8 @@ class RegistryServer:
         try:
             self.prove_ready(self.url)
         except OSError:
-            # Not listening yet, or answering with an error while it starts: the caller asks again until its deadline.
+            # Not listening yet, or answering with an error while it starts: the caller asks again
+            # until its deadline.
             return False
         return True
 

@@ -103,7 +103,8 @@ def detach(folder: Path, arguments: Sequence[str]) -> Endpoints:
         )
     while True:
         if (found := endpoints(folder)) is not None and found.pid == child.pid:
-            # It lives on; what Popen says of a running child at the end of its parent is not so here.
+            # It lives on; what Popen says of a running child at the end of its parent is not so
+            # here.
             child.returncode = 0
             return found
         if child.poll() is not None:

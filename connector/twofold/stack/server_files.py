@@ -174,7 +174,9 @@ def open_copy(parts: tuple[Path, ...]) -> Path:
 
 
 def move_whole(folder: Path, place: Path) -> None:
-    """Rename a complete folder to its place; if another process was quicker, its equal copy stays."""
+    """Rename a complete folder to its place; if another process was quicker, its equal copy
+    stays.
+    """
     try:
         folder.rename(place)
     except OSError:

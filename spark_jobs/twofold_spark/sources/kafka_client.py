@@ -86,7 +86,9 @@ def _no_answer(kafka: Kafka, error: Py4JJavaError) -> SetupError:
 
 
 def require_reachable(bootstrap: str | None) -> None:
-    """Raise `SetupError` where no broker of the list takes a connection: Spark takes long to start, and its client longer to say so."""
+    """Raise `SetupError` where no broker of the list takes a connection: Spark takes long to start,
+    and its client longer to say so.
+    """
     places = [_BROKER.fullmatch(each.strip()) for each in (bootstrap or "").split(",")]
     cause: OSError | None = None
     for place in places:

@@ -1,6 +1,8 @@
-"""Python reads this at its start if the folder is on its path: the wall clock of the process is off by as many seconds as the file CHAOS_CLOCK says, from moment to moment. The monotonic clock is not.
+"""Python reads this at its start if the folder is on its path: the wall clock of the process is off
+by as many seconds as the file CHAOS_CLOCK says, from moment to moment. The monotonic clock is not.
 
-Not libfaketime: with Debian's 0.9.10 a clock that was set back makes `time.sleep` fail with EINVAL, which no real clock does. librdkafka's own look at the clock stays right.
+Not libfaketime: with Debian's 0.9.10 a clock that was set back makes `time.sleep` fail with EINVAL,
+which no real clock does. librdkafka's own look at the clock stays right.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""What a real server sends of rows, and what becomes of it: pgoutput's messages as text and as binary, COPY's tuples, and both
-runs of the transcoder, compiled and not.
+"""What a real server sends of rows, and what becomes of it: pgoutput's messages as text and as
+binary, COPY's tuples, and both runs of the transcoder, compiled and not.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def append(plan: Any, payload: bytes, lsn: int, header: Any, lists: list[list[Me
 
 @dataclass(frozen=True)
 class Bench:
-    """A table's plan in both runs; every call checks that they give the same bytes, and fastavro too."""
+    """A table's plan in both runs; every call checks that they give the same bytes, and fastavro
+    too.
+    """
 
     shape: TableShape
     tombstones: bool = True
@@ -80,7 +82,9 @@ class Bench:
         return module.TransactionHeader(XID, TS_US, f"{XID}:{LSN}", gid)
 
     def stream(self, payloads: list[bytes], *, offset: int = 1, gid: str | None = None) -> list[tuple[int, Message]]:
-        """The messages of one transaction's row messages, with their partitions, in the order in which they were made."""
+        """The messages of one transaction's row messages, with their partitions, in the order in
+        which they were made.
+        """
         runs = []
         for module, plan in self.plans():
             header = self.header(module, gid=gid)

@@ -1,4 +1,6 @@
-"""Consumers that know one version of a table's schema and read everything with it, as one does that was built when that version was the latest."""
+"""Consumers that know one version of a table's schema and read everything with it, as one does that
+was built when that version was the latest.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,15 @@ class Subject:
 
 
 class SchemaReader(Reader):
-    """Reads envelopes into the schema it was given: with fastavro and with Confluent's deserializer, which must agree."""
+    """Reads envelopes into the schema it was given: with fastavro and with Confluent's
+    deserializer, which must agree.
+    """
 
     def __init__(self, bootstrap: str, registry_url: str, schema: str) -> None:
         super().__init__(bootstrap, registry_url)
         self._known = fastavro.parse_schema(json.loads(schema))
-        # Without a timeout it waits for ever for an answer that got lost. Its default strategy would ask for an association first, at each call.
+        # Without a timeout it waits for ever for an answer that got lost. Its default strategy
+        # would ask for an association first, at each call.
         self._client = SchemaRegistryClient({"url": registry_url, "timeout": 10})
         self._confluents = AvroDeserializer(
             self._client, schema, conf={"subject.name.strategy": topic_subject_name_strategy}

@@ -1,7 +1,9 @@
-"""Traffic that a backfill must not be disturbed by, and the comparison of what a consumer has at the end with the source.
+"""Traffic that a backfill must not be disturbed by, and the comparison of what a consumer has at
+the end with the source.
 
-Sessions change the keys that are being read, insert before and behind them, delete, change keys, leave TOASTed values unchanged, take savepoints back, and prepare transactions that end in either way,
-some of them much later. They do so at a given rate, and what they did is counted.
+Sessions change the keys that are being read, insert before and behind them, delete, change keys,
+leave TOASTed values unchanged, take savepoints back, and prepare transactions that end in either
+way, some of them much later. They do so at a given rate, and what they did is counted.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Session:
     """One that works on keys of its own, so that sessions do not wait for each other."""
 
     def __init__(self, conninfo: str, number: int, *, items: int, per_second: float) -> None:
-        """A statement changes about as many rows as make the rate a matter of a hundred transactions a second."""
+        """A statement changes about as many rows as make the rate a matter of a hundred
+        transactions a second.
+        """
         self._connection: psycopg.Connection[Any] = psycopg.connect(conninfo, autocommit=True)
         self._random = random.Random(number)
         self._number, self._items, self._per_second = number, items, per_second
@@ -182,7 +186,9 @@ def traffic(here: Installation, *, per_second: float = 300, items: int = ITEMS) 
 
 
 def compare(here: Installation) -> None:
-    """What a consumer has that folds by key is the source, row by row; of a table without a key, as many of each."""
+    """What a consumer has that folds by key is the source, row by row; of a table without a key, as
+    many of each.
+    """
     topics = here.everything(300)
     found = fold(topics.rows, topics.commits, here.table("item"))
     newest = newest_by_offset(topics.rows, here.table("item"))
@@ -204,7 +210,9 @@ def _short(row: Any) -> Any:
 
 
 def newest_by_offset(rows: Any, topic: str) -> dict[int, int]:
-    """Each key's version as its last record has it: what a consumer has that knows no commit records. Of one key, the order of offsets is the order of commits."""
+    """Each key's version as its last record has it: what a consumer has that knows no commit
+    records. Of one key, the order of offsets is the order of commits.
+    """
     found: dict[int, int] = {}
     for seen in sorted((s for s in rows if s.topic == topic and s.value is not None), key=lambda s: s.offset):
         if seen.value["op"] == "d":
@@ -215,7 +223,9 @@ def newest_by_offset(rows: Any, topic: str) -> dict[int, int]:
 
 
 def fold(rows: Any, commits: Any, topic: str) -> dict[int, tuple[Any, ...]]:
-    """In the order of the source's commits, which the commit records tell; a value that was not sent is the one that the row had, under its former key if that has changed."""
+    """In the order of the source's commits, which the commit records tell; a value that was not
+    sent is the one that the row had, under its former key if that has changed.
+    """
     sequence_of: dict[tuple[str, int, int], int] = {}
     outcomes: dict[str, int] = {}
     for commit in (s.value for s in commits):

@@ -39,7 +39,9 @@ class Evolving:
         self.here.sql(*statements)
 
     def rows(self, version: int | None = None) -> dict[int, Any]:
-        """What a reader that knows one version of the schema has as each row's last `after`; without: as it was written."""
+        """What a reader that knows one version of the schema has as each row's last `after`;
+        without: as it was written.
+        """
         plain = self.here.reader
         if version is None:
             return _rows(plain.read([self.topic]))

@@ -1,7 +1,9 @@
-"""The ledger: a table of the source into which triggers write, in the same transaction, what the topics must show of each change; and the comparison with the topics.
+"""The ledger: a table of the source into which triggers write, in the same transaction, what the
+topics must show of each change; and the comparison with the topics.
 
-Whatever becomes of a transaction becomes of its entries: what was rolled back has none. Entries of one key are numbered under the key's row lock, so their order is the order of commits.
-The comparison knows nothing of the connector but the topics' contract.
+Whatever becomes of a transaction becomes of its entries: what was rolled back has none. Entries of
+one key are numbered under the key's row lock, so their order is the order of commits. The
+comparison knows nothing of the connector but the topics' contract.
 """
 
 from __future__ import annotations
@@ -80,7 +82,10 @@ class Topics:
 
 
 def compare(topics: Topics, ledger: Sequence[Entry], *, in_doubt: Iterable[int] = ()) -> None:
-    """Nothing lost, doubled, torn, out of order, nor there without having been committed. `in_doubt`: the xids that are prepared now."""
+    """Nothing lost, doubled, torn, out of order, nor there without having been committed.
+
+    `in_doubt`: the xids that are prepared now.
+    """
     changes = [s for s in topics.rows if s.value is not None]
     _contents(topics, changes, ledger)
     _order_of_keys(topics, changes, ledger)

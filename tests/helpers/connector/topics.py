@@ -1,4 +1,6 @@
-"""Reads a connector's topics as any consumer would: whole or as they grow, with either isolation, decoded by the registry's schemas alone."""
+"""Reads a connector's topics as any consumer would: whole or as they grow, with either isolation,
+decoded by the registry's schemas alone.
+"""
 
 from __future__ import annotations
 

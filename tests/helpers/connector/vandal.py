@@ -1,4 +1,5 @@
-"""Makes the damage that a late end of a Kafka transaction does, for real: rows in the connector's own bytes, commit records and progress in its own formats, by transactional producers.
+"""Makes the damage that a late end of a Kafka transaction does, for real: rows in the connector's
+own bytes, commit records and progress in its own formats, by transactional producers.
 
 The connector itself is stopped meanwhile. Each call is one thing that the broker was left with.
 """
@@ -52,7 +53,9 @@ class Vandal:
         return longest[:many]
 
     def write(self, rows: Iterable[Message], *, commit: bool, at_ms: int = 0) -> Range:
-        """The rows once more, in a transaction of their own that is committed or aborted; where they lie. `at_ms`: by a clock that is off."""
+        """The rows once more, in a transaction of their own that is committed or aborted; where
+        they lie. `at_ms`: by a clock that is off.
+        """
         offsets: list[int] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -68,7 +71,10 @@ class Vandal:
         return Range(*place, min(offsets), max(offsets), len(offsets))
 
     def record(self, *ranges: Range, after: int = 1, progress: bool = True, commit: bool = True, at_ms: int = 0) -> int:
-        """A commit record that names the ranges, and the progress that says so. Returns its number: `after` the last one."""
+        """A commit record that names the ranges, and the progress that says so.
+
+        Returns its number: `after` the last one.
+        """
         said = read_progress(self.config).progress
         assert said is not None
         number = said.sequence + after

@@ -1,6 +1,8 @@
-"""A workload that has everything that a connector must carry: plain transactions, prepared ones of all outcomes, many in doubt at once, key changes, deletes, messages, gids used again.
+"""A workload that has everything that a connector must carry: plain transactions, prepared ones of
+all outcomes, many in doubt at once, key changes, deletes, messages, gids used again.
 
-It goes on while the connector is dead: the source does not wait. Only where a prepared transaction is meant to be open before its outcome comes does it look at the topics, as long as there is
+It goes on while the connector is dead: the source does not wait. Only where a prepared transaction
+is meant to be open before its outcome comes does it look at the topics, as long as there is
 somebody who writes into them.
 """
 
@@ -68,7 +70,10 @@ class Workload:
             self._changes(self._random.randint(1, 4))
 
     def prepare(self, *, open_it: bool = False, rows: int = 3, keyless: bool = False, gid: str = "") -> str:
-        """Returns the gid. `open_it`: its rows shall be in Kafka when this returns, unless the pool was full."""
+        """Returns the gid.
+
+        `open_it`: its rows shall be in Kafka when this returns, unless the pool was full.
+        """
         self._given += 1
         gid = gid or f"g {self._keys.start} {self._given} é'"
         self._connection.execute("BEGIN")
@@ -111,7 +116,10 @@ class Workload:
             )
 
     def _changes(self, count: int) -> set[int]:
-        """Changes of free keys, with a savepoint that is rolled back among them. Returns the keys."""
+        """Changes of free keys, with a savepoint that is rolled back among them.
+
+        Returns the keys.
+        """
         locked = set().union(*self._locked.values())
         keys = set(self._random.sample([k for k in self._keys if k not in locked], count))
         for key in keys:
@@ -123,7 +131,9 @@ class Workload:
         return keys
 
     def _change(self, key: int) -> None:
-        """What happens to a key: it is made or updated, deleted, or exchanged for another and back."""
+        """What happens to a key: it is made or updated, deleted, or exchanged for another and
+        back.
+        """
         execute = self._connection.execute
         match self._random.random():
             case chance if chance < 0.15:

@@ -117,7 +117,9 @@ def fill_history(scene: Scene, *, spike_s: float = 48.0) -> None:
 
 
 def overview(bank: Installation, now: float) -> Scene:
-    """A bank at work: six tables of which one is loaded, two branches in doubt, a mirror beside it."""
+    """A bank at work: six tables of which one is loaded, two branches in doubt, a mirror beside
+    it.
+    """
     clock = Clock(now - 3.2 * HOUR_S)
     scene = Scene(bank, clock, applied=1 << 20)
     kafka = scene.config.kafka.model_copy(update={"bootstrap": "kafka-1:9092"})

@@ -1,4 +1,6 @@
-"""Servers of a few lines that stand before real ones, and let through what the test expects of a client, or what it leaves of a connection."""
+"""Servers of a few lines that stand before real ones, and let through what the test expects of a
+client, or what it leaves of a connection.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def basic(user: str, password: str) -> str:
 
 @contextmanager
 def guarded(url: str, authorization: str, authority: Authority) -> Iterator[str]:
-    """Passes requests with the right Authorization on to a registry, over TLS; answers 401 to all others."""
+    """Passes requests with the right Authorization on to a registry, over TLS; answers 401 to all
+    others.
+    """
     target = urlsplit(url)
 
     class Gate(BaseHTTPRequestHandler):
@@ -67,7 +71,8 @@ def served(handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None
 
 
 class Door:
-    """Passes connections on to the real registry while it is open; shut, it refuses them, as the port of a server that was killed does.
+    """Passes connections on to the real registry while it is open; shut, it refuses them, as the
+    port of a server that was killed does.
 
     `to_lose`: so many of the next answers are lost on the way.
     """

@@ -1,4 +1,6 @@
-"""A physical standby of a PostgreSQL server on this machine, made by the backup functions: pg_basebackup is not among the binaries that can be fetched."""
+"""A physical standby of a PostgreSQL server on this machine, made by the backup functions:
+pg_basebackup is not among the binaries that can be fetched.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,16 @@ from fixtures.connector import wait_until
 from twofold.stack import PostgresServer, server_files
 
 SLOT = "standby"
-"""The standby's slot on its primary; `synchronized_standby_slots` may name it from the beginning."""
+"""The standby's slot on its primary; `synchronized_standby_slots` may name it from the beginning.
+"""
 _MADE_ANEW = {"pg_wal", "pg_replslot", "pg_dynshmem", "pg_stat_tmp", "pg_notify", "pg_snapshots", "pg_subtrans"}
 
 
 def standby_of(primary: PostgresServer, folder: Path) -> PostgresServer:
-    """A started standby that follows the primary, its failover slots as well. Who asks for it stops it."""
+    """A started standby that follows the primary, its failover slots as well.
+
+    Who asks for it stops it.
+    """
     standby = PostgresServer(
         folder,
         version=str(primary.version),

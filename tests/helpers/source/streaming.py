@@ -1,4 +1,6 @@
-"""Transactions of which PostgreSQL sends parts before they end: how it is made to do so for small ones, and transactions that are interesting then."""
+"""Transactions of which PostgreSQL sends parts before they end: how it is made to do so for small
+ones, and transactions that are interesting then.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,18 @@ def force(here: Installation, streaming: str = "on") -> None:
 
 
 def streamed(here: Installation) -> int:
-    """How many transactions the slot has streamed. The walsender tells it now and then, and when it ends."""
+    """How many transactions the slot has streamed.
+
+    The walsender tells it now and then, and when it ends.
+    """
     found: int = here.ask(f"SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = '{here.prefix}'")
     return found
 
 
 class SideBySide:
-    """Many transactions at once, each in a session of its own, with savepoints within savepoints of which about half are rolled back. No two touch the same key."""
+    """Many transactions at once, each in a session of its own, with savepoints within savepoints of
+    which about half are rolled back. No two touch the same key.
+    """
 
     def __init__(self, here: Installation, count: int, seed: int) -> None:
         self._random = random.Random(seed)
@@ -46,7 +53,9 @@ class SideBySide:
             self._random.choice(self._sessions).step()
 
     def end(self) -> None:
-        """Of ten, five commit, three are prepared (of them two commit) and two roll back; in no order in particular."""
+        """Of ten, five commit, three are prepared (of them two commit) and two roll back; in no
+        order in particular.
+        """
         prepared = []
         for session in self._random.sample(self._sessions, len(self._sessions)):
             how = session.number % 10

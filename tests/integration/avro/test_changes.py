@@ -1,4 +1,6 @@
-"""Updates, deletes and truncates from a real server: unchanged TOAST, keys that change, every replica identity."""
+"""Updates, deletes and truncates from a real server: unchanged TOAST, keys that change, every
+replica identity.
+"""
 
 from __future__ import annotations
 

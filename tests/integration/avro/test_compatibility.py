@@ -1,4 +1,6 @@
-"""What the registry lets pass of a table's changes, in each of its compatibility modes: the table of docs/use/evolution.md."""
+"""What the registry lets pass of a table's changes, in each of its compatibility modes: the table
+of docs/use/evolution.md.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,9 @@ def test_confluents_deserializer_reads_key_and_value(capture: Capture, registry:
 
 
 class Confluents(Reader):
-    """Reads every record in Avro with Confluent's deserializer as well, which must agree; counts them."""
+    """Reads every record in Avro with Confluent's deserializer as well, which must agree; counts
+    them.
+    """
 
     def __init__(self, bootstrap: str, registry_url: str, client: SchemaRegistryClient) -> None:
         super().__init__(bootstrap, registry_url)

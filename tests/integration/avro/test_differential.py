@@ -1,7 +1,9 @@
-"""Random rows over all types, from a real server: what fastavro reads of our bytes is what psycopg reads of the table.
+"""Random rows over all types, from a real server: what fastavro reads of our bytes is what psycopg
+reads of the table.
 
-Every row goes three ways: pgoutput as text, pgoutput in binary (for the columns whose binary form is read) and COPY in binary.
-Both runs of the transcoder and fastavro must give the same bytes (`Bench` checks it on every call).
+Every row goes three ways: pgoutput as text, pgoutput in binary (for the columns whose binary form
+is read) and COPY in binary. Both runs of the transcoder and fastavro must give the same bytes
+(`Bench` checks it on every call).
 """
 
 from __future__ import annotations
@@ -134,7 +136,9 @@ integers = {size: st.integers(-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1).m
 
 @dataclass(frozen=True)
 class Case:
-    """A column: its type, its values as PostgreSQL reads them, and how the value that psycopg reads looks in Avro."""
+    """A column: its type, its values as PostgreSQL reads them, and how the value that psycopg reads
+    looks in Avro.
+    """
 
     type: str
     values: st.SearchStrategy[str]
@@ -291,7 +295,9 @@ def reads_binary(capture: Capture, column: str) -> bool:
 
 @pytest.fixture(scope="module")
 def capture(postgres: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
-    """One database for all examples: `everything` has all columns, `native` those whose binary form is read."""
+    """One database for all examples: `everything` has all columns, `native` those whose binary form
+    is read.
+    """
     name = f"differential_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())

@@ -1,4 +1,6 @@
-"""Apache's Java Avro, through Spark's `from_avro`, reads of our bytes what fastavro reads: of all types, and of the hard values."""
+"""Apache's Java Avro, through Spark's `from_avro`, reads of our bytes what fastavro reads: of all
+types, and of the hard values.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def capture(database: str, prefix: str) -> Iterator[Capture]:
 
 
 def comparable(column: Column, type_: DataType) -> Column:
-    """Times as the numbers that they are in Avro: Python cannot hold all that Spark and PostgreSQL can."""
+    """Times as the numbers that they are in Avro: Python cannot hold all that Spark and PostgreSQL
+    can.
+    """
     match type_:
         case ArrayType(elementType=element):
             return f.transform(column, lambda item: comparable(item, element))

@@ -1,4 +1,6 @@
-"""Single cases of a backfill: keys of all kinds, changes of the table while it is loaded, reloads, and what a person may ask for."""
+"""Single cases of a backfill: keys of all kinds, changes of the table while it is loaded, reloads,
+and what a person may ask for.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,9 @@ def test_the_table_changes_while_it_is_loaded(small: Installation) -> None:
 
 
 def test_the_key_is_made_anew_in_another_order(connector: Maker, between: Between) -> None:
-    """Of the same columns, so nothing else tells: what lies behind the last row is another part of the table now. It is read from the beginning."""
+    """Of the same columns, so nothing else tells: what lies behind the last row is another part of
+    the table now. It is read from the beginning.
+    """
     tables = {"tables": ["public.account", "public.pair"]}
     here = connector(init=False, source=tables, backfill={"chunk_rows": 100})
     here.sql(
@@ -135,7 +139,9 @@ def test_the_key_is_made_anew_in_another_order(connector: Maker, between: Betwee
 
 @pytest.mark.core
 def test_a_reload_begins_with_a_truncate(small: Installation, kafka: Kafka) -> None:
-    """What was deleted long ago does not survive it, though the topic has the delete no more; a prepared transaction that was open is parked, and comes behind the rows."""
+    """What was deleted long ago does not survive it, though the topic has the delete no more; a
+    prepared transaction that was open is parked, and comes behind the rows.
+    """
     here = small
     initialise(load(here.file), print)
     with here.carrying():
@@ -194,7 +200,9 @@ def test_a_load_is_paused_and_resumed(small: Installation) -> None:
 
 
 def test_a_load_is_cancelled(small: Installation, between: Between) -> None:
-    """What is not read yet comes when it changes, and only then, over a restart too; a load from the beginning is still to be had."""
+    """What is not read yet comes when it changes, and only then, over a restart too; a load from
+    the beginning is still to be had.
+    """
     here = small
     here.sql("INSERT INTO account SELECT n, 0, '' FROM generate_series(1, 350) n")
     initialise(load(here.file), print)
@@ -218,7 +226,9 @@ def test_a_load_is_cancelled(small: Installation, between: Between) -> None:
 
 
 def test_cancelled_with_rows_that_are_held(connector: Maker) -> None:
-    """A table without a key, its one chunk waiting for a transaction in doubt, and rows that go on coming: those that were held are still ahead of them."""
+    """A table without a key, its one chunk waiting for a transaction in doubt, and rows that go on
+    coming: those that were held are still ahead of them.
+    """
     here = connector(init=False, source={"tables": ["public.account", "public.line"]})
     here.sql(ACCOUNT, "CREATE TABLE line (n int)")
     initialise(load(here.file), print)
@@ -254,7 +264,9 @@ def test_cancelled_with_rows_that_are_held(connector: Maker) -> None:
 
 
 def test_a_type_that_old_rows_would_be_misread_under(connector: Maker, kafka: Kafka) -> None:
-    """A reload keeps the subject, for the rows of before are still there: refused again. With topic and subject deleted it is loaded."""
+    """A reload keeps the subject, for the rows of before are still there: refused again. With topic
+    and subject deleted it is loaded.
+    """
     here = connector(init=False, source={"tables": ["public.account", "public.priced"]})
     here.sql(
         ACCOUNT, "CREATE TABLE priced (id int PRIMARY KEY, price numeric(9, 2))", "INSERT INTO priced VALUES (1, 1.25)"

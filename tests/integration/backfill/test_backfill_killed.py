@@ -1,4 +1,6 @@
-"""kill -9 while tables are loaded under mixed traffic: the topics, folded by key, are the source. TWOFOLD_TEST_POSTGRES_VERSION chooses the server."""
+"""kill -9 while tables are loaded under mixed traffic: the topics, folded by key, are the source.
+TWOFOLD_TEST_POSTGRES_VERSION chooses the server.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def here(connector: Maker) -> Installation:
 
 
 def carried_with_kills(here: Installation, kills: int, *, per_second: float, items: int) -> Traffic:
-    """Under traffic from before `init` on, a kill after some chunks, again and again; then to the end."""
+    """Under traffic from before `init` on, a kill after some chunks, again and again; then to the
+    end.
+    """
     here.sql(*fill(items))
     rng = random.Random(kills)
     with traffic(here, per_second=per_second, items=items) as told:

@@ -1,4 +1,6 @@
-"""Tables of which the catalog, a copy and the stream could say different things: each row is loaded once, as the stream says it, and a table that has none of its own gets no topic."""
+"""Tables of which the catalog, a copy and the stream could say different things: each row is loaded
+once, as the stream says it, and a table that has none of its own gets no topic.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ BEFORE = (
 
 @pytest.fixture(scope="module")
 def values(module_connector: Maker) -> dict[str, tuple[list[object], list[object]]]:
-    """Of each table what was loaded, and what the stream says of the same rows, in the order of `v`."""
+    """Of each table what was loaded, and what the stream says of the same rows, in the order of
+    `v`.
+    """
     here = module_connector(init=False, source={"tables": []}, backfill={"chunk_rows": 7})
     here.sql(*BEFORE)
     for name, (columns, rows) in TABLES.items():

@@ -1,4 +1,6 @@
-"""The rules of the backfill against real servers, each in the one situation that needs it; without the rule the topics end wrong."""
+"""The rules of the backfill against real servers, each in the one situation that needs it; without
+the rule the topics end wrong.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def make(connector: Maker) -> Callable[..., Installation]:
 
 
 def wrong(here: Installation) -> set[int]:
-    """The keys of which a consumer that folds by key, or one that keeps the newest offset, has not the source's row."""
+    """The keys of which a consumer that folds by key, or one that keeps the newest offset, has not
+    the source's row.
+    """
     topics = here.everything()
     with psycopg.connect(here.conninfo) as connection:
         wanted = {row[0]: row for row in connection.execute(ROWS)}
@@ -83,7 +87,9 @@ def not_again(memory: ChangeMemory, snapshot: Snapshot) -> DroppedRows:
 
 @contextmanager
 def committed_and_not_visible(here: Installation, *statements: str) -> Iterator[None]:
-    """A transaction whose commit is in the write-ahead log, and in the stream, and that no snapshot sees until this ends: it waits for a standby that does not exist."""
+    """A transaction whose commit is in the write-ahead log, and in the stream, and that no snapshot
+    sees until this ends: it waits for a standby that does not exist.
+    """
     with psycopg.connect(here.conninfo, autocommit=True) as connection:
 
         def commit() -> None:
@@ -107,7 +113,9 @@ def test_what_a_snapshot_does_not_see_is_newer(
     between: Between,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Published before the chunk is read, and not visible to it: positions would not tell, xids do. Where the change left a TOASTed value out, only the table has it, and it is read again."""
+    """Published before the chunk is read, and not visible to it: positions would not tell, xids do.
+    Where the change left a TOASTed value out, only the table has it, and it is read again.
+    """
     monkeypatch.setattr(ChangeMemory, "judge", judge)
     server = own_postgres(settings={"synchronous_standby_names": "nobody", "synchronous_commit": "local"})
     with fresh_database(server, f"db_{fresh_prefix()}") as conninfo:
@@ -166,7 +174,10 @@ def test_a_table_that_joins_with_a_transaction_in_doubt(
     make: Callable[..., Installation],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Prepared before it joined, committed after: in neither the stream nor a naive copy. It is waited for, and named; one on another table, and a report, are not. Nothing else changes in the table."""
+    """Prepared before it joined, committed after: in neither the stream nor a naive copy. It is
+    waited for, and named; one on another table, and a report, are not. Nothing else changes in the
+    table.
+    """
     if not barrier:
         monkeypatch.setattr(Loader, "_pass_barrier", lambda *_: True)
     here = make()
@@ -193,7 +204,9 @@ def test_a_table_that_joins_with_a_transaction_in_doubt(
 def test_a_transaction_that_is_prepared_while_it_is_waited_for(
     make: Callable[..., Installation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no process any more, and is the same one: what it wrote before the table joined is in neither the stream nor a copy that does not wait for its outcome."""
+    """It has no process any more, and is the same one: what it wrote before the table joined is in
+    neither the stream nor a copy that does not wait for its outcome.
+    """
     looks: list[bool] = []
     look_once = Loader._pass_barrier
 
@@ -226,7 +239,9 @@ def test_a_transaction_that_is_prepared_while_it_is_waited_for(
 
 @pytest.mark.core
 def test_keys_that_change_across_the_cursor(make: Callable[..., Installation], between: Between) -> None:
-    """From ahead of it to behind, so that its TOASTed value would be read by nobody; from behind to ahead; and rows that come and go on both sides."""
+    """From ahead of it to behind, so that its TOASTed value would be read by nobody; from behind to
+    ahead; and rows that come and go on both sides.
+    """
     here = make()
     initialise(load(here.file), print)
     with here.carrying():

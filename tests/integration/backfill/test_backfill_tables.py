@@ -1,4 +1,6 @@
-"""Tables of all kinds, loaded by a role that may only read and replicate, from a publication that others have made: what is loaded is what the stream says of the same rows."""
+"""Tables of all kinds, loaded by a role that may only read and replicate, from a publication that
+others have made: what is loaded is what the stream says of the same rows.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ MEGABYTES = 3
 
 @pytest.fixture
 def as_reader(connector: Maker) -> Callable[..., Installation]:
-    """An installation whose role may SELECT, and has REPLICATION; tables and publication are the owner's."""
+    """An installation whose role may SELECT, and has REPLICATION; tables and publication are the
+    owner's.
+    """
 
     def made(*statements: str, publication: str, grant: str = "ALL TABLES IN SCHEMA public") -> Installation:
         here = connector(init=False, source={"tables": []}, backfill={"chunk_rows": 7, "notice": 0.3})
@@ -104,7 +108,9 @@ def test_a_partitioned_table_by_its_root(as_reader: Callable[..., Installation])
 
 
 def test_empty_small_wide_and_large(as_reader: Callable[..., Installation], kafka: Kafka) -> None:
-    """Three of them join later, and nothing changes in them: they are noticed and loaded all the same."""
+    """Three of them join later, and nothing changes in them: they are noticed and loaded all the
+    same.
+    """
     wide = ", ".join(f"c{n} int" for n in range(299))
     here = as_reader(
         "CREATE TABLE nothing (id int PRIMARY KEY)",

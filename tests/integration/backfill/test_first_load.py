@@ -1,4 +1,6 @@
-"""The rows that were there before `init`, for people and for consumers: loaded once, in chunks, while the stream goes on."""
+"""The rows that were there before `init`, for people and for consumers: loaded once, in chunks,
+while the stream goes on.
+"""
 
 from __future__ import annotations
 

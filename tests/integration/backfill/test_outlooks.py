@@ -1,4 +1,6 @@
-"""What people are told of hundreds of tables that wait for their load: in one session, in seconds."""
+"""What people are told of hundreds of tables that wait for their load: in one session, in
+seconds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the chaos suite has found, as tests of their own. docs/inside/measurements/2026-11-chaos.md tells the story of each."""
+"""What the chaos suite has found, as tests of their own.
+
+docs/inside/measurements/2026-11-chaos.md tells the story of each.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from twofold.stack import PostgresServer
 
 
 def test_a_chunk_may_be_empty(connector: Maker) -> None:
-    """The last one of a table that ends with a full chunk; then COPY's head and end come in one message, which was taken for a row: the connector ended, at every start again."""
+    """The last one of a table that ends with a full chunk; then COPY's head and end come in one
+    message, which was taken for a row: the connector ended, at every start again.
+    """
     here = connector(init=False, backfill={"chunk_rows": 50})
     here.sql(SCHEMA)
     here.sql("INSERT INTO account SELECT n, 1, 'before' FROM generate_series(1, 100) n", "TRUNCATE ledger")
@@ -28,7 +33,9 @@ def test_a_chunk_may_be_empty(connector: Maker) -> None:
 
 
 def test_a_load_is_cancelled_though_its_server_has_died(own_postgres: Callable[..., PostgresServer]) -> None:
-    """The run ended because the server died, and cancelled its loads: that the server could not be asked to ended the connector."""
+    """The run ended because the server died, and cancelled its loads: that the server could not be
+    asked to ended the connector.
+    """
     server = own_postgres()
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute("CREATE TABLE t AS SELECT n, repeat('x', 1000) AS x FROM generate_series(1, 100000) n")

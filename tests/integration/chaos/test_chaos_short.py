@@ -1,4 +1,6 @@
-"""The short form of the chaos suite: one round with real faults, checked; then its own history with violations planted into it, all found."""
+"""The short form of the chaos suite: one round with real faults, checked; then its own history with
+violations planted into it, all found.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from chaos.trial import Trial
 
 SEED = 1
 ROUND_S = 45.0
-# What takes seconds to come back is for the long form; what is left befalls connectors, their network, PostgreSQL and brokers all the same.
+# What takes seconds to come back is for the long form; what is left befalls connectors, their
+# network, PostgreSQL and brokers all the same.
 KINDS_HERE = frozenset(
     kind for kind in KINDS if not kind.startswith(("spark", "registry")) and kind not in {"postgres-promote", "connector-outlasted", "broker-stop"}
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""Debezium's JDBC sink writes what the source has: every type, key changes, deletes, a column more."""
+"""Debezium's JDBC sink writes what the source has: every type, key changes, deletes, a column
+more.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,9 @@ def test_a_table_that_the_sink_makes_has_the_types(connector: Maker, worker: Con
 def test_an_unchanged_large_value_arrives_as_the_page_says(
     connector: Maker, worker: ConnectWorker, target: str, placeholders: bool, arrives: str | None
 ) -> None:
-    """What the sink writes for a value that PostgreSQL did not send; with REPLICA IDENTITY FULL it is sent."""
+    """What the sink writes for a value that PostgreSQL did not send; with REPLICA IDENTITY FULL it
+    is sent.
+    """
     here = connector(
         init=False, source={"tables": ["public.account", "public.large"]}, kafka={"placeholders": placeholders}
     )

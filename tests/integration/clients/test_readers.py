@@ -21,7 +21,7 @@ def test_make_clients_writes_the_page_that_is_there(tmp_path: Path) -> None:
     page = tmp_path / "readers.md"
     done = subprocess.run(
         [sys.executable, "-m", "clients", "--page", str(page)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests", ROOT / "benchmarks")))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests", ROOT / "benchmarks", ROOT / "deploy")))},
         capture_output=True,
         text=True,
         check=False,
@@ -30,5 +30,5 @@ def test_make_clients_writes_the_page_that_is_there(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert set(found) == {"types", "changes", "kcat", "seconds"}
-    there = (ROOT / "docs/reference/readers.md").read_text()
+    there = (ROOT / "docs/inside/readers-by-type.md").read_text()
     assert page.read_text().partition(KCAT)[0] == there.partition(KCAT)[0]

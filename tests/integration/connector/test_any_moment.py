@@ -1,4 +1,6 @@
-"""Kills at no place in particular, while several sessions write; and whether the comparison would have seen that something is wrong."""
+"""Kills at no place in particular, while several sessions write; and whether the comparison would
+have seen that something is wrong.
+"""
 
 from __future__ import annotations
 

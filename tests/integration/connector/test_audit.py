@@ -1,5 +1,6 @@
-"""`twofold audit` on real topics: nothing is found where a connector had loads, truncates, prepared transactions of all outcomes and kills; each damage that a late end of a transaction does is found, named,
-and repaired by the command that is named.
+"""`twofold audit` on real topics: nothing is found where a connector had loads, truncates, prepared
+transactions of all outcomes and kills; each damage that a late end of a transaction does is found,
+named, and repaired by the command that is named.
 """
 
 from __future__ import annotations
@@ -112,7 +113,9 @@ def dirty(vandal: Vandal, topic: str) -> dict[str, Any]:
 
 
 def doubled(vandal: Vandal, topic: str) -> dict[str, Any]:
-    """A late commit in the middle of a group: its rows came into sight, and once more with their commit record."""
+    """A late commit in the middle of a group: its rows came into sight, and once more with their
+    commit record.
+    """
     vandal.write(vandal.rows(topic), commit=True)
     vandal.record(vandal.write(vandal.rows(topic), commit=True))
     return {"kind": "stray", "visible": 3}
@@ -175,7 +178,9 @@ def test_messages_that_nothing_brings_again_are_told_and_hold_nobody_up(connecto
 
 
 def test_only_what_was_written_lately_is_looked_at_unless_somebody_ended_a_transaction(stopped: Installation) -> None:
-    """Rows that a prepared transaction wrote before the last commit: seen by the wider look alone."""
+    """Rows that a prepared transaction wrote before the last commit: seen by the wider look
+    alone.
+    """
     here = stopped
     vandal = Vandal(here)
     vandal.write(vandal.rows(here.table("account")), commit=True)
@@ -260,7 +265,9 @@ def test_messages_have_no_table_that_brings_them_again(connector: Maker) -> None
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_at_once_when_it_is_told(number: signal.Signals, stopped: Installation) -> None:
-    """An open transaction below a commit record's holds the reading up for as long as it is open."""
+    """An open transaction below a commit record's holds the reading up for as long as it is
+    open.
+    """
     vandal = Vandal(stopped)
     vandal.open(f"{stopped.prefix}.commits")
     process = subprocess.Popen(stopped.command("audit"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

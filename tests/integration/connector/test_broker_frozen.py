@@ -1,4 +1,6 @@
-"""The only broker stands still for longer than its own controller waits for it, and goes on: for a moment it says of itself that there is no broker."""
+"""The only broker stands still for longer than its own controller waits for it, and goes on: for a
+moment it says of itself that there is no broker.
+"""
 
 from __future__ import annotations
 

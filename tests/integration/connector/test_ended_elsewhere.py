@@ -1,4 +1,6 @@
-"""Real late ends of Kafka's transactions, with the rule against them taken out: the audit finds what they do, and recovery refuses what it can see before it sends anything again."""
+"""Real late ends of Kafka's transactions, with the rule against them taken out: the audit finds
+what they do, and recovery refuses what it can see before it sends anything again.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def prepared_and_open(here: Installation, gid: str, key: int) -> None:
 
 
 def ended_late(here: Installation, proxy: Proxy, *, commit: bool) -> None:
-    """A prepared transaction's end is on its way, was sent again, and has been answered: the producer is free."""
+    """A prepared transaction's end is on its way, was sent again, and has been answered: the
+    producer is free.
+    """
     prepared_and_open(here, "first", 100)
     late_end(proxy, r"prepared\.00$", commit=commit)
     here.sql("COMMIT PREPARED 'first'" if commit else "ROLLBACK PREPARED 'first'")

@@ -1,7 +1,9 @@
-"""kill -9 at every place where it can matter, under a workload that has everything; after the restart the topics are compared with the ledger.
+"""kill -9 at every place where it can matter, under a workload that has everything; after the
+restart the topics are compared with the ledger.
 
-The fast form chains the places of a kind: each life begins in what the killed one before has left, and the comparison at the end sees what any of them has lost or doubled. The slow form
-compares after each place. docs/inside/crash-matrix.md is made of both.
+The fast form chains the places of a kind: each life begins in what the killed one before has left,
+and the comparison at the end sees what any of them has lost or doubled. The slow form compares
+after each place. docs/inside/crash-matrix.md is made of both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A coordinator's two branches in two databases, captured by two connectors: found again downstream by one global id. And one that is in doubt too long."""
+"""A coordinator's two branches in two databases, captured by two connectors: found again downstream
+by one global id. And one that is in doubt too long.
+"""
 
 from __future__ import annotations
 

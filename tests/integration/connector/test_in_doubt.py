@@ -1,4 +1,6 @@
-"""Transactions that stay in doubt for long, and hundreds of them: nobody else waits for more than the time for which one may hold readers up."""
+"""Transactions that stay in doubt for long, and hundreds of them: nobody else waits for more than
+the time for which one may hold readers up.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ SLACK_S = 8
 
 
 class Others:
-    """Plain transactions beside those in doubt, and how long each took to be visible to a read_committed reader."""
+    """Plain transactions beside those in doubt, and how long each took to be visible to a
+    read_committed reader.
+    """
 
     def __init__(self, here: Installation) -> None:
         self._here = here

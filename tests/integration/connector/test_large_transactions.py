@@ -1,4 +1,6 @@
-"""One transaction of very many rows, plain and prepared, streamed and not: little memory, whole or not at all, and what streaming saves."""
+"""One transaction of very many rows, plain and prepared, streamed and not: little memory, whole or
+not at all, and what streaming saves.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ LARGE = 5_000_000
 MEMORY_MAX = 300e6
 PATIENCE_S = 400
 LONG: dict[str, Any] = {"kafka": {"transaction_timeout": 600.0}, "turn": {"idle_progress": 3600.0}}
-"""A Kafka transaction may take as long as it takes, and there is none but those that are looked at."""
+"""A Kafka transaction may take as long as it takes, and there is none but those that are looked at.
+"""
 
 ways = pytest.mark.parametrize(
     ("streaming", "prepared"),
@@ -36,7 +39,10 @@ ways = pytest.mark.parametrize(
 
 
 class Visible:
-    """Which of the rows 1, 2, ... a read_committed consumer has seen, and how often; too many to be decoded."""
+    """Which of the rows 1, 2, ...
+
+    a read_committed consumer has seen, and how often; too many to be decoded.
+    """
 
     def __init__(self, here: Installation, table: str, rows: int) -> None:
         self._consumer = Consumer(
@@ -105,7 +111,11 @@ ROWS_OF = {
 SELECT i, i % 100, 'customer ' || i % 5000, (i % 100000) / 100.0, timestamptz '2024-01-01 00:00:00+00' + i * interval '1.234567 s',
        jsonb_build_object('sku', 'A-' || i % 977, 'gift', i % 2 = 0), i % 3 = 0, gen_random_uuid(), repeat('n', 10 + i % 40), i * 1000003::bigint""",
 }
-"""Few columns and ten of many types. What PostgreSQL has to do for a row grows with its columns, and more than what is left to do when a streamed transaction ends."""
+"""Few columns and ten of many types.
+
+What PostgreSQL has to do for a row grows with its columns, and more than what is left to do when a
+streamed transaction ends.
+"""
 
 
 def with_tables(connector: Maker, kafka_server: Any = None, **options: Any) -> Installation:
@@ -129,7 +139,10 @@ def decoded(here: Installation, lsn: str) -> bool:
 
 
 def carries_a_large_one(here: Installation, table: str, rows: int, *, prepared: bool) -> float:
-    """Whole, within the memory that is promised. Returns the seconds from its end, once PostgreSQL has read its rows, until it is visible."""
+    """Whole, within the memory that is promised.
+
+    Returns the seconds from its end, once PostgreSQL has read its rows, until it is visible.
+    """
     run = here.start()
     with closing(here.reader.tail([f"{here.prefix}.commits"])) as commits:
         with psycopg.connect(here.conninfo, autocommit=True) as writer:
@@ -169,7 +182,10 @@ def test_a_large_transaction_takes_little_memory(connector: Maker, streaming: st
 def test_five_million_rows(
     connector: Maker, own_kafka: Callable[..., KafkaCluster], table: str, prepared: bool
 ) -> None:
-    """And what streaming saves. The broker is set as in production, where it has seen such rows before."""
+    """And what streaming saves.
+
+    The broker is set as in production, where it has seen such rows before.
+    """
     took = {}
     kafka = own_kafka(jvm=PRODUCTION_JVM)
     for streaming, rows in [("on", LARGE // 5), ("off", LARGE), ("on", LARGE)]:
@@ -183,7 +199,9 @@ OUTCOME = "COMMIT PREPARED"
 
 
 def places(rows: int, *, prepared: bool) -> list[str]:
-    """Where a connector dies: while the transaction comes, while a prepared one is opened, while it is published. A read takes 5,000 rows at most, a batch some 15,000 of these."""
+    """Where a connector dies: while the transaction comes, while a prepared one is opened, while it
+    is published. A read takes 5,000 rows at most, a batch some 15,000 of these.
+    """
     reads, batches = rows // 5000, rows // 20_000
     coming = [f"after_read:{reads // 4}", f"after_decode:{reads // 2}", f"after_read:{reads}"]
     opened = ["after_staging", "before_open", "after_open", OUTCOME]
@@ -197,7 +215,9 @@ def places(rows: int, *, prepared: bool) -> list[str]:
 @ways
 @pytest.mark.parametrize("rows", [100_000, LARGE])
 def test_killed_on_the_way(connector: Maker, rows: int, streaming: str, prepared: bool) -> None:
-    """Again and again: until it is committed in Kafka a reader sees nothing of it, then all of it, once."""
+    """Again and again: until it is committed in Kafka a reader sees nothing of it, then all of it,
+    once.
+    """
     here = with_tables(connector, source={"streaming": streaming}, **LONG)
     with psycopg.connect(here.conninfo, autocommit=True) as writer:
         writer.execute("BEGIN")

@@ -1,4 +1,6 @@
-"""What is no change of a row: truncates and logical messages, from PostgreSQL to the topics, in the order of their transaction."""
+"""What is no change of a row: truncates and logical messages, from PostgreSQL to the topics, in the
+order of their transaction.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""PostgreSQL's own regression suite goes through the connector: what its topics tell is what its tables hold.
+"""PostgreSQL's own regression suite goes through the connector: what its topics tell is what its
+tables hold.
 
-All of it is slow: the suite comes from a mirror of Debian, which drops a version when the next one is there,
-and what `make test-all` shows must not fall with it.
+All of it is slow: the suite comes from a mirror of Debian, which drops a version when the next one
+is there, and what `make test-all` shows must not fall with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A prepared transaction's rows: in Kafka at once, visible only by COMMIT PREPARED, never after ROLLBACK PREPARED; and while one is in doubt nobody else waits for long."""
+"""A prepared transaction's rows: in Kafka at once, visible only by COMMIT PREPARED, never after
+ROLLBACK PREPARED; and while one is in doubt nobody else waits for long.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,11 @@ def test_rows_are_in_kafka_at_prepare_and_visible_at_commit_prepared(connector: 
 
 
 def test_one_that_took_long_to_open_is_parked_before_kafka_gives_it_up(connector: Maker) -> None:
-    """As a large one does. Kafka's timeout counts from its beginning: were it given up there, the run would end, and open it again."""
+    """As a large one does.
+
+    Kafka's timeout counts from its beginning: were it given up there, the run would end, and open
+    it again.
+    """
     here = connector(kafka={"transaction_timeout": 4.0}, prepared={"hold": 3.0})
     run = here.start("after_open=stop")
     here.prepare("large", insert(1))
@@ -73,7 +79,9 @@ def test_one_that_took_long_to_open_is_parked_before_kafka_gives_it_up(connector
 
 @pytest.mark.core
 def test_one_that_is_held_too_long_is_parked_and_others_go_on(connector: Maker) -> None:
-    """Its Kafka transaction is given up, so that readers go on; the rows wait here, over two kills."""
+    """Its Kafka transaction is given up, so that readers go on; the rows wait here, over two
+    kills.
+    """
     here = connector(prepared={"hold": 1.0})
     run = here.start()
     here.prepare("doubt", insert(1), insert(2))
@@ -153,7 +161,10 @@ def test_a_keyless_tables_rows_wait_for_the_outcome(connector: Maker) -> None:
 def test_the_key_is_changed_between_two_rows_of_a_prepared_transaction(
     instead: str, outcome: str, connector: Maker
 ) -> None:
-    """Without a key the topic would have one partition. It is refused when it is committed, and nobody is stopped by what is rolled back."""
+    """Without a key the topic would have one partition.
+
+    It is refused when it is committed, and nobody is stopped by what is rolled back.
+    """
     here = connector()
     with here.carrying():
         here.sql("INSERT INTO transfer VALUES ('a', 1, 1)")
@@ -185,7 +196,9 @@ def versions(here: Installation, table: str) -> list[int]:
 @pytest.mark.core
 @pytest.mark.parametrize("outcome", ["COMMIT", "ROLLBACK"])
 def test_a_table_that_is_changed_in_a_prepared_transaction(outcome: str, connector: Maker) -> None:
-    """A ROLLBACK PREPARED cannot take a registered schema back: so it is registered at COMMIT PREPARED."""
+    """A ROLLBACK PREPARED cannot take a registered schema back: so it is registered at COMMIT
+    PREPARED.
+    """
     here = connector()
     with here.carrying():
         here.sql(insert(1))
@@ -208,7 +221,9 @@ def test_a_table_that_is_changed_in_a_prepared_transaction(outcome: str, connect
 
 @pytest.mark.parametrize("known", [True, False], ids=["a table that was there", "a new table"])
 def test_rows_of_one_key_before_and_after_a_change_stay_in_their_order(known: bool, connector: Maker) -> None:
-    """In one prepared transaction: what its rows' schemas are called until it is committed must not come between them."""
+    """In one prepared transaction: what its rows' schemas are called until it is committed must not
+    come between them.
+    """
     here = connector(source={"backfill": False})
     make = ("CREATE TABLE changed (id int PRIMARY KEY)", f"ALTER PUBLICATION {here.prefix} ADD TABLE changed")
     rows = "INSERT INTO changed SELECT generate_series(1, 30)"
@@ -233,7 +248,9 @@ def test_rows_of_one_key_before_and_after_a_change_stay_in_their_order(known: bo
 
 
 def test_rows_of_a_changed_table_are_parked_over_a_restart(connector: Maker) -> None:
-    """The new shape is met again in the prepared transaction, before anything was committed with it."""
+    """The new shape is met again in the prepared transaction, before anything was committed with
+    it.
+    """
     here = connector()
     run = here.start()
     here.sql(insert(1))

@@ -1,4 +1,6 @@
-"""A standby is promoted with the failover slot that it has kept: the connector goes on from there, or refuses where the new primary lacks what was published."""
+"""A standby is promoted with the failover slot that it has kept: the connector goes on from there,
+or refuses where the new primary lacks what was published.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Pair:
         self.here = here
 
     def wait_for_slot(self) -> None:
-        """Until the standby has the connector's slot, to keep: not before the primary's slot has moved beyond where the standby could begin."""
+        """Until the standby has the connector's slot, to keep: not before the primary's slot has
+        moved beyond where the standby could begin.
+        """
         synced = f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{self.here.prefix}'"
 
         def has_it() -> object:
@@ -67,7 +71,9 @@ MakePair = Callable[..., Pair]
 
 @pytest.mark.parametrize("version", ["17", pytest.param("18", marks=pytest.mark.core)])
 def test_goes_on_with_prepared_transactions_open_across_the_promotion(version: str, make_pair: MakePair) -> None:
-    """The primary sends the connector nothing that the standby lacks (synchronized_standby_slots)."""
+    """The primary sends the connector nothing that the standby lacks
+    (synchronized_standby_slots).
+    """
     pair = make_pair(version, synchronized_standby_slots=SLOT)
     here = pair.here
     work = Workload(here, seed=12)

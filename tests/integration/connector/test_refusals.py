@@ -1,4 +1,6 @@
-"""Refuse rather than lose: each contradiction made real, and what `run` and `init` then say. docs/reference/refusals.md has an entry for each."""
+"""Refuse rather than lose: each contradiction made real, and what `run` and `init` then say.
+docs/reference/refusals.md has an entry for each.
+"""
 
 from __future__ import annotations
 
@@ -224,7 +226,10 @@ def test_a_tables_key_was_changed(connector: Maker) -> None:
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["plain", "prepared"])
 def test_what_lies_before_a_refusal_is_published_and_its_repair_helps(connector: Maker, prepared: bool) -> None:
-    """All of it comes in one read. Were it not published, rows with the old key would meet the new one after each repair."""
+    """All of it comes in one read.
+
+    Were it not published, rows with the old key would meet the new one after each repair.
+    """
     here = carried(connector)
     here.sql(INSERT.format(2))
     change = "ALTER TABLE account DROP CONSTRAINT account_pkey, ADD PRIMARY KEY (id, version)"
@@ -275,7 +280,9 @@ def test_a_slots_two_phase_is_not_turned_on(connector: Maker) -> None:
 
 
 def test_rows_of_a_prepared_transaction_that_will_not_come_again(connector: Maker) -> None:
-    """As a promoted 17 may do it: the server sends the outcome alone. A load anew mends it, as the message says."""
+    """As a promoted 17 may do it: the server sends the outcome alone. A load anew mends it, as the
+    message says.
+    """
     here = connector()
     with here.carrying():
         here.prepare("lost", INSERT.format(2), "INSERT INTO transfer VALUES ('a', 2, 1)")

@@ -1,4 +1,6 @@
-"""Two connectors on one slot: one carries, the other stands by; and whoever was taken over cannot write any more."""
+"""Two connectors on one slot: one carries, the other stands by; and whoever was taken over cannot
+write any more.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,9 @@ def test_the_slots_connection_is_cut_many_times_while_two_compete(connector: Mak
 
 @pytest.mark.parametrize("times", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_the_connection_is_cut_in_the_middle_of_fencing(times: int, connector: Maker) -> None:
-    """Whoever lost the slot there goes on fencing for a moment, beside the one that has it now; then the same with their parts exchanged."""
+    """Whoever lost the slot there goes on fencing for a moment, beside the one that has it now;
+    then the same with their parts exchanged.
+    """
     here = connector()
     work = Workload(here, seed=4)
     for first, second in (("fence_main", "after_progress_read"), ("after_takeover", "after_checks")) * times:

@@ -1,4 +1,6 @@
-"""Servers that die and come back: whatever the connector was doing, it goes on by itself, and the topics are what the source committed."""
+"""Servers that die and come back: whatever the connector was doing, it goes on by itself, and the
+topics are what the source committed.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ def readable_to_the_end(here: Installation) -> bool:
 def test_postgresql_forgets_confirmed_positions(
     version: str, connector: Maker, own_postgres: Callable[..., PostgresServer], died: Died
 ) -> None:
-    """It writes them at a checkpoint, or when restart_lsn moves, which an old transaction prevents; killed, it sends again what was confirmed, outcomes of prepared ones as well."""
+    """It writes them at a checkpoint, or when restart_lsn moves, which an old transaction prevents;
+    killed, it sends again what was confirmed, outcomes of prepared ones as well.
+    """
     server = own_postgres(version=version, settings={"checkpoint_timeout": "1d"})
     here = connector(conninfo=server.dsn())
     work = Workload(here, seed=9)

@@ -1,4 +1,6 @@
-"""A PostgreSQL that is told to shut down waits for its walsenders: until a client has confirmed all that was sent, which none can while a prepared transaction is in doubt."""
+"""A PostgreSQL that is told to shut down waits for its walsenders: until a client has confirmed all
+that was sent, which none can while a prepared transaction is in doubt.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Transactions that PostgreSQL sends before they end: whole or not at all, without what was taken back, as if they had come at their end."""
+"""Transactions that PostgreSQL sends before they end: whole or not at all, without what was taken
+back, as if they had come at their end.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ MODES = [("15", "off"), ("15", "on")] + [(v, s) for v in ("16", "17", "18") for 
 def test_the_example_of_postgresqls_documentation(
     version: str, streaming: str, connector: Maker, server_of: Callable[[str], PostgresServer]
 ) -> None:
-    """Insert, PREPARE TRANSACTION, COMMIT PREPARED; and again with ROLLBACK PREPARED: what readers of the topic see after each, as the documentation looks after each at the slot's changes."""
+    """Insert, PREPARE TRANSACTION, COMMIT PREPARED; and again with ROLLBACK PREPARED: what readers
+    of the topic see after each, as the documentation looks after each at the slot's changes.
+    """
     with fresh_database(server_of(version), f"db_{fresh_prefix()}") as conninfo:
         here = connector(conninfo=conninfo)
         force(here, streaming)
@@ -115,7 +119,8 @@ def test_killed_while_transactions_are_in_progress(connector: Maker) -> None:
             crowd.work(50)
             crowd.end()
             crowd.begin()
-            # One round at a time: the backlog must not outgrow what the server streams in such small parts.
+            # One round at a time: the backlog must not outgrow what the server streams in such
+            # small parts.
             with suppress(subprocess.TimeoutExpired):
                 dying.ended(0.2)
                 break
@@ -127,7 +132,9 @@ def test_killed_while_transactions_are_in_progress(connector: Maker) -> None:
 
 
 def test_a_rolled_back_savepoints_messages_are_not_published(connector: Maker) -> None:
-    """PostgreSQL does not tell which savepoint a streamed message belongs to, so that transaction is read again in the other way."""
+    """PostgreSQL does not tell which savepoint a streamed message belongs to, so that transaction
+    is read again in the other way.
+    """
     here = connector()
     force(here)
     run = here.start()

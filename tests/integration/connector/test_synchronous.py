@@ -1,4 +1,6 @@
-"""Synchronous PREPARE: when PREPARE TRANSACTION returns, Kafka has the rows. docs/learn/two-phase.md tells how it is set up."""
+"""Synchronous PREPARE: when PREPARE TRANSACTION returns, Kafka has the rows.
+docs/learn/two-phase.md tells how it is set up.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ from twofold.stack import KafkaCluster, PostgresServer
 
 
 class Synchronous:
-    """An installation whose connector is the server's one synchronous standby. Only coordinators wait for it."""
+    """An installation whose connector is the server's one synchronous standby.
+
+    Only coordinators wait for it.
+    """
 
     def __init__(self, here: Installation) -> None:
         self.here = here
@@ -61,7 +66,9 @@ class Synchronous:
             raise AssertionError(f"it returned {statement.result(2)}")
 
     def elsewhere(self, query: str) -> Any:
-        """The one value that it gives, asked in another database of the server: there a session can always begin."""
+        """The one value that it gives, asked in another database of the server: there a session can
+        always begin.
+        """
         with psycopg.connect(make_conninfo(self.here.conninfo, dbname="postgres"), autocommit=True) as connection:
             row = connection.execute(query.encode()).fetchone()
             return row[0] if row else None
@@ -190,7 +197,9 @@ def test_the_connector_is_killed_before_it_has_acknowledged(sync: Synchronous) -
     [("pg_publication_rel", "ROLLBACK"), pytest.param("pg_class", "COMMIT", marks=pytest.mark.slow)],
 )
 def test_a_prepared_transaction_that_holds_a_catalog(sync: Synchronous, catalog: str, outcome: str) -> None:
-    """The connector cannot begin before it ends, and its PREPARE does not return before the connector has begun."""
+    """The connector cannot begin before it ends, and its PREPARE does not return before the
+    connector has begun.
+    """
     here = sync.here
     here.configure({"source": {"dsn": make_conninfo(here.conninfo, connect_timeout=2)}})
     here.start().kill9()
@@ -210,7 +219,8 @@ def test_a_prepared_transaction_that_holds_a_catalog(sync: Synchronous, catalog:
             prepare.result(20)
         wait_until(lambda: "prepared transaction 'shuts'" in status(here), 60, "status names what is prepared")
 
-        # Ending it waits for the connector too, and keeps the lock meanwhile: one does not ask to wait, or cancels the wait.
+        # Ending it waits for the connector too, and keeps the lock meanwhile: one does not ask to
+        # wait, or cancels the wait.
         if outcome == "ROLLBACK":
             open_already.execute("SET synchronous_commit = local")
             open_already.execute("ROLLBACK PREPARED 'shuts'")
@@ -228,7 +238,9 @@ def test_a_prepared_transaction_that_holds_a_catalog(sync: Synchronous, catalog:
 
 @contextmanager
 def ending(sync: Synchronous, session: psycopg.Connection[Any], gid: str, pids: list[int]) -> Iterator[None]:
-    """Whatever comes: a transaction that keeps everybody out of its database does not outlive the test."""
+    """Whatever comes: a transaction that keeps everybody out of its database does not outlive the
+    test.
+    """
     try:
         yield
     finally:

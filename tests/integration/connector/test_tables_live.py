@@ -68,7 +68,9 @@ def test_a_table_that_joins_the_publication_is_carried(connector: Maker) -> None
 
 
 def test_a_deferrable_primary_key_is_no_message_key(connector: Maker) -> None:
-    """PostgreSQL does not take it for a row's identity: the table is one without a key, in the catalog as in the stream."""
+    """PostgreSQL does not take it for a row's identity: the table is one without a key, in the
+    catalog as in the stream.
+    """
     here = connector(init=False, source={"tables": ["public.account", "public.later"]})
     here.sql(SCHEMA, "CREATE TABLE later (id int PRIMARY KEY DEFERRABLE)", "INSERT INTO later VALUES (1)")
     initialise(load(here.file), print)
@@ -83,7 +85,9 @@ def test_a_deferrable_primary_key_is_no_message_key(connector: Maker) -> None:
 
 
 def test_a_table_is_pinned_by_the_commit_that_has_its_first_row(connector: Maker) -> None:
-    """Also where that is a prepared transaction's own: else nobody would notice that its topic is gone."""
+    """Also where that is a prepared transaction's own: else nobody would notice that its topic is
+    gone.
+    """
     here = connector(turn={"idle_progress": 30.0})
     run = here.start("after_commit")
     rows = here.tail("account", isolation=UNCOMMITTED)

@@ -1,4 +1,6 @@
-"""A running connector whose sessions wait for a prepared transaction that holds a catalog: status says for whom, and all rows come when it is gone."""
+"""A running connector whose sessions wait for a prepared transaction that holds a catalog: status
+says for whom, and all rows come when it is gone.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ MARK = "TWOFOLD_TEST_MARK"
 
 @pytest.fixture
 def mark() -> Iterator[str]:
-    """In the environment of everything that the demo starts, so that what is left behind can be found, and ended."""
+    """In the environment of everything that the demo starts, so that what is left behind can be
+    found, and ended.
+    """
     value = uuid.uuid4().hex
     yield value
     for pid in marked(value):

@@ -1,4 +1,6 @@
-"""docs/learn/tutorial.md, word by word: each grey box is typed into one shell, and what it says must be the box below."""
+"""docs/learn/tutorial.md, word by word: each grey box is typed into one shell, and what it says
+must be the box below.
+"""
 
 from __future__ import annotations
 

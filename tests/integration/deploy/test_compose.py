@@ -1,7 +1,8 @@
-"""What can be shown of docker-compose.yml and the images without a Docker engine; where docker-compose is installed it judges the file as well.
+"""What can be shown of docker-compose.yml and the images without a Docker engine; where
+docker-compose is installed it judges the file as well.
 
-That the whole file comes up and carries rows was tried by hand, with stand-ins for the official images:
-docs/inside/measurements/2026-11-containers.md.
+That the whole file comes up and carries rows was tried by hand, with stand-ins for the official
+images: docs/inside/measurements/2026-11-containers.md.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 SERVICES: dict[str, Any] = COMPOSE["services"]
 OURS = ["connector", "init", "mirror"]
 BY_THE_IMAGE = {"init", "mirror", "connector"}
-"""Without a health check in the file: the first ends by itself, the second when it fails, the third has its image's."""
+"""Without a health check in the file: the first ends by itself, the second when it fails, the third
+has its image's.
+"""
 SECRET_NAME = re.compile("password|secret|token|credential|_key$", re.IGNORECASE)
 
 

@@ -1,6 +1,8 @@
-"""A table changes by DDL while the connector carries it: what the subject has then, and what readers read that know only the first schema. docs/use/evolution.md is this in prose.
+"""A table changes by DDL while the connector carries it: what the subject has then, and what
+readers read that know only the first schema. docs/use/evolution.md is this in prose.
 
-Each change is made twice: by itself, and inside a prepared transaction, where the schema must not be registered before the COMMIT PREPARED.
+Each change is made twice: by itself, and inside a prepared transaction, where the schema must not
+be registered before the COMMIT PREPARED.
 """
 
 from __future__ import annotations
@@ -148,7 +150,9 @@ def _more_than(committed: list[int], count: int) -> bool:
 
 
 def test_a_table_changes_again_and_again_while_rows_are_written(evolving: Evolving) -> None:
-    """Plain and prepared, committed and rolled back: no row is lost or doubled, each has the columns of its time, and the first reader reads all."""
+    """Plain and prepared, committed and rolled back: no row is lost or doubled, each has the
+    columns of its time, and the first reader reads all.
+    """
     tail = evolving.made()
     evolving.subject.allow("FULL")
     name = evolving.name

@@ -1,4 +1,6 @@
-"""The mirror's column of docs/use/evolution.md: tables change in PostgreSQL, the connector carries them, and Spark's mirror has what the page says."""
+"""The mirror's column of docs/use/evolution.md: tables change in PostgreSQL, the connector carries
+them, and Spark's mirror has what the page says.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ VALUES = "2, 20, 200, 2.5, 'two', 2.25"
 
 @dataclass(frozen=True)
 class Change:
-    """What happens to a table with one row, the row that is written then, and what the mirror has: columns other than COLUMNS, rows other than ONE and TWO."""
+    """What happens to a table with one row, the row that is written then, and what the mirror has:
+    columns other than COLUMNS, rows other than ONE and TWO.
+    """
 
     ddl: str
     values: str = VALUES
@@ -139,7 +143,9 @@ NIGHTS = (
 
 
 def test_the_mirror_of_a_staging_table(here: Installation, lake: Lake) -> None:
-    """Without a key, with one, made again without one, and with one: the mirror's table is the source's each time."""
+    """Without a key, with one, made again without one, and with one: the mirror's table is the
+    source's each time.
+    """
     with here.carrying():
         for statements in NIGHTS:
             here.sql(*statements)

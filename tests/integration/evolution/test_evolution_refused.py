@@ -1,4 +1,6 @@
-"""What a table may not become under its topic: the connector stops before a row is written with it, and says what is at stake and what repairs it."""
+"""What a table may not become under its topic: the connector stops before a row is written with it,
+and says what is at stake and what repairs it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def evolving(connector: Maker) -> Evolving:
 
 
 def refusal_of(evolving: Evolving, happens: Callable[[], None], columns: str = COLUMNS) -> TwofoldError:
-    """With which the connector ends when this happens to the table and its topic. Nothing of it is published."""
+    """With which the connector ends when this happens to the table and its topic.
+
+    Nothing of it is published.
+    """
     with ThreadPoolExecutor(1) as executor:
         run = executor.submit(evolving.here.refusal)
         evolving.made(columns, ROW)
@@ -60,7 +65,9 @@ def test_a_type_that_old_rows_would_be_misread_under(evolving: Evolving, change:
 
 
 def test_a_type_changes_in_a_prepared_transaction(evolving: Evolving) -> None:
-    """Nobody is stopped by what may be rolled back; at COMMIT PREPARED it is refused, and each time again, for undoing it does not undo the row."""
+    """Nobody is stopped by what may be rolled back; at COMMIT PREPARED it is refused, and each time
+    again, for undoing it does not undo the row.
+    """
 
     def happens() -> None:
         change = "ALTER TABLE e.t ALTER price TYPE numeric(12,4)"

@@ -1,6 +1,10 @@
-"""A table whose key is made after its rows (as a dump is restored, and `CREATE TABLE ... AS SELECT` has it) or changes, while nobody carries: the catalog is ahead of the stream, in which rows of the former key come first.
+"""A table whose key is made after its rows (as a dump is restored, and `CREATE TABLE ...
 
-Its topic starts anew, by itself while the table has not been loaded to its end: rows of the former key are void, for the truncate with which that begins comes behind them.
+AS SELECT` has it) or changes, while nobody carries: the catalog is ahead of the stream, in which
+rows of the former key come first.
+
+Its topic starts anew, by itself while the table has not been loaded to its end: rows of the former
+key are void, for the truncate with which that begins comes behind them.
 """
 
 from __future__ import annotations

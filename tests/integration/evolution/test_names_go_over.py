@@ -1,4 +1,6 @@
-"""A topic whose schemas were registered before they had Connect's names goes on with them: no reload, no refusal, and each reader reads all of it."""
+"""A topic whose schemas were registered before they had Connect's names goes on with them: no
+reload, no refusal, and each reader reads all of it.
+"""
 
 from __future__ import annotations
 

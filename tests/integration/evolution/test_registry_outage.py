@@ -1,4 +1,6 @@
-"""The registry goes away while rows are written: what needs no new schema goes on, what does waits, nothing is lost, and all is there when it is back. Answers get lost: nobody waits for ever."""
+"""The registry goes away while rows are written: what needs no new schema goes on, what does waits,
+nothing is lost, and all is there when it is back. Answers get lost: nobody waits for ever.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Tables that are filled, keyed, used and dropped where whole schemas are published: nobody is asked, and nothing else stands still for it.
+"""Tables that are filled, keyed, used and dropped where whole schemas are published: nobody is
+asked, and nothing else stands still for it.
 
-Of a table that is there the topic says in the end what the table says; of one that is gone rows that its topic cannot have are passed over.
+Of a table that is there the topic says in the end what the table says; of one that is gone rows
+that its topic cannot have are passed over.
 """
 
 from __future__ import annotations
@@ -101,7 +103,9 @@ def until_equal(table: Evolving) -> None:
 
 @pytest.mark.parametrize("paced", [True, False], ids=["each published", "at once"])
 def test_beside_a_connector_that_runs(running: Installation, paced: bool) -> None:
-    """Night after night, each time with another key, while it is there and when it is gone before its rows are read."""
+    """Night after night, each time with another key, while it is there and when it is gone before
+    its rows are read.
+    """
     table = Evolving(running, f"nightly_{paced}".lower())
     table.subject.allow("NONE", "key")  # another key's columns are a person's decision
     for statements in (
@@ -144,7 +148,10 @@ def carried_out(here: Installation, how: str, *statements: str) -> None:
 
 @pytest.mark.parametrize("how", HOW)
 def test_lives_that_nobody_has_seen(connector: Maker, how: str) -> None:
-    """All of it in the WAL that is unread: several tables of one name with several keys, each gone when it is read. The topic is empty of what does not fit, and the name is free for the next table."""
+    """All of it in the WAL that is unread: several tables of one name with several keys, each gone
+    when it is read. The topic is empty of what does not fit, and the name is free for the next
+    table.
+    """
     here = made(connector)
     if how == "streamed":
         force(here)
@@ -185,7 +192,9 @@ def test_the_last_of_several_is_there(connector: Maker, how: str) -> None:
 
 
 def test_renamed_away_and_back(here: Installation) -> None:
-    """Whose rows were passed over, and which is there again with the key that its topic has, starts anew: it does not go on as if nothing had been missed."""
+    """Whose rows were passed over, and which is there again with the key that its topic has, starts
+    anew: it does not go on as if nothing had been missed.
+    """
     table = Evolving(here, "t")
     with here.carrying():
         table.sql(*of(table, *KEYED_FROM_THE_START))
@@ -235,7 +244,9 @@ def test_a_name_is_taken_over_with_no_row_to_tell_of_it(here: Installation) -> N
 
 
 def test_a_table_that_is_gone_and_what_a_person_would_be_asked_for_others(here: Installation) -> None:
-    """Values that would be misread, a schema that the registry does not take: of a table that is gone nobody is asked."""
+    """Values that would be misread, a schema that the registry does not take: of a table that is
+    gone nobody is asked.
+    """
     table, other = Evolving(here, "t"), Evolving(here, "u")
     with here.carrying():
         for each in (table, other):
@@ -250,7 +261,9 @@ def test_a_table_that_is_gone_and_what_a_person_would_be_asked_for_others(here: 
 
 
 def test_a_person_may_ask_for_it(here: Installation) -> None:
-    """`backfill start` takes the name of a table that is gone, whether the connector runs or not, and its topic may go."""
+    """`backfill start` takes the name of a table that is gone, whether the connector runs or not,
+    and its topic may go.
+    """
     table = Evolving(here, "t")
     table.subject.allow("NONE", "key")
     with here.carrying():
@@ -274,7 +287,9 @@ def test_a_person_may_ask_for_it(here: Installation) -> None:
 
 
 def test_the_topic_of_a_table_that_is_gone_may_be_changed(here: Installation) -> None:
-    """It has more partitions than it was made with: of a table that is published that is refused."""
+    """It has more partitions than it was made with: of a table that is published that is
+    refused.
+    """
     table = Evolving(here, "t")
     with here.carrying():
         table.sql(*of(table, *KEYED_FROM_THE_START))

@@ -1,4 +1,6 @@
-"""Changes of a table that PostgreSQL sends no row of: the catalog tells of them, and a person is told, or the table is loaded anew."""
+"""Changes of a table that PostgreSQL sends no row of: the catalog tells of them, and a person is
+told, or the table is loaded anew.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The hole is in Kafka's older transaction protocol: a plain transactional producer behind the proxy of `tests/late` loses rows, doubles them and shows what was aborted.
+"""The hole is in Kafka's older transaction protocol: a plain transactional producer behind the
+proxy of `tests/late` loses rows, doubles them and shows what was aborted.
 
-These tests fail on the day that client and broker no longer have it. Then the rule in `twofold.sink.producer` is there for older clients and brokers alone.
+These tests fail on the day that client and broker no longer have it. Then the rule in
+`twofold.sink.producer` is there for older clients and brokers alone.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def fronted() -> Iterator[FrontedKafka]:
 
 @pytest.fixture
 def run(fronted: FrontedKafka) -> Callable[[bool, Moment], Told]:
-    """A producer's transactions until so many late commits, or aborts, were accepted inside another one."""
+    """A producer's transactions until so many late commits, or aborts, were accepted inside another
+    one.
+    """
 
     def run(commit: bool, moment: Moment) -> Told:
         name = fresh_prefix()
@@ -53,7 +57,9 @@ def run(fronted: FrontedKafka) -> Callable[[bool, Moment], Told]:
 
 
 def test_a_late_abort_loses_what_it_meets(run: Callable[[bool, Moment], Told]) -> None:
-    """Between a transaction's rows and its marker: the marker is committed, the rows are not, and no error is told."""
+    """Between a transaction's rows and its marker: the marker is committed, the rows are not, and
+    no error is told.
+    """
     told = run(False, Moment.BEFORE_RECORD)
     assert len(told.lost) == LATE
     assert not told.errors

@@ -1,4 +1,5 @@
-"""The short form of the laboratory: a few late requests of each kind into a connector, one broker, everything compared. `make late` has the long forms.
+"""The short form of the laboratory: a few late requests of each kind into a connector, one broker,
+everything compared. `make late` has the long forms.
 
 Each case must have met what it is for: a laboratory that withholds nothing finds nothing.
 """

@@ -1,7 +1,10 @@
-"""Alert rules and dashboard on a real Prometheus that scrapes a real connector: quiet under healthy load, and each rule fires on its fault.
+"""Alert rules and dashboard on a real Prometheus that scrapes a real connector: quiet under healthy
+load, and each rule fires on its fault.
 
-With the real thresholds and waiting times the rules run in promtool's time (deploy/prometheus/twofold-alerts.test.yml). Against servers they wait for a second, and thresholds that take
-hours or gigabytes are small: what is shown there is that the real metrics of a real fault are what the rule looks at. The slow ones: make alerts.
+With the real thresholds and waiting times the rules run in promtool's time
+(deploy/prometheus/twofold-alerts.test.yml). Against servers they wait for a second, and thresholds
+that take hours or gigabytes are small: what is shown there is that the real metrics of a real fault
+are what the rule looks at. The slow ones: make alerts.
 """
 
 from __future__ import annotations

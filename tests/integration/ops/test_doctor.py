@@ -1,4 +1,6 @@
-"""Broken set-ups on real servers: doctor names what was broken, before anything else that is new, and what it says mends it."""
+"""Broken set-ups on real servers: doctor names what was broken, before anything else that is new,
+and what it says mends it.
+"""
 
 from __future__ import annotations
 

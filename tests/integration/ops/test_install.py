@@ -1,4 +1,7 @@
-"""docs/use/install.md as a newcomer follows it: their own tables, a PostgreSQL with TLS, a Kafka with TLS, SASL and ACLs, a registry with a password, from `init` to a mirror table. Only names of hosts and files are replaced."""
+"""docs/use/install.md as a newcomer follows it: their own tables, a PostgreSQL with TLS, a Kafka
+with TLS, SASL and ACLs, a registry with a password, from `init` to a mirror table. Only names of
+hosts and files are replaced.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How far a mirror says that it is, read from real groups: every time, whatever the length of what it says, and whatever the client leaves behind it."""
+"""How far a mirror says that it is, read from real groups: every time, whatever the length of what
+it says, and whatever the client leaves behind it.
+"""
 
 from __future__ import annotations
 

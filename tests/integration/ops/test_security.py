@@ -1,4 +1,6 @@
-"""Connectors against servers with TLS, passwords and access control, with exactly the rights that docs/use/security.md grants; and no secret in anything they say."""
+"""Connectors against servers with TLS, passwords and access control, with exactly the rights that
+docs/use/security.md grants; and no secret in anything they say.
+"""
 
 from __future__ import annotations
 
@@ -213,7 +215,8 @@ def test_a_wrong_password_is_told_and_not_shown(
             secret = tmp_path / f"{name}.secret"
             secret.write_text(secret.read_text().replace("hunter2", "hunter2x"))
     done = subprocess.run(made.command("init"), capture_output=True, text=True, check=False, timeout=120)
-    # Of wrong credentials a call to Kafka knows no more than that no broker answers; doctor asks why.
+    # Of wrong credentials a call to Kafka knows no more than that no broker answers; doctor asks
+    # why.
     assert done.returncode == (4 if wrong == "kafka" else 3), done.stderr
     assert "hunter2" not in done.stdout + done.stderr
     found = examine(load(made.file))

@@ -1,4 +1,6 @@
-"""What `status` says while Kafka is away: PostgreSQL's half at once, and soon that the other half is not known."""
+"""What `status` says while Kafka is away: PostgreSQL's half at once, and soon that the other half
+is not known.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A running connector watched over HTTP: what it says is what happened, and it says it to those alone who may ask."""
+"""A running connector watched over HTTP: what it says is what happened, and it says it to those
+alone who may ask.
+"""
 
 from __future__ import annotations
 
@@ -186,7 +188,9 @@ def test_a_port_that_is_taken_costs_the_page_and_not_the_run(bank: Installation,
 
 
 def test_the_terminal_has_the_lag_of_the_page(connector: Maker) -> None:
-    """From outside only the last progress is known, and WAL that nothing of was published counts until the next."""
+    """From outside only the last progress is known, and WAL that nothing of was published counts
+    until the next.
+    """
     bank = connector(status={"listen": f"127.0.0.1:{choose_port(None, 'page')}"}, turn={"idle_progress": 3600.0})
     bank.start()
     port = int(bank.file.read_text().partition('listen = "127.0.0.1:')[2].partition('"')[0])

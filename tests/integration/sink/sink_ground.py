@@ -1,4 +1,6 @@
-"""A connector's sink on real servers: names, settings, topics, and what readers of either isolation see."""
+"""A connector's sink on real servers: names, settings, topics, and what readers of either isolation
+see.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class Ground:
         return Topics(self.settings, TopicPolicy(1, 1))
 
     def take_over(self, pool: int = 2) -> Fencing:
-        """As the supervisor: on a busy machine an end may take so long that it is in doubt, and is recovered from."""
+        """As the supervisor: on a busy machine an end may take so long that it is in doubt, and is
+        recovered from.
+        """
         while True:
             try:
                 fencing = fence(self.settings, self.names, self.registry, self.ids, pool=pool, watch=self.watch)

@@ -1,6 +1,8 @@
-"""A run of the sink in a process of its own, to be killed at a failpoint: `python sink_script.py bootstrap registry prefix turns`.
+"""A run of the sink in a process of its own, to be killed at a failpoint: `python sink_script.py
+bootstrap registry prefix turns`.
 
-Each turn commits two commit records: a group, and a prepared transaction, with another one opened and aborted in between. The rows say their sequence number.
+Each turn commits two commit records: a group, and a prepared transaction, with another one opened
+and aborted in between. The rows say their sequence number.
 """
 
 from __future__ import annotations

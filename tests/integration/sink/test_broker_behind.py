@@ -1,4 +1,7 @@
-"""A broker that stood still answers, for a moment, with what it knew before. Nothing is concluded from what it does not show."""
+"""A broker that stood still answers, for a moment, with what it knew before.
+
+Nothing is concluded from what it does not show.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ CLIENTS = 8
 
 @pytest.mark.timeout(600)
 def test_a_topic_that_a_broker_has_not_heard_of_is_not_gone(own_kafka: Callable[..., KafkaCluster]) -> None:
-    """Asked as often as it takes until one was behind: a quick machine's broker has mostly caught up before it answers."""
+    """Asked as often as it takes until one was behind: a quick machine's broker has mostly caught
+    up before it answers.
+    """
     kafka = own_kafka(brokers=3)
     behind, others = kafka.nodes[2], kafka.nodes[:2]
     bootstrap = ",".join(node.address for node in others)
@@ -64,7 +69,8 @@ def concluded(topics: Topics, name: str) -> int:
         try:
             missing, made = topics.missing([name]), topics.ensure([RequiredTopic(name, "table", 1, pinned=True)])
         except Unreachable as error:
-            # The broker that was fenced may also not answer at all: nothing is concluded of that either.
+            # The broker that was fenced may also not answer at all: nothing is concluded of that
+            # either.
             hidden += "does not show them" in str(error)
         else:
             assert (missing, made) == (set(), {name: 1})

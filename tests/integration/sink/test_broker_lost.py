@@ -1,4 +1,6 @@
-"""The broker goes away in the middle: what was committed and what was not is known afterwards, by one reading behind the fence."""
+"""The broker goes away in the middle: what was committed and what was not is known afterwards, by
+one reading behind the fence.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ MakeGround = Callable[..., Ground]
 
 
 def agree(ground: Ground, rows: list[str]) -> int:
-    """Recover, and compare what is visible with what the progress says. Returns the sequence number."""
+    """Recover, and compare what is visible with what the progress says.
+
+    Returns the sequence number.
+    """
     recovered = ground.take_over().recovered
     done = recovered.progress.sequence if recovered.progress else 0
     assert (recovered.last_commit.sequence if recovered.last_commit else 0) == done

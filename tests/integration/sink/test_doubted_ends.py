@@ -1,4 +1,6 @@
-"""An end that may have been sent twice is the last thing that happens under its producer's epoch."""
+"""An end that may have been sent twice is the last thing that happens under its producer's
+epoch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One connector at a time: who was fenced cannot write any more, and who recovers finds exactly what was committed."""
+"""One connector at a time: who was fenced cannot write any more, and who recovers finds exactly
+what was committed.
+"""
 
 from __future__ import annotations
 

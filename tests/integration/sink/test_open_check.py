@@ -1,4 +1,6 @@
-"""The second line: what somebody else has ended is not declared. Here the rule for ends that may have been sent twice is taken out, so that a late one meets a later transaction."""
+"""The second line: what somebody else has ended is not declared. Here the rule for ends that may
+have been sent twice is taken out, so that a late one meets a later transaction.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ def test_a_lost_connection_is_no_answer(proxied: tuple[Ground, Proxy]) -> None:
     asked = threading.Semaphore(0)
 
     def cut() -> None:
-        """Once at each question, some sooner and some later: on a busy machine a connection may take longer than any pause."""
+        """Once at each question, some sooner and some later: on a busy machine a connection may
+        take longer than any pause.
+        """
         for n in range(40):
             asked.acquire()
             time.sleep(n % 8 / 1000)

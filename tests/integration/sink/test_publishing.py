@@ -205,7 +205,8 @@ def test_a_row_that_the_topic_alone_finds_too_large_is_refused(ground: Ground) -
     "sending",
     [
         {},
-        # The last row is not sent before the middle one was refused: its report, "purged", is then the first to come.
+        # The last row is not sent before the middle one was refused: its report, "purged", is then
+        # the first to come.
         {"batch.num.messages": 1, "max.in.flight": 1},
     ],
     ids=["together", "one by one"],
@@ -213,7 +214,9 @@ def test_a_row_that_the_topic_alone_finds_too_large_is_refused(ground: Ground) -
 def test_a_row_in_the_middle_that_the_topic_finds_too_large_is_told_at_once(
     ground: Ground, sending: dict[str, int]
 ) -> None:
-    """Only the first and the last row of a partition ask for a delivery report, and a failed transaction never drains."""
+    """Only the first and the last row of a partition ask for a delivery report, and a failed
+    transaction never drains.
+    """
     ground.options["client"] = {"message.max.bytes": 3_000_000, **sending}
     publisher = ground.take_over().publisher
     batch = RowBatch()

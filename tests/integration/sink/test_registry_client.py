@@ -1,4 +1,6 @@
-"""The registry client against the real registry, and through a gate in front of it that asks for credentials and speaks TLS."""
+"""The registry client against the real registry, and through a gate in front of it that asks for
+credentials and speaks TLS.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def test_an_id_that_the_registry_does_not_know_is_told(client: Registry) -> None
 
 
 def test_a_404_that_is_not_the_registrys_is_no_answer(client: Registry, registry: Any, prefix: str) -> None:
-    """A gateway's, or of a path that is not the API's: whether the subject is there is not known."""
+    """A gateway's, or of a path that is not the API's: whether the subject is there is not
+    known.
+    """
     assert client.known_id(f"{prefix}-value", record("a")) is None
     client.register(f"{prefix}-value", record("a"))
     assert client.known_id(f"{prefix}-value", record("b")) is None

@@ -1,4 +1,6 @@
-"""kill -9 at every failpoint of the sink: afterwards the progress, the commit records and the rows that are visible say the same."""
+"""kill -9 at every failpoint of the sink: afterwards the progress, the commit records and the rows
+that are visible say the same.
+"""
 
 from __future__ import annotations
 

@@ -105,7 +105,9 @@ def test_the_bookkeeping_has_one_partition(topics: Topics, admin: AdminClient, t
 
 
 def test_what_is_not_as_it_was_can_be_asked(topics: Topics, admin: AdminClient, table: str) -> None:
-    """Of tables that are published no more: one whose topic is gone, one with more partitions, one as it was."""
+    """Of tables that are published no more: one whose topic is gone, one with more partitions, one
+    as it was.
+    """
     make(admin, table, 2)
     make(admin, f"{table}2", 2)
     wanted = [RequiredTopic(f"{table}{n}", "table", p, pinned=True) for n, p in (("", 1), ("2", 2), ("3", 1))]
@@ -173,7 +175,9 @@ def test_names_that_kafka_takes_for_the_same_are_told_with_a_remedy(topics: Topi
 def test_a_topic_that_is_listed_and_not_known_is_looked_for_again(
     topics: Topics, admin: AdminClient, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of several brokers one knows of a topic a moment before another; so it does when one is deleted."""
+    """Of several brokers one knows of a topic a moment before another; so it does when one is
+    deleted.
+    """
     make(admin, table)
     lists = topics._admin.list_topics
 

@@ -1,4 +1,6 @@
-"""Puts a decoded stream together again, as simply as it can be done: whole transactions in commit order, and the tables that they make."""
+"""Puts a decoded stream together again, as simply as it can be done: whole transactions in commit
+order, and the tables that they make.
+"""
 
 from __future__ import annotations
 
@@ -174,7 +176,11 @@ def named(relation: Relation, row: Row) -> Named:
 
 @dataclass
 class Mirror:
-    """The tables as the committed transactions leave them. Rows are found by their key, or where there is none by all that they are, among those of the same `k`."""
+    """The tables as the committed transactions leave them.
+
+    Rows are found by their key, or where there is none by all that they are, among those of the
+    same `k`.
+    """
 
     catalog: Catalog
     keys: dict[Relation, tuple[str, ...]] = field(default_factory=dict)

@@ -1,6 +1,7 @@
 """PostgreSQL 15, 16, 17 and 18 for this room.
 
-`postgres` runs a test on 15 and 18, and with `-m slow` on 16 and 17; a test that must always run on each says so with `@on_each_version`. `old_postgres` is this machine's 15.18 or older 15.
+`postgres` runs a test on 15 and 18, and with `-m slow` on 16 and 17; a test that must always run on
+each says so with `@on_each_version`. `old_postgres` is this machine's 15.18 or older 15.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ SETTINGS = {"fsync": "off"}
 
 @pytest.fixture(scope="session")
 def server_of(stack_folder: Path) -> Iterator[Callable[[str | None], PostgresServer]]:
-    """One server a version for the session, started when first asked for; None is the machine's own."""
+    """One server a version for the session, started when first asked for; None is the machine's
+    own.
+    """
     with ExitStack() as ending:
 
         @functools.cache

@@ -1,7 +1,8 @@
 """Random work for a server, and the server's own account of it, to compare a decoded stream with.
 
-The account is kept by triggers in a table that is not published: one line a change, with the transaction's xid and the rows in text form. It is written by
-the transaction itself, so a rolled back savepoint or transaction takes its lines with it: what is left is exactly what must be decoded.
+The account is kept by triggers in a table that is not published: one line a change, with the
+transaction's xid and the rows in text form. It is written by the transaction itself, so a rolled
+back savepoint or transaction takes its lines with it: what is left is exactly what must be decoded.
 """
 
 from __future__ import annotations
@@ -124,7 +125,9 @@ class Work:
             )
 
     def run(self, transactions: int) -> None:
-        """Sessions side by side; whoever would wait for another gives up and rolls back what it had begun."""
+        """Sessions side by side; whoever would wait for another gives up and rolls back what it had
+        begun.
+        """
         with ExitStack() as ending:
             sessions = [ending.enter_context(closing(connect(self.conninfo))) for _ in range(3)]
             elsewhere = ending.enter_context(closing(connect(self.other_database)))
@@ -186,7 +189,9 @@ class Work:
             session.execute(f"{'ROLLBACK TO' if self.random.random() < 0.15 else 'RELEASE'} s{depth}")
 
     def _gid(self) -> str:
-        """Often one that was just used and is free again; sometimes as long and as odd as it may be."""
+        """Often one that was just used and is free again; sometimes as long and as odd as it may
+        be.
+        """
         for gid in ("again", "x" * 199, self._odd_gid()):
             if gid not in self.prepared and self.random.random() < 0.5:
                 return gid
@@ -204,7 +209,8 @@ class Work:
         if session.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             session.execute("COMMIT")
         gid = self.prepared.pop(self.random.randrange(len(self.prepared)))
-        # A prepared TRUNCATE or ALTER TABLE that is rolled back before it was decoded can break the server's decoding: see docs/inside/source.md.
+        # A prepared TRUNCATE or ALTER TABLE that is rolled back before it was decoded can break the
+        # server's decoding: see docs/inside/source.md.
         outcome = "ROLLBACK" if self.random.random() < 0.35 and gid not in self.rewriting else "COMMIT"
         session.execute(sql.SQL(outcome + " PREPARED {}").format(gid))
 
@@ -232,7 +238,9 @@ class Work:
             self._alter(session, table)
 
     def _message(self, session: Writer) -> None:
-        """Never in a savepoint: a streamed one that is rolled back cannot be told apart, see docs/inside/source.md."""
+        """Never in a savepoint: a streamed one that is rolled back cannot be told apart, see
+        docs/inside/source.md.
+        """
         content = self.random.randbytes(self.random.randint(0, 30))
         if self.random.random() < 0.3:
             session.execute("SELECT pg_logical_emit_message(false, 'round trip', %b::bytea)", [content])
@@ -245,7 +253,9 @@ class Work:
         )
 
     def _alter(self, session: Writer, table: Table) -> None:
-        """Each added column has a name of its own, and no default: rows that are there already are not sent again."""
+        """Each added column has a name of its own, and no default: rows that are there already are
+        not sent again.
+        """
         self.added += 1
         session.execute(f"ALTER TABLE {table.name} ADD COLUMN later{self.added} int")
         session.execute(f"INSERT INTO {table.name} (k, later{self.added}) VALUES ({1_000_000 + self.added}, 5)")

@@ -1,4 +1,6 @@
-"""A slot to read in tests: everything decoded in order, until a mark that the test wrote comes by."""
+"""A slot to read in tests: everything decoded in order, until a mark that the test wrote comes
+by.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,10 @@ class Stream:
 def streaming(
     conninfo: str, name: str, options: SessionOptions | None = None, start: Lsn = NO_LSN, publication: str = ""
 ) -> Iterator[Stream]:
-    """Open the slot `name` of a publication, which has the same name unless another is given. The server may not have noticed yet that the one before is gone."""
+    """Open the slot `name` of a publication, which has the same name unless another is given.
+
+    The server may not have noticed yet that the one before is gone.
+    """
     deadline = time.monotonic() + LET_GO_S
     while True:
         session = ReplicationSession(
@@ -110,7 +115,9 @@ WAYS: dict[str, SessionOptions] = {
 
 
 def forced(version: int, options: SessionOptions) -> str:
-    """Settings under which the server streams what it otherwise would only of large transactions."""
+    """Settings under which the server streams what it otherwise would only of large
+    transactions.
+    """
     if options.streaming == "off":
         return ""
     immediate = " -c debug_logical_replication_streaming=immediate" if version >= 16 else ""

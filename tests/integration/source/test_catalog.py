@@ -1,4 +1,6 @@
-"""What a table looks like: its key and its types, from a Relation message and the catalog together."""
+"""What a table looks like: its key and its types, from a Relation message and the catalog
+together.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Looker:
         self.catalog = Catalog(database)
 
     def after(self, *statements: str, before_reading: str = "SELECT") -> TableShape:
-        """The table of the last Relation message that the statements bring; the last one runs before it is resolved."""
+        """The table of the last Relation message that the statements bring; the last one runs
+        before it is resolved.
+        """
         for statement in statements:
             self.writer.execute(statement)
         with streaming(self.database, self.name) as stream:

@@ -1,4 +1,6 @@
-"""A prepared transaction that holds a catalog table exclusively: who must read it waits, can be told for whom, and goes on when it is released."""
+"""A prepared transaction that holds a catalog table exclusively: who must read it waits, can be
+told for whom, and goes on when it is released.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ def positions(connection: psycopg.Connection[Any]) -> tuple[int, int]:
 
 @pytest.mark.parametrize("taken", [ROWS, ROWS // 2], ids=["all", "stopped early"])
 def test_what_reading_wrote_is_flushed_at_its_end(own_postgres: Callable[..., PostgresServer], taken: int) -> None:
-    """The next chunk's position lies behind it, and the stream shows only what is flushed. After a rollback it waits for the background writer, which comes every 15 s."""
+    """The next chunk's position lies behind it, and the stream shows only what is flushed.
+
+    After a rollback it waits for the background writer, which comes every 15 s.
+    """
     server = own_postgres(settings=QUIET)
     with (
         psycopg.connect(server.dsn(), autocommit=True) as connection,

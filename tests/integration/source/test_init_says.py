@@ -1,4 +1,6 @@
-"""What a person reads whom `twofold init` meets on bad ground: what is wrong and what mends it; nothing has been made then. And what it reads where the ground is good enough."""
+"""What a person reads whom `twofold init` meets on bad ground: what is wrong and what mends it;
+nothing has been made then. And what it reads where the ground is good enough.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a tolerant client must live with: shown on the servers that do it, and mended on those that do not any more."""
+"""What a tolerant client must live with: shown on the servers that do it, and mended on those that
+do not any more.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +193,9 @@ def test_identity_is_what_outcomes_are_matched_by(
 
 @pytest.mark.parametrize("postgres", SINCE_16, indirect=True)
 def test_a_streamed_message_does_not_say_which_savepoint_it_is_of(database: str, prefix: str, writer: Writer) -> None:
-    """It carries the transaction's xid, where rows carry the subtransaction's: rolled back to a savepoint it stays."""
+    """It carries the transaction's xid, where rows carry the subtransaction's: rolled back to a
+    savepoint it stays.
+    """
     forced = psycopg.conninfo.make_conninfo(database, options="-c debug_logical_replication_streaming=immediate")
     with streaming(forced, prefix, replace(PLAIN, streaming="on")) as stream:
         writer.execute("BEGIN")
@@ -211,7 +215,10 @@ def test_a_streamed_message_does_not_say_which_savepoint_it_is_of(database: str,
 def test_a_rolled_back_prepare_that_rewrote_a_table_can_stop_the_stream_for_good(
     database: str, prefix: str, writer: Writer
 ) -> None:
-    """A bug of the server as of 15.19 to 18.6. Known for what it is, so that nobody retries it for ever."""
+    """A bug of the server as of 15.19 to 18.6.
+
+    Known for what it is, so that nobody retries it for ever.
+    """
 
     def is_stopped() -> bool:
         with streaming(database, prefix) as stream:

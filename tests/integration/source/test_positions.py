@@ -41,7 +41,9 @@ def started(stream: Stream, kind: type[Message]) -> list[Lsn]:
 
 
 def test_a_message_outside_of_transactions_has_its_records_end(database: str, prefix: str, writer: Writer) -> None:
-    """So "published" means lsn <= applied_lsn, where for a commit it means commit_lsn < applied_lsn."""
+    """So "published" means lsn <= applied_lsn, where for a commit it means commit_lsn <
+    applied_lsn.
+    """
     before = insert_position(writer)
     returned = emit(writer, transactional=False)
     with streaming(database, prefix) as stream:
@@ -80,7 +82,9 @@ def test_a_row_starts_where_its_record_does(database: str, prefix: str, writer: 
 
 
 def test_neighbouring_transactions_share_a_boundary(database: str, prefix: str, writer: Writer) -> None:
-    """A commit's end can be the next record's start: so `commit_lsn < applied_lsn` is what was applied, never `<=`."""
+    """A commit's end can be the next record's start: so `commit_lsn < applied_lsn` is what was
+    applied, never `<=`.
+    """
     for gid in "ab":
         prepare(writer, gid, f"INSERT INTO t VALUES ({ord(gid)})")
     for gid in "ab":
@@ -113,7 +117,9 @@ def test_prepare_and_outcome(database: str, prefix: str, writer: Writer) -> None
 
 
 def test_a_keepalive_never_passes_what_was_sent(database: str, prefix: str, writer: Writer) -> None:
-    """walEnd is how far the server has decoded and sent, unpublished records included: what came is below, what comes is not."""
+    """walEnd is how far the server has decoded and sent, unpublished records included: what came is
+    below, what comes is not.
+    """
     with streaming(database, prefix) as stream:
         for number in range(20):
             writer.execute("INSERT INTO t VALUES (%s)", [number])

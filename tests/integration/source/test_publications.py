@@ -1,4 +1,6 @@
-"""What `init` publishes, and that the stream keeps to it: tables, schemas, all tables, row filters, column lists, partitions, generated columns."""
+"""What `init` publishes, and that the stream keeps to it: tables, schemas, all tables, row filters,
+column lists, partitions, generated columns.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def maker(connections: Callable[[], Writer]) -> Writer:
 def streamed(
     database: str, prefix: str, writer: Writer, published: PublicationContent | None, *statements: str
 ) -> list[tuple[str, object]]:
-    """Publish, run the statements, and see what comes: the table's name with each row, deleted key or "truncated"."""
+    """Publish, run the statements, and see what comes: the table's name with each row, deleted key
+    or "truncated".
+    """
     if published is not None:
         assert provisioning.create_publication(database, prefix, published)
     provisioning.create_slot(database, prefix, two_phase=True, wait_limit_s=20, on_wait=lambda _: None)
@@ -57,7 +61,9 @@ def streamed(
 
 
 def test_a_row_filter_and_a_column_list(database: str, prefix: str, maker: Writer) -> None:
-    """A row that begins to fulfil the filter is an insert, one that no longer does is a delete: PostgreSQL says so."""
+    """A row that begins to fulfil the filter is an insert, one that no longer does is a delete:
+    PostgreSQL says so.
+    """
     seen = streamed(
         database,
         prefix,
@@ -103,7 +109,9 @@ def test_all_tables(database: str, prefix: str, maker: Writer) -> None:
 
 @pytest.mark.parametrize("root", [True, False])
 def test_a_partitioned_table_as_itself_or_as_its_parts(database: str, prefix: str, maker: Writer, root: bool) -> None:
-    """A row that moves to another partition is a delete and an insert, within one table where the root is published."""
+    """A row that moves to another partition is a delete and an insert, within one table where the
+    root is published.
+    """
     seen = streamed(
         database,
         prefix,

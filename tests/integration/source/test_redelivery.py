@@ -1,4 +1,6 @@
-"""What PostgreSQL sends again after a restart, by where the confirmed position lies; and prepared transactions older than the slot."""
+"""What PostgreSQL sends again after a restart, by where the confirmed position lies; and prepared
+transactions older than the slot.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,9 @@ def test_what_comes_again(
 
 @on_each_version
 def test_a_rollback_known_before_decoding_leaves_the_rows_out(database: str, prefix: str, writer: Writer) -> None:
-    """Rolled back before it was decoded: what arrives is still framed, and its end says that it never was."""
+    """Rolled back before it was decoded: what arrives is still framed, and its end says that it
+    never was.
+    """
     prepare(writer, "g", "INSERT INTO t VALUES (1)")
     writer.execute("ROLLBACK PREPARED 'g'")
     with streaming(database, prefix) as stream:
@@ -115,7 +119,9 @@ def test_an_older_request_is_moved_forward_to_what_is_confirmed(database: str, p
 
 
 def test_a_later_request_leaves_out_what_lies_before_it(database: str, prefix: str, writer: Writer) -> None:
-    """A start beyond the confirmed position is taken at its word: so recovery asks for 0/0, and skips by itself."""
+    """A start beyond the confirmed position is taken at its word: so recovery asks for 0/0, and
+    skips by itself.
+    """
     got = first_reading(database, prefix, writer, "COMMIT")
     with streaming(database, prefix, start=the(Prepare, got).end_lsn) as stream:
         assert kinds(stream.until_mark(writer)) == [CommitPrepared]
@@ -139,10 +145,12 @@ def test_restart_stays_before_an_open_prepare_whatever_is_confirmed(database: st
 def make_slot_around_a_prepare(
     database: str, prefix: str, connections: Callable[[], Writer]
 ) -> tuple[Writer, PreparedIdentity]:
-    """Make a slot while transactions come and go, such that one is prepared after the snapshot's start and before its end.
+    """Make a slot while transactions come and go, such that one is prepared after the snapshot's
+    start and before its end.
 
-    The slot's maker waits first for all that run at its start (`first`), then for all that ran when those had ended (`second`). What
-    begins after that is not waited for, and if it is prepared before `second` ends, the slot is made with it in doubt.
+    The slot's maker waits first for all that run at its start (`first`), then for all that ran when
+    those had ended (`second`). What begins after that is not waited for, and if it is prepared
+    before `second` ends, the slot is made with it in doubt.
     """
     first, second, third = connections(), connections(), connections()
     third.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

@@ -1,4 +1,6 @@
-"""Random work in real servers, decoded with streaming forced and not, in text and binary, against the server's own account of it."""
+"""Random work in real servers, decoded with streaming forced and not, in text and binary, against
+the server's own account of it.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def read_account(database: str) -> dict[int, list[tuple[str, str, str | None, st
 def check_account(
     changes: list[tuple[int | None, Change]], account: list[tuple[str, str, str | None, str | None]]
 ) -> None:
-    """One transaction's changes against its triggers' lines, in order; of several truncates in a row the order is not kept."""
+    """One transaction's changes against its triggers' lines, in order; of several truncates in a
+    row the order is not kept.
+    """
     decoded = [change for _, change in changes]
     assert flat([(c.what, c.relation.table if c.relation else None) for c in decoded]) == flat(
         [(what, relation) for what, relation, _, _ in account]
@@ -123,7 +127,9 @@ def check_row(
 
 
 def parse_record(text: str) -> list[bytes | None]:
-    """PostgreSQL's text form of a row: fields in quotes where they need it, quotes doubled, nothing at all for NULL."""
+    """PostgreSQL's text form of a row: fields in quotes where they need it, quotes doubled, nothing
+    at all for NULL.
+    """
     fields: list[bytes | None] = []
     at = 1
     while at < len(text):

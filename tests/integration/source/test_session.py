@@ -1,4 +1,6 @@
-"""The session on real servers: who may hold a slot, what is answered in time, and what is said of bad ground."""
+"""The session on real servers: who may hold a slot, what is answered in time, and what is said of
+bad ground.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,9 @@ def test_a_server_may_be_silent_as_long_as_its_own_timeout(
 
 
 def silent(stream: Stream) -> tuple[float, float]:
-    """The server's process sleeps from now on: how long until the session ends, and how much of it was work."""
+    """The server's process sleeps from now on: how long until the session ends, and how much of it
+    was work.
+    """
     pid = stream.session.backend_pid
     os.kill(pid, signal.SIGSTOP)
     try:

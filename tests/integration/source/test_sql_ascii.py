@@ -57,7 +57,9 @@ def test_it_is_refused_before_anything_is_made(here: Installation) -> None:
 
 @pytest.mark.parametrize("how", ["loaded", "streamed"])
 def test_bytes_that_are_no_text(here: Installation, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one that was initialised by a version which did not look: it goes on until such bytes come, and then it does not try for ever."""
+    """Of one that was initialised by a version which did not look: it goes on until such bytes
+    come, and then it does not try for ever.
+    """
     monkeypatch.setattr(readiness, "_server", lambda *_, **__: [])
     if how == "loaded":
         here.sql(f"INSERT INTO t VALUES (1, {LATIN1_BYTE})")
@@ -87,7 +89,9 @@ def client_tools(version: int) -> bool:
 def test_the_repair_word_by_word(
     here: Installation, connector: Maker, database: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a connector that has carried the database: what the refusal says is typed, then init and run."""
+    """Of a connector that has carried the database: what the refusal says is typed, then init and
+    run.
+    """
     if not client_tools(postgres.version):
         pytest.skip("no pg_dump for this server")
     with monkeypatch.context() as patched:

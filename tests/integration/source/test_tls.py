@@ -1,4 +1,6 @@
-"""TLS as a libpq connection string asks for it: the stream runs over it, and what is wrong with a certificate is named with its remedy."""
+"""TLS as a libpq connection string asks for it: the stream runs over it, and what is wrong with a
+certificate is named with its remedy.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ STACK = [sys.executable, "-m", "twofold", "stack"]
 
 
 def processes_in(folder: Path) -> list[str]:
-    """All processes that work in the folder or name it: guards, servers, and PostgreSQL's backends by their working folder."""
+    """All processes that work in the folder or name it: guards, servers, and PostgreSQL's backends
+    by their working folder.
+    """
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -44,7 +46,9 @@ def wait_until_none_in(folder: Path) -> None:
 
 @contextmanager
 def stack_up(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A whole stack in the foreground of a process of its own; yields that process when the stack is ready."""
+    """A whole stack in the foreground of a process of its own; yields that process when the stack
+    is ready.
+    """
     command = [*STACK, "up", "--json", "--folder", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as up:
         assert up.stdout is not None

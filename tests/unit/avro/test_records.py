@@ -49,7 +49,8 @@ def test_a_writer_without_a_field_gives_its_default() -> None:
     older["fields"] = [f for f in older["fields"] if f["name"] != "key_schema_id"]
     message = Pin("public", "t", 6, "k", None, 4).to_bytes(1)
     schema_id, body = wire.unframe(message)
-    # The null of key_schema_id is one byte between those of the key's schema and of the value's schema id.
+    # The null of key_schema_id is one byte between those of the key's schema and of the value's
+    # schema id.
     at = body.index(b"k") + 1
     assert Pin.from_bytes(wire.frame(schema_id, body[:at] + body[at + 1 :]), older) == Pin(
         "public", "t", 6, "k", None, 4

@@ -1,4 +1,6 @@
-"""Schemas: complete, deterministic, every field documented where it is ours; adding and dropping columns stays readable."""
+"""Schemas: complete, deterministic, every field documented where it is ours; adding and dropping
+columns stays readable.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The transcoder on bytes made by hand: what no server sends is told with its place, and never read past."""
+"""The transcoder on bytes made by hand: what no server sends is told with its place, and never read
+past.
+"""
 
 from __future__ import annotations
 
@@ -217,7 +219,9 @@ def test_a_run_ends_when_it_is_large_and_at_a_malformed_row() -> None:
 
 
 def test_a_long_key_with_many_numbers_behind_a_text_has_room() -> None:
-    """Uncompiled, what is written past the buffer is an error; compiled it is none, so that one comes second."""
+    """Uncompiled, what is written past the buffer is an error; compiled it is none, so that one
+    comes second.
+    """
     numbers, largest = 31, str(2**63 - 1).encode()
     columns = [("t", type_("text")), *((f"n{n}", type_("int8")) for n in range(numbers))]
     bench = Bench(TableShape(OID, "public", "t", tuple(ColumnShape(name, t, True, True) for name, t in columns)))

@@ -1,4 +1,6 @@
-"""A load's turn, readers' threads and gate as they are, around a table, a topic and wishes in memory: what people wish of it while other wishes of theirs wait, and what no snapshot shows yet."""
+"""A load's turn, readers' threads and gate as they are, around a table, a topic and wishes in
+memory: what people wish of it while other wishes of theirs wait, and what no snapshot shows yet.
+"""
 
 from __future__ import annotations
 
@@ -267,7 +269,9 @@ def test_a_start_overtakes_a_resume(world: Making) -> None:
 
 @pytest.mark.parametrize("readers", [1, 2])
 def test_two_resumes_are_one(world: Making, readers: int) -> None:
-    """Else two threads load the table, or the second load waits for ever for the first one's thread."""
+    """Else two threads load the table, or the second load waits for ever for the first one's
+    thread.
+    """
     here = world(PAUSED, readers)
     here.busy(on=True)
     here.turn("resume")
@@ -331,7 +335,9 @@ def test_a_reload_that_had_not_begun_is_paused_over_a_restart(world: Making) -> 
 @pytest.mark.parametrize("wish", ["pause", "resume"])
 @pytest.mark.parametrize("keyless", [True, False])
 def test_a_wish_that_comes_when_all_is_read(world: Making, wish: str, keyless: bool) -> None:
-    """The last chunk is with the worker, or committed, and the turn does not know: the table is ready then, and is not loaded twice."""
+    """The last chunk is with the worker, or committed, and the turn does not know: the table is
+    ready then, and is not loaded twice.
+    """
     here = world(pin("waiting", keyless=keyless))
     while not (last := here.next_chunk()).scanned:
         here.publish(last)
@@ -345,7 +351,9 @@ def test_a_wish_that_comes_when_all_is_read(world: Making, wish: str, keyless: b
 
 
 def test_a_row_under_a_new_key_that_is_not_visible_yet(world: Making) -> None:
-    """Published, its TOASTed value left out, and behind the place where the load is: it is read again until it is there."""
+    """Published, its TOASTed value left out, and behind the place where the load is: it is read
+    again until it is there.
+    """
     here = world(pin("running", LoadProgress(after=b"D", again=frozenset({b"BB"}))))
     moved = RowBatch()
     moved.lists(TOPIC, 1)[0].extend([record(b"B", b"2000 d"), record(b"BB", b"2000 c*")])

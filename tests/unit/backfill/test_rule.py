@@ -1,7 +1,9 @@
-"""The backfill's rule in random histories: plain and prepared transactions, truncates, partial updates and changes of keys run while chunks are read under snapshots, one ahead of the other, with restarts. The product's
-own rule decides.
+"""The backfill's rule in random histories: plain and prepared transactions, truncates, partial
+updates and changes of keys run while chunks are read under snapshots, one ahead of the other, with
+restarts. The product's own rule decides.
 
-A commit is in the log, and may be streamed and published, some time before snapshots see it. At the end the topic, folded by key, must be the table. Each part of the rule is left out once, and then
+A commit is in the log, and may be streamed and published, some time before snapshots see it. At the
+end the topic, folded by key, must be the table. Each part of the rule is left out once, and then
 some history ends wrong.
 """
 
@@ -22,7 +24,9 @@ STEPS = 70
 Row = tuple[int, int]
 """A version, and the version of a TOASTed value, which an update may leave as it is."""
 Change = tuple[bytes, Row | None, bytes | None]
-"""A key, its new row, and, where the stream leaves the TOASTed value out, the key that the row had before."""
+"""A key, its new row, and, where the stream leaves the TOASTed value out, the key that the row had
+before.
+"""
 TRUNCATE = b"*"
 
 
@@ -238,7 +242,9 @@ class History:
     def folded(self) -> dict[bytes, Row]:
         found: dict[bytes, Row] = {}
         values: dict[bytes, int] = {}
-        """The last TOASTed value under each key: one whose row has got another key was there in the record before."""
+        """The last TOASTed value under each key: one whose row has got another key was there in the
+        record before.
+        """
         for key, row, left_out, _ in self.topic:
             if key == TRUNCATE:
                 found.clear()

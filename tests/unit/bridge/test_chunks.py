@@ -1,4 +1,6 @@
-"""A chunk of a backfill takes its place between the source's transactions, and moves no position."""
+"""A chunk of a backfill takes its place between the source's transactions, and moves no
+position.
+"""
 
 from __future__ import annotations
 

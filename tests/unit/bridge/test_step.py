@@ -1,4 +1,6 @@
-"""Single cases of the bridge that a reader should see by themselves; that they hold in every order is the model checker's (tests/model)."""
+"""Single cases of the bridge that a reader should see by themselves; that they hold in every order
+is the model checker's (tests/model).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The checker finds nothing in a faultless history, and each planted violation by the check that is meant for it."""
+"""The checker finds nothing in a faultless history, and each planted violation by the check that is
+meant for it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What vanishes on its way arrives when the way is there again, though its sender has closed the connection: tried in a network namespace, on the kernel that runs the suite."""
+"""What vanishes on its way arrives when the way is there again, though its sender has closed the
+connection: tried in a network namespace, on the kernel that runs the suite.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The suite's own parts: what the proxy does to connections, and what the keeper makes of a process's end."""
+"""The suite's own parts: what the proxy does to connections, and what the keeper makes of a
+process's end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the command line says of itself: an example on each command, the exit statuses, completion."""
+"""What the command line says of itself: an example on each command, the exit statuses,
+completion.
+"""
 
 from __future__ import annotations
 

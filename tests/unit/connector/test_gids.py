@@ -1,4 +1,6 @@
-"""The forms of global transaction identifiers, as those who make them do: psycopg's own Xid, pgjdbc's recipe, Citus' and PostgreSQL's."""
+"""The forms of global transaction identifiers, as those who make them do: psycopg's own Xid,
+pgjdbc's recipe, Citus' and PostgreSQL's.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def test_it_never_fails(gid: str) -> None:
 
 
 def test_narayanas_ids_are_shown_as_its_log_prints_them() -> None:
-    """ "tx_uid=0:ffff7f000001:854e:570710ee:133, node_name=1, branch_uid=0:ffff7f000001:854e:570710ee:134" of its documentation."""
+    """ "tx_uid=0:ffff7f000001:854e:570710ee:133, node_name=1,
+    branch_uid=0:ffff7f000001:854e:570710ee:134" of its documentation.
+    """
     uid = bytes.fromhex("00000000000000000000ffff7f0000010000854e570710ee")
     gid = pgjdbc(131077, uid + b"\x00\x00\x01\x33" + b"1", uid + b"\x00\x00\x01\x34" + b"\x00" * 4)
     assert describe(gid) == (

@@ -1,4 +1,6 @@
-"""The alert rules speak of metrics that are there, and each has its entry in the runbook; so has each exit status."""
+"""The alert rules speak of metrics that are there, and each has its entry in the runbook; so has
+each exit status.
+"""
 
 from __future__ import annotations
 

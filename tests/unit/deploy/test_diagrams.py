@@ -1,4 +1,6 @@
-"""The pictures of docs/inside are those of their text sources, and every code name in them and on the pages is in the tree."""
+"""The pictures of docs/inside are those of their text sources, and every code name in them and on
+the pages is in the tree.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ WALKS = [source for source in SOURCES if source.suffix == ".walk"]
 
 
 def is_in_the_tree(name: str) -> bool:
-    """Whether a dotted name is a package, a module, or what a module defines, without importing it."""
+    """Whether a dotted name is a package, a module, or what a module defines, without importing
+    it.
+    """
     distribution, *parts = name.split(".")
     place = ROOT / DISTRIBUTIONS[distribution] / distribution
     while parts and (place / parts[0]).is_dir():

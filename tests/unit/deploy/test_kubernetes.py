@@ -1,4 +1,6 @@
-"""The manifests and the systemd unit fit the connector: its settings, its ports, its exit statuses."""
+"""The manifests and the systemd unit fit the connector: its settings, its ports, its exit
+statuses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What CI does can be done here: each step of the workflows, and of pre-commit, is a target of the Makefile."""
+"""What CI does can be done here: each step of the workflows, and of pre-commit, is a target of the
+Makefile.
+"""
 
 from __future__ import annotations
 

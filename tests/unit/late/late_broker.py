@@ -1,4 +1,6 @@
-"""A broker's place for tests of the proxy: it answers every transactional request with success, and remembers what came in which order."""
+"""A broker's place for tests of the proxy: it answers every transactional request with success, and
+remembers what came in which order.
+"""
 
 from __future__ import annotations
 

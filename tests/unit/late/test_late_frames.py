@@ -1,4 +1,6 @@
-"""What is read from frames: those of librdkafka 2.16.0 and Kafka 4.3.1, as they were captured, and other versions made of them."""
+"""What is read from frames: those of librdkafka 2.16.0 and Kafka 4.3.1, as they were captured, and
+other versions made of them.
+"""
 
 from __future__ import annotations
 

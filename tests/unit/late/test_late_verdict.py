@@ -1,4 +1,6 @@
-"""The laboratory's judge finds what a late end leaves, each planted into a history without damage."""
+"""The laboratory's judge finds what a late end leaves, each planted into a history without
+damage.
+"""
 
 from __future__ import annotations
 

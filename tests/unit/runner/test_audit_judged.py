@@ -1,4 +1,6 @@
-"""What is said of what a comparison found: damage and history, the repair, and what nothing repairs."""
+"""What is said of what a comparison found: damage and history, the repair, and what nothing
+repairs.
+"""
 
 from __future__ import annotations
 

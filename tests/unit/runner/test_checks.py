@@ -1,4 +1,6 @@
-"""Recovery's step 4 as a pure function: one story is let through, and each contradiction is refused with the repair."""
+"""Recovery's step 4 as a pure function: one story is let through, and each contradiction is refused
+with the repair.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""What the collector and the bridge make of a stream together: which rows a commit of the main producer carries, and what is held of those that wait.
+"""What the collector and the bridge make of a stream together: which rows a commit of the main
+producer carries, and what is held of those that wait.
 
-The wire's messages, the spool and the bridge are the real ones; a table's plan puts rows as they are into its list.
+The wire's messages, the spool and the bridge are the real ones; a table's plan puts rows as they
+are into its list.
 """
 
 from __future__ import annotations
@@ -151,7 +153,9 @@ def test_messages_of_a_transaction_go_on_their_way_before_it_ends(spool: Spool, 
 
 
 def test_a_subtransaction_takes_little_memory_beside_the_spool(spool: Spool) -> None:
-    """PL/pgSQL makes one for each block with an EXCEPTION: there may be millions in a transaction."""
+    """PL/pgSQL makes one for each block with an EXCEPTION: there may be millions in a
+    transaction.
+    """
     collecting, count = collector(spool), 20_000
     tracemalloc.start()
     try:

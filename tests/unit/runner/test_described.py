@@ -1,4 +1,6 @@
-"""What the stream says of a table and what becomes of it: the collector, the tables and their plans are real, the catalog, the registry and Kafka are stood in for."""
+"""What the stream says of a table and what becomes of it: the collector, the tables and their plans
+are real, the catalog, the registry and Kafka are stood in for.
+"""
 
 from __future__ import annotations
 
@@ -223,7 +225,9 @@ def test_a_prepared_transaction_that_drops_the_key_midway_waits_for_its_outcome(
 
 
 def starting_anew(registry: Registry) -> tuple[Tables, Columns, Columns]:
-    """A table whose key has changed since, and which is to be loaded anew; what it was, and what it is."""
+    """A table whose key has changed since, and which is to be loaded anew; what it was, and what it
+    is.
+    """
     before, after = OTHER_KEY
     here = tables(registry, announced(registry, before), relation(after))
     here.restart_topics([TOPIC], [relation(after)])
@@ -243,7 +247,11 @@ def topics(collected: list[CollectedEvent]) -> list[str]:
 def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
     ends: Callable[[Tables, str], None], then: type[Exception], collect: Callable[..., list[CollectedEvent]]
 ) -> None:
-    """The truncate comes behind them, and all rows behind that. Behind it they start the topic anew while it is loaded, and where it is not they are refused, in a transaction that began before it too."""
+    """The truncate comes behind them, and all rows behind that.
+
+    Behind it they start the topic anew while it is loaded, and where it is not they are refused, in
+    a transaction that began before it too.
+    """
     here, before, after = starting_anew(Registry())
     assert topics(collect(here, transaction(1, said(before), insert(b"1", b"10")))) == [VOID]
     assert topics(collect(here, transaction(2, insert(b"1", b"11")))) == [VOID]
@@ -283,7 +291,10 @@ def test_a_reload_that_was_cut_off_before_its_truncate_goes_on(collect: Callable
 def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_starts_anew(
     collect: Callable[..., list[CollectedEvent]],
 ) -> None:
-    """Those that fit are published, of others in the same transaction too; prepared ones likewise. What has been passed over is in the pin, for it may come again as it was."""
+    """Those that fit are published, of others in the same transaction too; prepared ones likewise.
+
+    What has been passed over is in the pin, for it may come again as it was.
+    """
     before, after = OTHER_KEY
     registry = Registry()
     here = tables(registry, announced(registry, before))

@@ -1,4 +1,6 @@
-"""What leaves the spool comes to Kafka's thread together, in the order of its outcomes, and before whatever is given out after it."""
+"""What leaves the spool comes to Kafka's thread together, in the order of its outcomes, and before
+whatever is given out after it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A step of recovery on another thread: what it gives, what it raises, and what becomes of it when we are told to stop."""
+"""A step of recovery on another thread: what it gives, what it raises, and what becomes of it when
+we are told to stop.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 @pytest.mark.parametrize(("where", "call"), [("loading", "turn"), ("collector", "collect")])
 def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where: str, call: str) -> None:
-    """It would come again, so the supervisor does not try again: by a backfill's reader, and in the stream."""
+    """It would come again, so the supervisor does not try again: by a backfill's reader, and in the
+    stream.
+    """
     names = "state session collector executor worker loading timers doubt_warnings limits"
     parts: Any = {name: MagicMock() for name in names.split()}
     parts["state"].must_wait = False
@@ -35,7 +37,9 @@ def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where:
 
 @pytest.mark.parametrize("half_prepared", [True, False])
 def test_no_table_is_registered_by_a_load_while_a_prepared_transaction_is_half_read(half_prepared: bool) -> None:
-    """Some of its rows would have a provisional schema id and others not, and nothing would say so."""
+    """Some of its rows would have a provisional schema id and others not, and nothing would say
+    so.
+    """
     names = "session executor worker timers doubt_warnings limits"
     parts: Any = {name: MagicMock() for name in names.split()}
     loading, state = MagicMock(), MagicMock(must_wait=False, group=None)

@@ -56,7 +56,9 @@ WIDE = LookbackWindow(before_s=90, to_the_end=True)
 def test_how_far_recoveries_look_back(
     comes_through: bool, expected: list[LookbackWindow | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first of a process, and after somebody ended a transaction: each until a recovery has come through."""
+    """The first of a process, and after somebody ended a transaction: each until a recovery has
+    come through.
+    """
     stop, looked = threading.Event(), list[LookbackWindow | None]()
     kafka = {"bootstrap": "x:1", "transaction_timeout": 90}
     config = Config.model_validate(

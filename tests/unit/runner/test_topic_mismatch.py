@@ -1,4 +1,6 @@
-"""Who decides of rows that do not fit their topic: the table is gone, it starts anew, or a person."""
+"""Who decides of rows that do not fit their topic: the table is gone, it starts anew, or a
+person.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_a_key_that_is_not_what_it_was(pin: Any, row: Any, now: Any, emptied_lat
     ("now", "expected"), [(None, Decision.PASS_OVER), ((2, ID), Decision.START_OVER), ((1, ID), Decision.REFUSE)]
 )
 def test_other_refusals(now: Any, expected: Decision) -> None:
-    """A registry that does not take the schema, values that would be misread: of a table that is there they are a person's."""
+    """A registry that does not take the schema, values that would be misread: of a table that is
+    there they are a person's.
+    """
     version = VersionKey(*now) if now else None
     pinned = Pin("public", "t", 3, key_schema=None, relation=1)
     for pin in (pinned, None):

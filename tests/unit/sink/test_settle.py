@@ -1,4 +1,6 @@
-"""Rows that were encoded before their schemas were registered: real ids, the key's partition, each key's order, truncates in their place."""
+"""Rows that were encoded before their schemas were registered: real ids, the key's partition, each
+key's order, truncates in their place.
+"""
 
 from __future__ import annotations
 

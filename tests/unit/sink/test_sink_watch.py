@@ -1,4 +1,7 @@
-"""The watch ends a process whose call does not come back, and only that one. Each case is a process of its own."""
+"""The watch ends a process whose call does not come back, and only that one.
+
+Each case is a process of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The comparison of ranges with visible offsets: each kind of damage, in each order in which ranges can come; and random histories of a connector that damages nothing."""
+"""The comparison of ranges with visible offsets: each kind of damage, in each order in which ranges
+can come; and random histories of a connector that damages nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from twofold.sink.tally import KEPT_MAX, Claim, Damage, PartitionTally
 def tally_of(
     batches: list[list[tuple[int, int, int]]], visible: list[int], *, start: int = 0, end: int = 0, **options: object
 ) -> PartitionTally:
-    """Go through batches of (first, last, count), the sequence numbers in their order, as the reader does."""
+    """Go through batches of (first, last, count), the sequence numbers in their order, as the
+    reader does.
+    """
     tally = PartitionTally(start, end or max([*visible, *(r[1] for b in batches for r in b)]) + 1, **options)  # type: ignore[arg-type]
     sequence = 0
     for n, batch in enumerate(batches):
@@ -113,7 +117,10 @@ def test_a_long_prepared_transaction_is_one_stray() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_random_histories(seed: int) -> None:
-    """Transactions of two kinds, aborted ones, markers anywhere between; cut into batches anywhere. Nothing is found in them; what is then broken is found where it was."""
+    """Transactions of two kinds, aborted ones, markers anywhere between; cut into batches anywhere.
+
+    Nothing is found in them; what is then broken is found where it was.
+    """
     rng = random.Random(seed)
     at = 0
     visible: list[int] = []

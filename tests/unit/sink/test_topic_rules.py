@@ -1,4 +1,6 @@
-"""What a topic must be like, where Kafka tells less than all: some services leave settings out of their answers."""
+"""What a topic must be like, where Kafka tells less than all: some services leave settings out of
+their answers.
+"""
 
 from __future__ import annotations
 

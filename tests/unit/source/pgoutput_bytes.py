@@ -1,4 +1,6 @@
-"""Writes messages as PostgreSQL does: the decoder's opposite, written from the protocol's documentation and used only by tests."""
+"""Writes messages as PostgreSQL does: the decoder's opposite, written from the protocol's
+documentation and used only by tests.
+"""
 
 from __future__ import annotations
 

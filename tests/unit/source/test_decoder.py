@@ -1,4 +1,6 @@
-"""The decoder against messages written by an independent encoder, and against everything that is almost a message."""
+"""The decoder against messages written by an independent encoder, and against everything that is
+almost a message.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,8 @@ def test_flipped_bits_give_a_message_or_the_typed_error(case: tuple[bool, Messag
     if isinstance(again, MalformedMessage):
         assert 0 <= again.offset <= len(payload)
     elif not (isinstance(again, Relation | Type) and again.schema == "pg_catalog"):
-        # An empty schema is written as such and read as pg_catalog; all else that is accepted means exactly its bytes.
+        # An empty schema is written as such and read as pg_catalog; all else that is accepted means
+        # exactly its bytes.
         assert encode(again) == bytes(payload)
 
 

@@ -16,7 +16,9 @@ ROW = b"w" + pack(">QQq", 100, 100, 0) + b"I"
 
 
 class Asking:
-    """In libpq's place: a message that comes at each of these distances, with the clock that goes with it."""
+    """In libpq's place: a message that comes at each of these distances, with the clock that goes
+    with it.
+    """
 
     def __init__(self, message: bytes, every_s: float) -> None:
         self.now = 0.0

@@ -1,4 +1,6 @@
-"""What an error at a replication session's start means: a person must act, or the next try may do."""
+"""What an error at a replication session's start means: a person must act, or the next try may
+do.
+"""
 
 from __future__ import annotations
 

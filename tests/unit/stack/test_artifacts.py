@@ -114,7 +114,9 @@ def test_a_shaky_server_is_asked_again(shaky_server: str, tmp_path: Path, monkey
 
 
 def test_a_full_disk_is_named(maven: Path, tmp_path: Path) -> None:
-    """On a real file system of 64 kB in a namespace of its own; where the kernel allows none, under a limit of file size."""
+    """On a real file system of 64 kB in a namespace of its own; where the kernel allows none, under
+    a limit of file size.
+    """
     artifact = publish(maven, "one")
     cache = tmp_path / "small"
     cache.mkdir()

@@ -51,7 +51,9 @@ def test_free_ports_are_none_that_the_kernel_gives_to_a_client() -> None:
 
 
 def test_two_processes_whose_chance_was_seeded_alike_choose_other_ports() -> None:
-    """As the workers of a test run are: what one has chosen and not yet bound, the other must not choose too."""
+    """As the workers of a test run are: what one has chosen and not yet bound, the other must not
+    choose too.
+    """
     chosen = []
     for _ in range(2):
         random.seed(1)

@@ -1,4 +1,6 @@
-"""Nothing outlives the process that asked for it: not a server that ignores signals, not the orphan that it left in a session of its own."""
+"""Nothing outlives the process that asked for it: not a server that ignores signals, not the orphan
+that it left in a session of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from twofold.errors import SetupError, Unreachable
 from twofold.stack import process
 from twofold.stack.process import GuardedProcess
 
-# Leaves an orphan in a session of its own, as a daemon does, and deafens both to all that can be ignored.
+# Leaves an orphan in a session of its own, as a daemon does, and deafens both to all that can be
+# ignored.
 STUBBORN = """
 import os, signal, sys, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -1,4 +1,6 @@
-"""The fold that judges the connector is judged here: each rule of the envelope, and texts that are one value."""
+"""The fold that judges the connector is judged here: each rule of the envelope, and texts that are
+one value.
+"""
 
 from __future__ import annotations
 
