@@ -21,7 +21,10 @@ def test_make_clients_writes_the_page_that_is_there(tmp_path: Path) -> None:
     page = tmp_path / "readers.md"
     done = subprocess.run(
         [sys.executable, "-m", "clients", "--page", str(page)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests", ROOT / "benchmarks", ROOT / "deploy")))},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests", ROOT / "benchmarks", ROOT / "deploy"))),
+        },
         capture_output=True,
         text=True,
         check=False,
