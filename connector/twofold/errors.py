@@ -5,7 +5,7 @@ The class says what the user does next; the message names the cause and the reme
     TwofoldError
       UsageError        exit 2  the command line or the configuration is wrong: correct it
       SetupError        exit 3  the machine or a server lacks something: the message has the remedy
-      Unreachable       exit 4  a server does not answer now; `run` retries, other commands report it
+      Unreachable       exit 4  a server does not answer now; `run` retries, others report it
       Refused           exit 5  continuing could lose or repeat data: run the repair it names
       Fenced            exit 6  another instance took over: nothing to do, unless that was not meant
       RunEnded          -       a run failed; it drops its memory and recovers
