@@ -151,9 +151,7 @@ def test_a_slot_in_use_a_publication_that_went_and_a_slot_of_another_kind(
         wrong = {"kafka": {"prefix": f"{here.prefix}_2"}}, {"kafka": {"bootstrap": "127.0.0.1:9", "call_timeout": 2.0}}
         right = {"kafka": {"prefix": here.prefix, "bootstrap": here.reader.bootstrap, "call_timeout": 60.0}}
         here.configure(wrong[0])
-        knows_nothing = (
-            f"in use by process {pid} from 127.0.0.1 ({here.prefix}), and at {here.reader.bootstrap} the topics"
-        )
+        knows_nothing = f"in use by process {pid} from 127.0.0.1 ({here.prefix}), and the topics {here.prefix}_2.* at {here.reader.bootstrap} do not mention it"
         refused(here.init(), 5, knows_nothing, "correct kafka.bootstrap, kafka.prefix and name")
         here.configure(right)
         here.configure(wrong[1])
