@@ -173,7 +173,13 @@ def test_a_slot_in_use_a_publication_that_went_and_a_slot_of_another_kind(
     here.configure({"source": {"two_phase": True}})
 
     here.sql(f"DROP PUBLICATION {here.prefix}")
-    refused(here.init(), 5, "a publication of this slot no longer exists", "at stake: ", "repair:   `twofold reset`")
+    refused(
+        here.init(),
+        5,
+        "a publication of this slot no longer exists",
+        "at stake: ",
+        "repair:   correct source.publication if it names the wrong one; otherwise start over: `twofold reset`",
+    )
 
 
 @ON_18
