@@ -207,7 +207,7 @@ def test_an_invalidated_slot(connector: Maker, own_postgres: Callable[..., Postg
         here.init(),
         5,
         f"PostgreSQL has invalidated slot '{here.prefix}'{why}: the WAL that it needs is gone",
-        "repair:   `twofold reset`, then `twofold init`",
+        "repair:   raise max_slot_wal_keep_size (or idle_replication_slot_timeout) to prevent a repetition, then start over: `twofold reset`, then `twofold init`",
         "raise max_slot_wal_keep_size",
     )
 
