@@ -20,6 +20,6 @@ def test_a_look_that_is_cancelled_is_followed_by_another(database: str) -> None:
         with closing(JoinedTables(database, "bank", 0.05)) as newcomers:
             with holder.transaction():
                 holder.execute("LOCK TABLE pg_catalog.pg_publication")
-                newcomers.take()
+                newcomers.take_result()
                 wait_until(lambda: other.execute(CANCEL).fetchone() == (True,), 30)
-            wait_until(lambda: [relation.table for relation in newcomers.take().relations] == ["joined"], 30)
+            wait_until(lambda: [relation.table for relation in newcomers.take_result().relations] == ["joined"], 30)

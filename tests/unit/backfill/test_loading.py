@@ -231,7 +231,7 @@ class World:
 
 
 class Nobody:
-    def take(self) -> JoinedTablesFound:
+    def take_result(self) -> JoinedTablesFound:
         return JoinedTablesFound()
 
 

@@ -24,11 +24,12 @@ WAITS_IN_C = """
 from confluent_kafka.admin import AdminClient
 from twofold.cli.interrupts import ended_at_once
 import sys
-try:
-    with ended_at_once():
-        AdminClient({"bootstrap.servers": sys.argv[1]}).list_topics(timeout=120)
-except KeyboardInterrupt:  # it came before the call
-    sys.exit("too early")
+while True:
+    try:
+        with ended_at_once():
+            AdminClient({"bootstrap.servers": sys.argv[1]}).list_topics(timeout=120)
+    except KeyboardInterrupt:  # it came before the call
+        pass
 """
 
 
@@ -47,7 +48,10 @@ def test_ctrl_c_ends_what_waits_inside_of_a_c_library() -> None:
             silent.settimeout(120)
             with silent.accept()[0]:  # it waits for an answer
                 began = time.monotonic()
-                process.send_signal(signal.SIGINT)
+                while process.poll() is None and time.monotonic() - began < 60:
+                    process.send_signal(signal.SIGINT)
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(1)
                 _, said = process.communicate(timeout=200)
     assert time.monotonic() - began < 60
     assert (process.returncode, said) == (130, "stopped\n")

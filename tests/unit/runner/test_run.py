@@ -91,6 +91,6 @@ def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
         stop=threading.Event(),
     )
     taken: list[Event] = []
-    monkeypatch.setattr(run, "_take", taken.append)
+    monkeypatch.setattr(run, "_step_bridge", taken.append)
     run._end_turn_if_full()
     assert taken == ([events.TurnFull()] if full else [])
