@@ -87,7 +87,7 @@ def _idle_connections(cluster: Cluster) -> Iterator[Finding]:
             "idle_connections",
             Severity.SHOULD,
             f"the brokers close connections after {idle_s:g} s without a request (connections.max.idle.ms), and prepared.hold is {hold_s:g} s",
-            "a prepared transaction that ends when its connection was just closed costs a recovery (DoubtedEnd)",
+            "a prepared transaction that ends when its connection was just closed costs a recovery (UncertainEnd)",
             f"prepared.hold = {idle_s / 2:g}",
         )
 
