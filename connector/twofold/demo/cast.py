@@ -28,7 +28,7 @@ name = "{name}"
 
 [source]
 dsn = "{dsn}"
-tables = ["public.account", "public.transfer"]
+tables = ["public.accounts", "public.transfers"]
 
 [kafka]
 bootstrap = "{bootstrap}"
@@ -47,8 +47,8 @@ folder = "{folder}/spool"
 """
 
 _TABLES = """
-CREATE TABLE account (id int PRIMARY KEY, owner text NOT NULL, balance bigint NOT NULL CHECK (balance >= 0));
-CREATE TABLE transfer (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, debtor int NOT NULL, creditor int NOT NULL, amount bigint NOT NULL, at timestamptz NOT NULL DEFAULT now());
+CREATE TABLE accounts (id int PRIMARY KEY, owner text NOT NULL, balance bigint NOT NULL CHECK (balance >= 0));
+CREATE TABLE transfers (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, debtor int NOT NULL, creditor int NOT NULL, amount bigint NOT NULL, at timestamptz NOT NULL DEFAULT now());
 """
 
 
@@ -84,7 +84,7 @@ class Bank:
 
     def open_accounts(self) -> None:
         self.run(
-            f"INSERT INTO account SELECT n, 'customer ' || n, {OPENING_BALANCE} FROM generate_series(1, {ACCOUNTS}) n"  # noqa: S608
+            f"INSERT INTO accounts SELECT n, 'customer ' || n, {OPENING_BALANCE} FROM generate_series(1, {ACCOUNTS}) n"  # noqa: S608
         )
 
     def transfer(self, debtor: int, creditor: int, amount: int, *, prepare: str | None = None) -> None:
@@ -93,16 +93,16 @@ class Bank:
         """
         end = "COMMIT" if prepare is None else f"PREPARE TRANSACTION '{prepare}'"
         self.run(
-            f"BEGIN; UPDATE account SET balance = balance - {amount} WHERE id = {debtor};"  # noqa: S608  (numbers of the story)
-            f" UPDATE account SET balance = balance + {amount} WHERE id = {creditor};"
-            f" INSERT INTO transfer (debtor, creditor, amount) VALUES ({debtor}, {creditor}, {amount}); {end}"
+            f"BEGIN; UPDATE accounts SET balance = balance - {amount} WHERE id = {debtor};"  # noqa: S608  (numbers of the story)
+            f" UPDATE accounts SET balance = balance + {amount} WHERE id = {creditor};"
+            f" INSERT INTO transfers (debtor, creditor, amount) VALUES ({debtor}, {creditor}, {amount}); {end}"
         )
 
     def run(self, sql: str) -> None:
         self._connection.execute(sql)
 
     def balances(self) -> dict[int, int]:
-        rows: list[Any] = self._connection.execute("SELECT id, balance FROM account").fetchall()
+        rows: list[Any] = self._connection.execute("SELECT id, balance FROM accounts").fetchall()
         return dict(rows)
 
     def close(self) -> None:

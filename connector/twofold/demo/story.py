@@ -15,7 +15,7 @@ from twofold.stack import LocalStack
 
 ROWS_OF_A_TRANSFER = 3
 TRANSFERS = 20
-TOPICS = [f"{NAME}.public.account", f"{NAME}.public.transfer"]
+TOPICS = [f"{NAME}.public.accounts", f"{NAME}.public.transfers"]
 
 
 def tell_story(teller: Teller, stack: LocalStack, folder: Path, ending: ExitStack) -> Cast:
@@ -49,16 +49,16 @@ class _Story:
 
     def found_the_bank(self) -> None:
         t = self.t
-        t.chapter("A small bank in PostgreSQL, and its way into Kafka and an Iceberg table")
+        t.chapter("A small bank: from PostgreSQL into Kafka and into a table")
         self.bank.found()
         for line in self.cast.initialise().splitlines():
             t.say(f"twofold init: {line}")
         self.cast.start_connector()
         self.cast.start_mirror()
-        t.say("twofold run: started; the Spark mirror job: started (it is slow to wake and reads what it missed)")
+        t.say("twofold run: started; the Spark mirror job: started (it starts slowly, then reads everything)")
         self.bank.open_accounts()
         self._watch()
-        t.wait("the accounts to be visible in Kafka", lambda: self.everyone.rows_in("account") == ACCOUNTS)
+        t.wait("the accounts to be visible in Kafka", lambda: self.everyone.rows_in("accounts") == ACCOUNTS)
         t.good(f"{ACCOUNTS} accounts with {OPENING_BALANCE} each are visible to every consumer of Kafka")
 
     def _watch(self) -> None:
@@ -124,7 +124,7 @@ class _Story:
         t.say(f"kill -9 {self.cast.connector.pid}; meanwhile, in PostgreSQL:")
         t.sql(f"COMMIT PREPARED '{gid}', and five more transfers")
         self.bank.run(f"COMMIT PREPARED '{gid}'")
-        all_of_them = self.everyone.rows_in("transfer") + 6
+        all_of_them = self.everyone.rows_in("transfers") + 6
         for _ in range(5):
             self.bank.transfer(4, 5, 1)
         self.cast.start_connector()
@@ -138,21 +138,23 @@ class _Story:
 
     def forgotten(self) -> None:
         t, gid = self.t, "forgotten"
-        t.chapter(f"One is prepared and forgotten: after {HOLD_S} s (prepared.hold) it is parked, and the others go on")
+        t.chapter(
+            f"One is prepared and forgotten: after {HOLD_S} s (prepared.hold) it is parked, and the others continue"
+        )
         self.bank.transfer(5, 6, 60, prepare=gid)
         t.wait("the rows to reach Kafka", lambda: self.anyone.rows_of(gid) == ROWS_OF_A_TRANSFER)
         took = self._transfer_and_wait("a transfer behind it")
         t.good(f"a transfer behind it was visible after {took:.1f} s: the open one had to be parked first")
         took = self._transfer_and_wait("the next transfer")
-        t.good(f"the next one after {took * 1000:.0f} ms: what is in doubt costs nobody anything any more")
+        t.good(f"the next one after {took * 1000:.0f} ms: the parked transaction delays nobody")
         t.sql(f"COMMIT PREPARED '{gid}'")
         self.bank.run(f"COMMIT PREPARED '{gid}'")
         took = t.wait("it to be visible", lambda: self.everyone.rows_of(gid) == ROWS_OF_A_TRANSFER)
-        t.good(f"remembered at last: its {ROWS_OF_A_TRANSFER} rows are visible {took * 1000:.0f} ms later")
+        t.good(f"committed at last: its {ROWS_OF_A_TRANSFER} rows are visible {took * 1000:.0f} ms later")
 
     def compared(self) -> None:
         t = self.t
-        t.chapter("The comparison")
+        t.chapter("The mirror tables equal PostgreSQL, row by row")
         t.check("every balance in Kafka equals PostgreSQL's", holds=self.everyone.balances == self.bank.balances())
         t.say("twofold_spark verify compares the Iceberg tables with PostgreSQL, row by row ...")
         done = self.cast.verify()
@@ -163,7 +165,7 @@ class _Story:
         t.check(equal + why, holds=done.returncode == 0)
 
     def _transfer_and_wait(self, what: str) -> float:
-        after = self.everyone.rows_in("transfer") + 1
+        after = self.everyone.rows_in("transfers") + 1
         self.bank.transfer(1, 2, 5)
         return self._wait_for(after, f"{what} to be visible")
 
@@ -184,7 +186,7 @@ class _Story:
         """Return the number of rows seen of the table of transfers, and of updates of accounts: two
         for each.
         """
-        return self.everyone.rows_in("transfer"), self.everyone.rows_in("account") - ACCOUNTS
+        return self.everyone.rows_in("transfers"), self.everyone.rows_in("accounts") - ACCOUNTS
 
     def _total(self) -> int:
         return ACCOUNTS * OPENING_BALANCE

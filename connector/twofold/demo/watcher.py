@@ -89,7 +89,7 @@ class Watcher:
         source, after = envelope["source"], envelope["after"]
         self._rows[source["gid"]] += 1
         self._tables[source["table"]] += 1
-        if source["table"] == "account" and after is not None:
+        if source["table"] == "accounts" and after is not None:
             self.balances[after["id"]] = after["balance"]
 
     def _decode(self, message: bytes) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_the_story_ends_well_and_says_so_in_plain_lines(mark: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\x1b" not in done.stdout, "no terminal, no escape sequences"
     assert re.search(r"read_uncommitted: 3 rows .*\n.*read_committed: 0 rows", done.stdout)
-    assert "public.account: 6 rows, equal" in done.stdout
+    assert "public.accounts: 6 rows, equal" in done.stdout
     assert done.stdout.rstrip().endswith("The mirror equals the source.")
     wait_until("every process of the demo to end", lambda: not marked(mark), 20)
 
