@@ -84,7 +84,7 @@ def test_a_key_that_has_changed_is_the_mirrors_with_the_reload(kept: Lake) -> No
     w.delete_subject(f"{w.topics[t].name}-key")
     w.table(table("t", columns, key=("id", "region")))
     w.model[t] = {}
-    with pytest.raises(TableRefused, match=r"public\.t .*key.*\n.*\n.*`twofold backfill start public\.t`"):
+    with pytest.raises(TableRefused, match=r"the key of public\.t is .*\n.*\n.*`twofold backfill start public\.t`"):
         kept.mirror()
     rows = [one, {**one, "region": "b"}, two]
     _reload(kept, t, rows)
