@@ -30,7 +30,7 @@ from twofold_common.positions import NO_LSN
 
 _log = logging.getLogger(__name__)
 
-WISHES_LOOK_S = 0.25
+COMMANDS_CHECK_S = 0.25
 
 
 class Loading:
@@ -41,24 +41,24 @@ class Loading:
         loads: LoadPool,
         tables: Tables,
         executor: ActionExecutor,
-        wishes: BackfillCommands,
-        newcomers: JoinedTables,
+        commands: BackfillCommands,
+        joined_tables: JoinedTables,
         *,
         reload_on_rewrite: bool = False,
     ) -> None:
-        self._joined_tables = newcomers
+        self._joined_tables = joined_tables
         self._reload_on_rewrite = reload_on_rewrite
         self._loads = loads
         self._tables = tables
         self._executor = executor
-        self._wishes = wishes
+        self._commands = commands
         self._answered: list[Chunk] = []
         self._latest: dict[str, Chunk] = {}
         """Each table's last command to pause or to resume; earlier ones no longer count."""
         self._resumed: dict[str, LoadProgress] = {}
-        self._orders: list[Chunk] = []
+        self._command_chunks: list[Chunk] = []
         self._cancelled: dict[str, Future[ChunkResult | None]] = {}
-        self._look_at = 0.0
+        self._next_check = 0.0
         self._begun: set[str] = set()
         for topic in tables.in_backfill:
             if tables.pin(topic).backfill == "paused":
@@ -84,16 +84,16 @@ class Loading:
 
     def turn(self) -> Iterator[events.Event]:
         """Begin loads and answer requests; yield the bridge's events."""
-        if (now := time.monotonic()) >= self._look_at:
-            self._look_at = now + WISHES_LOOK_S
-            for topic, what in self._wishes.read_new().items():
-                self._order(topic, what)
+        if (now := time.monotonic()) >= self._next_check:
+            self._next_check = now + COMMANDS_CHECK_S
+            for topic, what in self._commands.read_new().items():
+                self._handle_command(topic, what)
             self._handle_joined_tables(self._joined_tables.take_result())
         for topic in self._tables.take_recreated():
             _log.info("backfill of %s: the table was dropped and created again", topic)
             self._start(topic)
         while self._answered:
-            self._carried_out(self._answered.pop())
+            self._command_answered(self._answered.pop())
         for topic in [topic for topic, answer in self._cancelled.items() if answer.done()]:
             del self._cancelled[topic]
             self._loaded(topic)
@@ -128,7 +128,7 @@ class Loading:
             else:
                 _log.warning("%s: %s; if that changed values in rows, run: twofold backfill start %s", name, what, name)
 
-    def _order(self, topic: str, what: str) -> None:
+    def _handle_command(self, topic: str, what: str) -> None:
         """Handle a person's command about a table's load.
 
         One that changes nothing is only answered.
@@ -144,18 +144,18 @@ class Loading:
                 stopped = self._loads.stop(topic)
                 self._begun.add(topic)
                 reload = stopped is not None and stopped.progress.reload
-                order = self._latest[topic] = replace(_order(topic, what), reload=reload)
-                order.answer.add_done_callback(lambda _: self._answered.append(order))
-                self._orders.append(order)
+                asked = self._latest[topic] = replace(_command_chunk(topic, what), reload=reload)
+                asked.answer.add_done_callback(lambda _: self._answered.append(asked))
+                self._command_chunks.append(asked)
             case "cancel" if loading:
                 self._loads.stop(topic)
                 self._begun.add(topic)
-                cancel = _order(topic, "cancel")
+                cancel = _command_chunk(topic, "cancel")
                 # In backfill until then: rows that come meanwhile stay behind the gate's.
                 self._cancelled[topic] = cancel.answer
-                self._orders.append(cancel)
+                self._command_chunks.append(cancel)
             case _ if known:
-                self._orders.append(_order(topic, "cancel"))  # only to be answered
+                self._command_chunks.append(_command_chunk(topic, "cancel"))  # only to be answered
             case _:
                 _log.warning("backfill of %s: the table does not exist", topic)
 
@@ -166,16 +166,16 @@ class Loading:
         self._tables.reload(topic)
         self._begun.discard(topic)
 
-    def _carried_out(self, order: Chunk) -> None:
+    def _command_answered(self, asked: Chunk) -> None:
         """Continue a load after its resume, unless a later command says otherwise."""
-        verdict = order.answer.result()
-        if verdict is None or self._latest.get(order.topic) is not order:
+        result = asked.answer.result()
+        if result is None or self._latest.get(asked.topic) is not asked:
             return
-        if verdict.state == "ready":  # it had ended before the command came
-            self._loaded(order.topic)
-        elif order.command == "resume":
-            self._resumed[order.topic] = verdict.progress
-            self._begun.discard(order.topic)
+        if result.state == "ready":  # it had ended before the command came
+            self._loaded(asked.topic)
+        elif asked.command == "resume":
+            self._resumed[asked.topic] = result.progress
+            self._begun.discard(asked.topic)
 
     def _loaded(self, topic: str) -> None:
         self._tables.loaded(topic)
@@ -188,8 +188,8 @@ class Loading:
         """
         if state.unfinished or not state.caught_up:
             return None
-        if self._orders:
-            return self._orders.pop(0)
+        if self._command_chunks:
+            return self._command_chunks.pop(0)
         while chunk := self._loads.due(state.read_lsn):
             if chunk.encoding is None or self._tables.is_current(chunk.encoding):
                 if chunk.command == "start":
@@ -208,7 +208,7 @@ def _shown(
     return BackfillProgress(table, state, place.rows, estimate, place.per_second, place.left_s(estimate))
 
 
-def _order(topic: str, wish: CommandName) -> Chunk:
+def _command_chunk(topic: str, command: CommandName) -> Chunk:
     """Return a chunk without rows that carries the command out."""
     return Chunk(
         topic=topic,
@@ -222,5 +222,5 @@ def _order(topic: str, wish: CommandName) -> Chunk:
         at_us=time.time_ns() // 1000,
         rows=0,
         size=0,
-        command=wish,
+        command=command,
     )

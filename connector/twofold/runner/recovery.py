@@ -114,8 +114,8 @@ def recover(
     if lookback is not None:
         loadable = {topic_of(config.prefix, each.schema, each.table) for each in published}
         interruptible(functools.partial(check_recent_commits, config, registry, recovered, lookback, loadable))
-    wished = (topic for topic, what in recovered.commands.items() if what == "start")
-    tables.restart_topics({*wished, *restart}, published)
+    to_reload = (topic for topic, what in recovered.commands.items() if what == "start")
+    tables.restart_topics({*to_reload, *restart}, published)
     interruptible(lambda: tables.check(published))
     interruptible(lambda: tables.announce(published))
     state = _state(config, fencing, progress, slot, server)
@@ -132,12 +132,12 @@ def recover(
     gate = Gate(
         fencing.publisher, pins=recovered.pins, in_backfill=tables.in_backfill, schema_of=registry.schema, spool=spool
     )
-    wishes = BackfillCommands(
+    commands = BackfillCommands(
         kafka_settings(config), names_of(config), found=recovered.commands, offset=recovered.progress_end
     )
-    opened.callback(wishes.close)
-    newcomers = JoinedTables(config.conninfo, config.publication, config.backfill.notice)
-    opened.callback(newcomers.close)
+    opened.callback(commands.close)
+    joined_tables = JoinedTables(config.conninfo, config.publication, config.backfill.notice)
+    opened.callback(joined_tables.close)
     executor = ActionExecutor(
         worker=worker,
         publisher=fencing.publisher,
@@ -160,8 +160,8 @@ def recover(
             _loads(config, executor, spool, opened),
             tables,
             executor,
-            wishes,
-            newcomers,
+            commands,
+            joined_tables,
             reload_on_rewrite=config.source.reload_on_rewrite,
         ),
         timers=Timers(
@@ -256,9 +256,11 @@ def _state(
     config: Config, fencing: Fencing, progress: Progress, slot: identity.SlotState, server: identity.ServerIdentity
 ) -> State:
     recovered = fencing.recovered
-    wished = {topic for topic, what in recovered.commands.items() if what == "start"}
+    to_reload = {topic for topic, what in recovered.commands.items() if what == "start"}
     ledger = {PreparedIdentity(entry.xid, entry.gid): entry for entry in recovered.unresolved.values()}
-    reloaded = frozenset(identity for identity, entry in ledger.items() if entry.topics and wished >= {*entry.topics})
+    reloaded = frozenset(
+        identity for identity, entry in ledger.items() if entry.topics and to_reload >= {*entry.topics}
+    )
     promoted = server.timeline != progress.timeline
     policy = Policy(
         synchronous=config.prepared.synchronous,
