@@ -46,7 +46,7 @@ def for_registry() -> Java:
 
 def spark_java_home() -> Path:
     """Return a JAVA_HOME for Spark 4.1: version 17 or 21, never newer."""
-    java = find("Spark", 17, 21)
+    java = find("Spark", 17, only=(17, 21))
     if not java.modules or _VECTOR_MODULE in java.modules:
         return java.home
     home = cache_folder() / "java-for-spark" / str(java.version)
@@ -61,15 +61,15 @@ def spark_java_home() -> Path:
     return home
 
 
-def find(wanted_by: str, least: int, most: int | None = None) -> Java:
-    """Return the newest Java that fits."""
+def find(wanted_by: str, least: int, *, only: tuple[int, ...] = ()) -> Java:
+    """Return the newest Java of version `least` or later; with `only`, of one of these versions."""
     found = [java for home in _homes() if (java := _look_at(home)) is not None]
-    fitting = [java for java in found if java.version >= least and (most is None or java.version <= most)]
+    fitting = [java for java in found if java.version >= least and (not only or java.version in only)]
     if fitting:
         return max(fitting, key=lambda java: java.version)
-    if (java := _wheel()) is not None and java.version >= least and (most is None or java.version <= most):
+    if (java := _wheel()) is not None and java.version >= least and (not only or java.version in only):
         return java
-    wants = f"Java {least} or newer" if most is None else f"Java {least} to {most}"
+    wants = f"Java {' or '.join(map(str, only))}" if only else f"Java {least} or newer"
     have = ", ".join(f"{java.version} in {java.home}" for java in found) or "none"
     raise SetupError(
         f"{wanted_by} wants {wants}, this machine has {have}: pip install 'twofold[stack]', "

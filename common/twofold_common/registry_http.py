@@ -80,7 +80,7 @@ class RegistryHttp:
         self._headers = {"Accept": f"{_JSON}, application/json", "Content-Type": _JSON, **headers}
         self._request_timeout_s = request_timeout_s
         self._patience_s = patience_s
-        context = ssl.create_default_context(cafile=ca_file) if self.url.startswith("https:") else None
+        context = ssl.create_default_context(cafile=ca_file) if self.url.lower().startswith("https:") else None
         self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
 
     def ask(self, path: str, body: bytes | None = None, *, method: str | None = None) -> Any:
@@ -107,7 +107,9 @@ class RegistryHttp:
             if error.code == 404 and code not in ABSENT:
                 raise RegistryAway("HTTP 404 without the registry's own error code") from error
             raise RegistryRefusal(error.code, code, reason) from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except ValueError as error:
+            raise RegistryAway("what answers is no registry: it does not send JSON") from error
+        except (OSError, http.client.HTTPException) as error:
             raise RegistryAway(describe_cause(error)) from error
 
 
@@ -123,6 +125,6 @@ def _own_error(error: urllib.error.HTTPError) -> tuple[int, str]:
     """The registry's own code and words; code 0 if something else answered."""
     try:
         answer = json.load(error)
-        return int(answer["error_code"]), str(answer["message"])
-    except (ValueError, KeyError, TypeError, OSError):
+        return int(answer["error_code"]), str(answer.get("message", error.reason))
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
         return 0, str(error.reason)

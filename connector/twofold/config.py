@@ -37,7 +37,7 @@ from twofold.errors import UsageError
 _NAME, _PREFIX = r"^[a-z0-9_]{1,40}$", r"^[A-Za-z0-9._-]{1,100}$"
 _HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 _BROKER = rf" *(?:[A-Za-z_]+://)?{_HOST}(?::[0-9]{{1,5}})? *"
-_BOOTSTRAP, _URL = rf"^{_BROKER}(?:,{_BROKER})*$", rf"^https?://{_HOST}(?::[0-9]{{1,5}})?(?:/.*)?$"
+_BOOTSTRAP, _URL = rf"^{_BROKER}(?:,{_BROKER})*,?$", rf"^(?i:https?)://{_HOST}(?::[0-9]{{1,5}})?(?:/.*)?$"
 _PATTERNS = {
     _NAME: "1 to 40 of a-z, 0-9 and _",
     _PREFIX: "1 to 100 of A-Z, a-z, 0-9, '.', '_' and '-'",
@@ -429,7 +429,7 @@ def load(path: Path | None = None) -> Config:
             raise UsageError(
                 f'configuration file {given} is not TOML: {error}; text needs double quotes, for example name = "bank"'
             ) from None
-    elif not any(name.upper().startswith("TWOFOLD_") and "__" in name for name in os.environ):
+    elif not any(_is_setting(name) for name in os.environ):
         raise UsageError(
             f"there is no configuration: {given} is not in this folder; name a file before the command: twofold -c FILE ..."
         )
@@ -519,6 +519,14 @@ def _is_json(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_setting(variable: str) -> bool:
+    """Whether the environment's variable may name a setting, or a whole section as JSON."""
+    name = variable.upper()
+    return name.startswith("TWOFOLD_") and (
+        "__" in name or name.removeprefix("TWOFOLD_").lower() in Config.model_fields
+    )
 
 
 def _is_stray(variable: str) -> bool:

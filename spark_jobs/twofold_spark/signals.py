@@ -55,13 +55,17 @@ def _wait_for_it(reader: int, command: str) -> None:
     with os.fdopen(reader, "rb", buffering=0) as signals:
         while number := signals.read(1):
             if number[0] == signal.SIGINT:
-                for child in _children():
-                    with suppress(ProcessLookupError):
-                        os.kill(child, signal.SIGKILL)
-                sys.stderr.write(f"{command}: interrupted\n")
-                os._exit(_EXIT_INTERRUPTED)
+                try:
+                    for child in _children():
+                        with suppress(OSError):  # it has ended, or is not ours to end
+                            os.kill(child, signal.SIGKILL)
+                    sys.stderr.write(f"{command}: interrupted\n")
+                finally:
+                    os._exit(_EXIT_INTERRUPTED)
 
 
-def _children() -> list[int]:
-    """Linux tells them by the thread that has started them."""
-    return [int(pid) for each in Path("/proc/self/task").glob("*/children") for pid in each.read_text().split()]
+def _children() -> Iterator[int]:
+    """Yield this process's children. Linux lists them by the thread that has started them."""
+    for each in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended
+            yield from map(int, each.read_text().split())

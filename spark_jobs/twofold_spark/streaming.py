@@ -122,7 +122,7 @@ class StreamingJob:
                 f"the checkpoint of {self._name} names records that Kafka does not have: retention removed them, "
                 "or the checkpoint belongs to another prefix",
                 at_stake="what they held; nothing, if they belong to another prefix",
-                repair="give another --checkpoint, or delete this one. The job then starts at the first record that Kafka has. "
+                repair="give another --checkpoint; delete this one only if no other job uses it. The job then starts at the first record that Kafka has. "
                 "If the tables lack earlier records, the job refuses to start and names them",
             ) from failure
         if not (end_requested and self._failure is None):

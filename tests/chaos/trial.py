@@ -80,7 +80,7 @@ class Trial:
         self.environment = {"PYTHONUNBUFFERED": "1"}
         if product is not None:
             self.environment["PYTHONPATH"] = ":".join(
-                str(product / part) for part in ("connector", "avro", "spark_jobs")
+                str(product / part) for part in ("connector", "avro", "spark_jobs", "common")
             )
         self.violations: list[str] = []
 

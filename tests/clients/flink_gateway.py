@@ -67,7 +67,7 @@ class FlinkGateway:
         log4j = self.folder / "log4j2.properties"
         log4j.write_text(_LOG4J)
         command: list[str | Path] = [
-            java.find("Flink", 17, 21).program,
+            java.find("Flink", 17, only=(17, 21)).program,
             *("-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC"),
             *("-Djava.net.preferIPv4Stack=true", f"-Djava.io.tmpdir={self.folder}"),
             f"-Dlog4j2.configurationFile={log4j}",

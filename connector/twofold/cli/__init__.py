@@ -40,8 +40,8 @@ Exit statuses:
 """
 
 
-_CLEANS_UP = {"run", "stack", "demo"}
-"""Commands that end servers or sessions of theirs after Ctrl-C."""
+_CLEANS_UP = {"run", "stack", "demo", "status"}
+"""Commands that end something of theirs after Ctrl-C: servers, sessions, a screen."""
 
 
 class _Lazy(click.Group):

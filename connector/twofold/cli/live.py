@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.rule import Rule
 from rich.text import Text
 
+from twofold.cli.interrupts import RESTORE_SCREEN, ended_at_once
 from twofold.errors import TwofoldError
 
 EVERY_S = 2.0
@@ -20,7 +21,10 @@ EVERY_S = 2.0
 
 def show(report: Callable[[], str], console: Console, until: threading.Event, every_s: float = EVERY_S) -> None:
     """Use a screen of its own on a terminal; write one report after another into a pipe."""
-    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as screen:
+    with (
+        ended_at_once(RESTORE_SCREEN if console.is_terminal else ""),
+        Live(console=console, screen=console.is_terminal, auto_refresh=False) as screen,
+    ):
         for text in _reports(report, until, every_s):
             screen.update(
                 Group(Rule(f"twofold status  {time.strftime('%H:%M:%S')}  (Ctrl-C ends it)", align="left"), text),

@@ -41,6 +41,7 @@ MIRROR_QUIET_S = 60.0
 @click.option("--live", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @click.pass_obj
 def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
+    from twofold.cli.interrupts import ended_at_once  # noqa: PLC0415
     from twofold.ops.mirror_view import MirrorView  # noqa: PLC0415  (loads the clients)
     from twofold.runner.status_report import read_source_status  # noqa: PLC0415
 
@@ -58,6 +59,7 @@ def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
 
         show(report, Console(), threading.Event())
         return
+    click.get_current_context().with_resource(ended_at_once())
     source = read_source_status(config)
     if not as_json:
         click.echo("\n".join(_source_lines(source)))
@@ -84,12 +86,13 @@ class Seen:
     @property
     def mirror_gone_since(self) -> float | None:
         """When the mirror ended or was heard last, if it does not run."""
-        if self.page is not None:
-            return self.page.mirror_gone_since
         place = self.mirror
+        if self.page is not None and self.page.mirror_gone_since is not None:
+            return self.page.mirror_gone_since
         if place is None or place.told_at is None:
             return None
-        return place.told_at if place.ended or time.time() - place.told_at > MIRROR_QUIET_S else None
+        is_quiet = self.page is None and time.time() - place.told_at > MIRROR_QUIET_S
+        return place.told_at if place.ended or is_quiet else None
 
 
 def _ask_kafka(config: Config, source: Status, mirror: MirrorView) -> Seen:

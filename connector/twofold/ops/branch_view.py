@@ -19,6 +19,10 @@ from twofold.runner.status_report import InDoubt
 _log = logging.getLogger(__name__)
 
 ASKED_AGAIN_S, NEWER_ASKED_S = 15.0, 5.0
+RESTS = 4
+"""After a question, this many times its duration passes before the next one."""
+KNOWN_FOR_S = 40.0
+"""An older answer is not shown: a sibling may have its outcome meanwhile."""
 Ask = Callable[[], tuple[Sequence[InDoubt], Sequence[str]]]
 Key = tuple[int, str]
 
@@ -31,7 +35,7 @@ class BranchView:
         self._clock = clock
         self._lock = threading.Lock()
         self._busy = False
-        self._asked_at = -ASKED_AGAIN_S
+        self._asked_at = self._answered_at = -ASKED_AGAIN_S
         self._wanted: frozenset[Key] = frozenset()
         self.known: dict[Key, InDoubt] = {}
         """The last answer, by xid and gid."""
@@ -45,10 +49,14 @@ class BranchView:
         """
         wanted = frozenset(keys)
         with self._lock:
+            now = self._clock()
+            if now - self._answered_at > KNOWN_FOR_S:
+                self.known, self.unread = {}, ()
             due_s = NEWER_ASKED_S if wanted - self._wanted else ASKED_AGAIN_S
-            if not wanted or self._busy or self._clock() - self._asked_at < due_s:
+            due_s = max(due_s, (RESTS + 1) * (self._answered_at - self._asked_at))
+            if not wanted or self._busy or now - self._asked_at < due_s:
                 return
-            self._busy, self._wanted, self._asked_at = True, wanted, self._clock()
+            self._busy, self._wanted, self._asked_at = True, wanted, now
         threading.Thread(target=self._read, name="status-branches", daemon=True).start()
 
     def _read(self) -> None:
@@ -64,4 +72,4 @@ class BranchView:
             _log.exception("the branches in doubt could not be read for the status page")
         finally:
             with self._lock:
-                self._busy = False
+                self._busy, self._answered_at = False, self._clock()

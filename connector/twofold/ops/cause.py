@@ -45,7 +45,7 @@ def find_cause(
         case "refused" | "failed" | "stopped":
             return Cause("connector", "not running", view.since)
         case "standby":
-            return Cause("slot", f"waits for the slot: {view.detail.partition(':')[0]}", view.since)
+            return Cause("slot", f"waits for the slot: {view.detail}", view.since)
         case "starting" | "recovering" | "waiting":
             if view.outage is not None:
                 return Cause(*_name(view.outage.text, view.outage.error), view.outage.since)

@@ -159,7 +159,10 @@ class Sampler:
 
     def _ask_for_mirror(self) -> None:
         if self._activity.view().phase != "running":
-            return  # Kafka may be what is away: its silence would delay what PostgreSQL says
+            # Kafka may be what is away: its silence would delay what PostgreSQL says. A mirror that
+            # is not asked is not silent.
+            self._mirror_heard_at = self._clock()
+            return
         try:
             place = self._ask_mirror() or self.mirror
             self.mirror_error = ""

@@ -53,8 +53,8 @@ class Registry:
                 settings.url,
                 headers=authorization(basic=settings.basic, bearer=settings.bearer),
                 ca_file=settings.ca_file,
-                request_timeout_s=settings.timeout_s / 4,
-                patience_s=settings.timeout_s / 4,
+                request_timeout_s=settings.timeout_s / 5,
+                patience_s=settings.timeout_s / 2,
             )
         except OSError as error:
             raise UsageError(f"registry.ca_file {settings.ca_file} cannot be used: {error}") from error

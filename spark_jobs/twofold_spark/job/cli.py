@@ -18,7 +18,7 @@ import datetime as dt
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -104,6 +104,7 @@ def _run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
     job = StreamingJob("mirror", mirror)
     checkpoint = options.checkpoint or options.sink.default_checkpoint(options.warehouse, options.prefix)
     job.start(mirror.open_stream(spark), checkpoint, options.trigger)
+    progress.start()
     try:
         job.run(ending)
     finally:
@@ -189,7 +190,8 @@ def _connect_kafka(spark: SparkSession, options: argparse.Namespace) -> Kafka:
 def _open_session(options: argparse.Namespace) -> Iterator[SparkSession]:
     """Open a session that ends with the command, unless Spark ran before the command."""
     ran_before = SparkContext._active_spark_context is not None
-    with ended_at_once(options.command):
+    may_end_all = not ran_before and threading.current_thread() is threading.main_thread()
+    with ended_at_once(options.command) if may_end_all else nullcontext():
         require_reachable(options.bootstrap)
         spark = session.open_session(
             options.warehouse, catalog=options.catalog, memory=options.memory, java_home=options.java_home

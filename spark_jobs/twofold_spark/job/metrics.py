@@ -27,7 +27,7 @@ _HELP = {
     "twofold_job_rows_total": ("counter", "changes that this process applied"),
     "twofold_job_batches_total": (
         "counter",
-        "batches that this process applied and published (changelog: turns that appended)",
+        "batches that this process applied and published (changelog: turns in which a topic had more)",
     ),
     "twofold_job_lag_seconds": (
         "gauge",

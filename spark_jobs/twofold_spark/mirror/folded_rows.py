@@ -78,8 +78,8 @@ def table_columns(subject: Subject, row: StructType, *added: StructField) -> Str
             f"{subject.name} has columns that would exist twice in the mirror's table: {', '.join(twice)}. The mirror ignores "
             f"case, and adds `{COPIES}` to a table without a key and `{KEY_TEXT}<column of the key>` to others",
             at_stake="the values of one of the two",
-            repair=f"if it is `{COPIES}`, give the table a primary key; else rename the column. Then delete that subject, whose "
-            "versions have the column, start connector and mirror again, and run `twofold backfill start`",
+            repair=f"if it is `{COPIES}`, give the table a primary key; else rename the column and delete that subject, whose "
+            "versions have it. Then start connector and mirror again, and run `twofold backfill start`",
         )
     return columns
 

@@ -42,6 +42,9 @@ class ProgressPublisher:
         """The offset and the cut that were written last, by this process or by an earlier one."""
         self._ending = threading.Event()
         self._heartbeat = threading.Thread(target=self._repeat, name="mirror-progress", daemon=True)
+
+    def start(self) -> None:
+        """Publish again and again, from now on, that the mirror runs."""
         self._heartbeat.start()
 
     def publish(self, applied: AppliedBatch) -> None:
@@ -55,26 +58,29 @@ class ProgressPublisher:
     def close(self) -> None:
         """Publish that the mirror ends; wait some seconds for the answer."""
         self._ending.set()
-        self._heartbeat.join(2 * _ANSWER_S)
-        with self._lock:
-            if self._last is not None:
-                self._write(*self._last, ended=True)
+        if self._heartbeat.ident is not None:
+            self._heartbeat.join(2 * _ANSWER_S)
+            with self._lock:
+                if self._last is not None:
+                    self._write(*self._last, ended=True)
         self._admin.close(self._jvm.java.time.Duration.ofSeconds(_ANSWER_S))
         self._check_answer()
 
     def _repeat(self) -> None:
-        try:
-            written = self._read()
-            with self._lock:
-                self._last = self._last or written
-            while not self._ending.is_set():
+        while not self._ending.is_set():
+            try:
+                if self._last is None:
+                    written = self._read()
+                    with self._lock:
+                        self._last = self._last or written
                 with self._lock:
                     if self._last is not None:
                         self._write(*self._last)
-                self._ending.wait(HEARTBEAT_S)
-        except (Py4JError, OSError) as error:  # no right to read the group; or the process ends, and Java was first
-            if not self._ending.is_set():
-                self._warn(f"mirror: cannot publish that it runs to consumer group {self._group}: {error}")
+            except Py4JJavaError as error:  # no right to read the group, or no answer yet: the next beat asks again
+                self._warn_once(error)
+            except (Py4JError, OSError):  # the process ends, and Java was first
+                return
+            self._ending.wait(HEARTBEAT_S)
 
     def _read(self) -> tuple[int, dict[str, int]] | None:
         """Return what an earlier mirror wrote, so that one without work publishes that it runs."""
@@ -95,11 +101,15 @@ class ProgressPublisher:
         self._pending = self._admin.alterConsumerGroupOffsets(self._group, offsets).all()
 
     def _check_answer(self) -> None:
-        if self._has_warned or self._pending is None or not self._pending.isDone():
+        if self._pending is None or not self._pending.isDone():
             return
         try:
             self._pending.get()
         except Py4JJavaError as error:
+            self._warn_once(error)
+
+    def _warn_once(self, error: Py4JJavaError) -> None:
+        if not self._has_warned and not self._ending.is_set():
             self._has_warned = True
             self._warn(
                 f"mirror: cannot publish the mirror's progress to consumer group {self._group}: "

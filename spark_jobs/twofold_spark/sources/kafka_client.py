@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -86,21 +87,28 @@ def _no_answer(kafka: Kafka, error: Py4JJavaError) -> SetupError:
 
 
 def require_reachable(bootstrap: str | None) -> None:
-    """Raise `SetupError` where no broker of the list takes a connection: Spark takes long to start,
-    and its client longer to say so.
+    """Raise `SetupError` if no broker of the list takes a connection within some seconds.
+
+    Spark takes long to start, and its client longer to say so. A starting broker is waited for.
     """
     places = [_BROKER.fullmatch(each.strip()) for each in (bootstrap or "").split(",")]
-    cause: OSError | None = None
-    for place in places:
-        if place is None:
-            return  # Kafka's own client says what is wrong with it
-        try:
-            socket.create_connection((place[1], int(place[2])), _CONNECT_S).close()
-        except OSError as error:
-            cause = error
-        else:
-            return
-    raise _no_broker(bootstrap or "", (cause and cause.strerror) or str(cause)) from cause
+    if not all(places):
+        return  # Kafka's own client says what is wrong with it
+    deadline = time.monotonic() + ANSWER_WITHIN_S
+    while True:
+        cause: OSError | None = None
+        for place in filter(None, places):
+            try:
+                socket.create_connection((place[1], int(place[2])), _CONNECT_S).close()
+            except UnicodeError:
+                return
+            except OSError as error:
+                cause = error
+            else:
+                return
+        if isinstance(cause, socket.gaierror) or time.monotonic() > deadline:
+            raise _no_broker(bootstrap or "", (cause and cause.strerror) or str(cause)) from cause
+        time.sleep(0.5)
 
 
 def _no_broker(bootstrap: str, cause: str) -> SetupError:

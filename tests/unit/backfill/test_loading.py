@@ -197,7 +197,7 @@ class World:
             self.publish(chunk)
 
     def look(self, wish: str = "") -> Chunk | None:
-        self.loading._look_at = 0
+        self.loading._next_check = 0
         if wish:
             self._wished[TOPIC] = wish
         assert not list(self.loading.turn())
@@ -218,7 +218,7 @@ class World:
 
     def until_carried_out(self) -> None:
         """All orders, and what follows from them has begun or not."""
-        self.until(lambda: not self.loading._orders)
+        self.until(lambda: not self.loading._command_chunks)
         self.turn()
 
     def next_chunk(self) -> Chunk:

@@ -86,9 +86,9 @@ def test_the_server_that_is_away_is_named(
 
 
 def test_a_standby_waits_for_the_slot(activity: Activity, clock: Clock) -> None:
-    activity.standing_by("slot 'bank' is held by process 12 from 10.0.0.1: wait for it to end")
+    activity.standing_by("slot 'bank' is held by process 12 from fd00::1")
     assert cause(activity, clock) == Cause(
-        "slot", "waits for the slot: slot 'bank' is held by process 12 from 10.0.0.1", 1000.0
+        "slot", "waits for the slot: slot 'bank' is held by process 12 from fd00::1", 1000.0
     )
 
 

