@@ -37,7 +37,7 @@ markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" class="said"/></marker></
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One room of a walk: where, which code, what happens there."""
+    """One step of a walk: in which room, which code, what happens there."""
 
     room: str
     code: str

@@ -26,9 +26,9 @@ from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
 
 
 def stage(state: State, event: PrepareRead, out: list[Action]) -> State:
-    """Keep a PREPARE's rows in the spool.
+    """Stage a PREPARE, or park it if a rule says so.
 
-    Before the stream has caught up it may already be resolved, so nothing else is done with it yet.
+    It is opened only after the stream has caught up: until then Kafka may already have its outcome.
     """
     if state.find(event.identity):
         out.append(_prepared_twice(event))

@@ -82,6 +82,7 @@ def test_a_picture_is_that_of_its_source(source: Path) -> None:
 def test_a_walk_has_at_most_a_dozen_steps_that_are_in_the_tree(source: Path) -> None:
     walk = diagrams.Walk.parse(source.read_text())
     assert 2 < len(walk.steps) <= 12
+    assert len({step.code for step in walk.steps}) == len(walk.steps), "a walk names each function once"
     assert [step.code for step in walk.steps if not is_in_the_tree(step.code)] == []
 
 
