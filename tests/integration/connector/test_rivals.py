@@ -61,7 +61,7 @@ def test_a_dead_machines_connection_is_ended_to_take_over(connector: Maker) -> N
     dead.signal(signal.SIGSTOP)
     heir = here.start("", "--take-over", ready=False)
     heir.wait_for("recovered:", within_s=40)
-    assert "taking over: process" in heir.said()
+    assert "taking over: ended process" in heir.said()
     here.sql("UPDATE account SET version = 2")
     dead.signal(signal.SIGCONT)
     dead.wait_for("standing by:")

@@ -110,7 +110,7 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
         told = {**os.environ, "JAVA_HOME": str(java.spark_java_home()), **environment}
         done = subprocess.run(job, env=told, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stderr
-        assert not re.search("hunter2|cannot be shown", done.stderr), done.stderr
+        assert not re.search("hunter2|cannot publish", done.stderr), done.stderr
         wait_until(lambda: (status()["mirror"] or {}).get("bytes") == 0, 30)  # type: ignore[attr-defined]
         source = f"jdbc:postgresql://127.0.0.1:{secured.postgres.port}/bank?user=postgres"
         check = [sys.executable, "-m", "twofold_spark", "verify", "--source", source, "--prefix", "bank", "--warehouse", str(tmp_path / "lake")]  # fmt: skip

@@ -105,7 +105,7 @@ def test_a_404_that_is_not_the_registrys_is_no_answer(client: Registry, registry
         lambda: elsewhere.accepts(f"{prefix}-value", record("a")),
         lambda: elsewhere.schema(1),
     ):
-        with pytest.raises(Unreachable, match=r"HTTP 404 .*check registry\.url"):
+        with pytest.raises(Unreachable, match=r"HTTP 404 .*correct registry\.url"):
             ask()
 
 

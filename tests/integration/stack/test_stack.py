@@ -90,7 +90,7 @@ def test_a_detached_stack_is_found_and_ended(open_folder: Path) -> None:
     psycopg.connect(found["postgres"]).close()
     second = twofold("up")
     assert second.returncode == 2
-    assert second.stderr.startswith(f"twofold: a stack runs in {open_folder} already: twofold stack down, or choose")
+    assert second.stderr.startswith(f"twofold: a stack already runs in {open_folder}: twofold stack down, or choose")
     assert twofold("down").stdout == "ended\n"
     assert processes_in(open_folder) == []
     assert twofold("status").returncode == 4
