@@ -84,15 +84,22 @@ class RegistryHttp:
         self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
 
     def ask(self, path: str, body: bytes | None = None, *, method: str | None = None) -> Any:
-        """Return the registry's answer. Raise RegistryAway or RegistryRefusal."""
+        """Return the registry's answer. Raise RegistryAway or RegistryRefusal.
+
+        After the last try the first error is raised: later ones may only be of a server that closes
+        connections.
+        """
         deadline, pause_s = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
+        first: RegistryAway | RegistryRefusal | None = None
         while True:
             try:
                 return self._ask_once(path, body, method)
             except (RegistryAway, RegistryRefusal) as error:
-                may_help = isinstance(error, RegistryAway) or error.status >= 500
-                if not may_help or time.monotonic() + pause_s > deadline:
+                if isinstance(error, RegistryRefusal) and error.status < 500:
                     raise
+                first = first or error
+                if time.monotonic() + pause_s > deadline:
+                    raise first from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -56,8 +56,13 @@ def mirrored(bank: Installation, sequence: int, lsn: int) -> None:
 
 
 def test_healthy(bank: Installation, url: str, browser: Browser) -> None:
+    def rows() -> float:
+        counted = re.search(rb"^twofold_rows_total (\S+)$", urlopen(f"{url}metrics").read(), re.MULTILINE)
+        return float(counted[1]) if counted else 0.0
+
+    before = rows()
     bank.sql("INSERT INTO account SELECT g, 0, 'x' FROM generate_series(5000, 5099) g")
-    wait_until(lambda: b"twofold_rows_total 100.0" in urlopen(f"{url}metrics").read())
+    wait_until(lambda: rows() == before + 100)
     mirrored(bank, 0, 1)
     drawn = has(bank.prefix, "● running", "up to date", "Every prepared transaction has its outcome", "recovered", "← ours", "Mirror", "of WAL to go")  # fmt: skip
     looks(browser, url, "healthy", drawn, lambda page: None)
@@ -211,13 +216,13 @@ def test_ranges(bank: Installation, browser: Browser) -> None:
 def test_by_keyboard(bank: Installation, url: str, browser: Browser) -> None:
     with browser.page(url) as page:
         page.wait_for(has("● running"))
+        page.wait_for("typeof samples !== 'undefined' && samples.length > 0")  # a paused page gets none
         page.press("t")
         assert page.js("document.documentElement.dataset.theme") == "dark"
         page.press("l")
         assert page.js("getComputedStyle(document.querySelector('#path .pos')).display") == "block"
         page.press("p")
         assert page.js("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
-        page.wait_for("typeof samples !== 'undefined' && samples.length > 0")
         page.js("document.getElementById('p-rows').focus()")
         page.press("ArrowLeft")
         assert page.js("document.querySelector('#p-rows figcaption .num').getAttribute('aria-live')") == "polite"

@@ -72,15 +72,19 @@ def cancel(config_file: Path | None, tables: tuple[str, ...]) -> None:
 def status(config_file: Path | None, *, as_json: bool) -> None:
     from dataclasses import asdict  # noqa: PLC0415
 
-    from twofold.runner.status_report import backfills, read_progress  # noqa: PLC0415  (loads the clients)
+    from twofold.runner.status_report import (  # noqa: PLC0415  (loads the clients)
+        backfills,
+        read_progress,
+        read_source_status,
+    )
 
     config = load(config_file)
-    recovered = read_progress(config)
-    found = backfills(config, recovered)
+    is_initialised = read_source_status(config).initialised is not False
+    found = backfills(config, read_progress(config)) if is_initialised else ()
     if as_json:
         click.echo(json.dumps([asdict(each) for each in found], indent=2))
         return
-    if recovered.progress is None or not recovered.progress.applied_lsn:
+    if not is_initialised:
         click.echo(f"connector {config.name} is not initialised: run twofold init")
     elif not found:
         click.echo("all tables are ready")

@@ -133,7 +133,7 @@ _REMEDIES = (
     ("recovery is in progress", "connect to the primary, or raise the standby to 16 or later"),
 )
 _NO_SUCH = (
-    ("role", "correct the user in source.dsn, or CREATE ROLE {user} LOGIN REPLICATION"),
+    ("role", "CREATE ROLE {user} LOGIN REPLICATION; -- or correct the user in source.dsn"),
     ("database", "correct the database's name in source.dsn"),
 )
 _NOISE = (

@@ -13,6 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -63,8 +64,10 @@ class ProgressPublisher:
             with self._lock:
                 if self._last is not None:
                     self._write(*self._last, ended=True)
+        if self._pending is not None:
+            with suppress(Py4JError):  # no answer, or an error: the page then learns the end by silence
+                self._pending.get(_ANSWER_S, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
         self._admin.close(self._jvm.java.time.Duration.ofSeconds(_ANSWER_S))
-        self._check_answer()
 
     def _repeat(self) -> None:
         while not self._ending.is_set():

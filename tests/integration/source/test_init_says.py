@@ -155,7 +155,11 @@ def test_a_slot_in_use_a_publication_that_went_and_a_slot_of_another_kind(
         refused(here.init(), 5, knows_nothing, "correct kafka.bootstrap, kafka.prefix and name")
         here.configure(right)
         here.configure(wrong[1])
-        refused(here.init(), 4, "Kafka: reading the topics at 127.0.0.1:9 failed")
+        refused(
+            here.init(),
+            4,
+            "Kafka at 127.0.0.1:9 does not answer: Connect to ipv4#127.0.0.1:9 failed: Connection refused; remedy: start Kafka, or correct kafka.bootstrap",
+        )
         here.configure(right)
         here.configure({"registry": {"url": "http://127.0.0.1:9", "timeout": 1.0}})
         refused(here.init(), 4, "the registry at http://127.0.0.1:9 does not answer")
@@ -217,7 +221,8 @@ def test_other_commands_before_it(here: Installation) -> None:
         line = here.command(*arguments)
         return subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
 
-    assert said("backfill", "status").stdout == f"connector {here.prefix} is not initialised: run twofold init\n"
+    before = said("backfill", "status")
+    assert before.stdout == f"connector {here.prefix} is not initialised: run twofold init\n", before.stderr
     asks = said("reset")
     assert asks.returncode == 2
     assert "nothing was removed: reset asks first, and there is no terminal; remedy: twofold reset --yes" in asks.stderr

@@ -113,7 +113,8 @@ def test_the_repair_word_by_word(
         here.configure({"kafka": {"prefix": f"{here.prefix}_utf8"}})
         done = here.init()
         assert done.returncode == 0, done.stderr
-        there = connector(conninfo=moved, source={"tables": ["public.t"]})
+        there = connector(conninfo=moved, source={"tables": ["public.t"]}, init=False)
+        assert there.init().returncode == 0
         with there.carrying():
             wait_until(lambda: [(s.key, s.value["after"]["v"]) for s in there.read("t")] == [({"id": 1}, "é")])
     finally:
