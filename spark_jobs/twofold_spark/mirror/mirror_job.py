@@ -14,8 +14,9 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -85,20 +86,21 @@ class Mirror:
         if self._sink is None:
             self._sink = self._make_sink(spark)
             self._next.start_from(self._sink)
-        due = self._select_due(micro_batch)
-        for batch in split_into_batches(due, rows=self._sizer.next_rows, ranges=_RANGES_PER_BATCH):
-            if self._ending.is_set():
-                # A micro-batch may hold 20,000 commit records. When it comes again, the cuts say
-                # what was applied.
-                raise EndRequested
-            self._handle_gap(batch[0])
-            before = self._next.cut.sequence
-            self._apply(spark, self._sink, batch)
-            del batch  # before the next one is read
-            if self._schedule.is_due(before, self._next.cut.sequence):
-                # Between two batches: at the same time as a merge it would conflict with the merge.
-                self._sink.maintain(self._changed_tables & self._next.cut.versions.keys(), self._keep_cuts)
-                self._changed_tables.clear()
+        # Closed while Spark runs: one that is abandoned makes Spark log pages of errors.
+        with closing(self._select_due(micro_batch)) as due:
+            for batch in split_into_batches(due, rows=self._sizer.next_rows, ranges=_RANGES_PER_BATCH):
+                if self._ending.is_set():
+                    # A micro-batch may hold 20,000 commit records. When it comes again, the cuts
+                    # say what was applied.
+                    raise EndRequested
+                self._handle_gap(batch[0])
+                before = self._next.cut.sequence
+                self._apply(spark, self._sink, batch)
+                del batch  # before the next one is read
+                if self._schedule.is_due(before, self._next.cut.sequence):
+                    # Between two batches: beside a merge it would conflict with the merge.
+                    self._sink.maintain(self._changed_tables & self._next.cut.versions.keys(), self._keep_cuts)
+                    self._changed_tables.clear()
 
     def close(self) -> None:
         """Release what the mirror holds, after the last batch."""
@@ -111,7 +113,7 @@ class Mirror:
         """Open the stream that this mirror follows."""
         return self._topic.open_stream(spark)
 
-    def _select_due(self, micro_batch: DataFrame) -> Iterator[CommitRecord]:
+    def _select_due(self, micro_batch: DataFrame) -> Generator[CommitRecord]:
         """Yield the commit records that were not applied before this micro-batch came."""
         cut = self._next.cut
         for record in self._topic.decode(micro_batch):
