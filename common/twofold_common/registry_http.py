@@ -99,7 +99,7 @@ class RegistryHttp:
                     raise
                 first = first or error
                 if time.monotonic() + pause_s > deadline:
-                    raise first from error
+                    raise first from first.__cause__
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
