@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -116,11 +117,21 @@ def open_session(
     _choose_java(java_home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    warehouse.mkdir(parents=True, exist_ok=True)
+    _make_folder(warehouse)
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in local_settings(warehouse, catalog=catalog, memory=memory).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _make_folder(warehouse: Path) -> None:
+    try:
+        warehouse.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=warehouse).close()
+    except OSError as error:
+        raise SetupError(
+            f"cannot write to --warehouse {warehouse}: {error.strerror}: give a folder of yours"
+        ) from error
 
 
 def _submitted_session() -> SparkSession | None:

@@ -107,6 +107,8 @@ def address(conninfo: str) -> str:
     return f"{host}:{given.get('port') or 5432}/{given.get('dbname') or given.get('user') or ''}"
 
 
+PAST_THE_POOLER = "give source.dsn the host and port of PostgreSQL itself"
+
 # libpq gives no SQLSTATE for a refused start-up: these pieces of its own and the server's messages
 # are the only sign. A server with lc_messages in another language falls through to Unreachable,
 # which repeats the server's message.
@@ -131,6 +133,7 @@ _REMEDIES = (
     ),
     ("does not support SSL", "ALTER SYSTEM SET ssl = on, with ssl_cert_file and ssl_key_file, and restart PostgreSQL"),
     ("recovery is in progress", "connect to the primary, or raise the standby to 16 or later"),
+    ("unsupported startup parameter", f"this is a connection pooler: {PAST_THE_POOLER}"),
 )
 _NO_SUCH = (
     ("role", "CREATE ROLE {user} LOGIN REPLICATION; -- or correct the user in source.dsn"),

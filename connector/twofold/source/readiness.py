@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twofold.errors import RESET_REPAIR, SetupError
-from twofold.source.connection import PlainConnection, connect
+from twofold.source.connection import PAST_THE_POOLER, SETTINGS, PlainConnection, connect
 from twofold.source.diagnosis import AS_UTF8, lost_slot, missing_publication, slot_holder
 from twofold.source.identity import SlotState, slot_state
 
@@ -18,6 +18,8 @@ FLOORS = {15: 19, 16: 15, 17: 11, 18: 6}
 """The first minor version in which two-phase decoding has no known bug."""
 
 NO_ENCODING = "PostgreSQL does not know what the bytes of its text mean, and cannot send them as UTF-8"
+
+POOLER = "a connection pooler is in between, and keeps settings of the session from PostgreSQL"
 
 _SETTINGS = """
 SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('max_prepared_transactions')::int,
@@ -89,6 +91,8 @@ def _server(connection: PlainConnection, *, slot_exists: bool, two_phase: bool) 
     assert row is not None
     version, wal_level, prepared_max, slots_max, slots, senders_max, senders, encoding, user, may_replicate = row
     findings = []
+    if lost := unreached_settings(connection):
+        findings.append(ReadinessFinding(f"{POOLER} ({', '.join(lost)})", PAST_THE_POOLER))
     if encoding == "SQL_ASCII":
         findings.append(ReadinessFinding(f"the database's encoding is SQL_ASCII: {NO_ENCODING}", AS_UTF8))
     if wal_level != "logical":
@@ -122,6 +126,16 @@ def _server(connection: PlainConnection, *, slot_exists: bool, two_phase: bool) 
             )
         )
     return [*findings, *known_bugs(version)]
+
+
+def unreached_settings(connection: PlainConnection) -> tuple[str, ...]:
+    """Return the session settings that the server did not get, because a pooler keeps them.
+
+    Without them a value would be copied as other bytes than it is streamed.
+    """
+    query = "SELECT name, current_setting(name) FROM unnest(%s::text[]) AS name ORDER BY name"
+    rows = connection.execute(query, (list(SETTINGS),)).fetchall()
+    return tuple(name for name, now in rows if now.split(",")[0].lower() != SETTINGS[name].lower())
 
 
 def known_bugs(version: int) -> tuple[ReadinessFinding, ...]:

@@ -9,9 +9,10 @@ import argparse
 import datetime as dt
 import difflib
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from twofold_spark import __version__, session
 from twofold_spark.sinks.sink_choice import SinkChoice
@@ -23,13 +24,25 @@ T = TypeVar("T")
 class _Parser(argparse.ArgumentParser):
     """Suggests the word that was probably meant, as the connector's command line does."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*?)'|unrecognized arguments: (\S+)", message)
-        if wrong:
-            word = (wrong[1] or wrong[2]).partition("=")[0]
-            if near := difflib.get_close_matches(word, list(self._known_words()), 1):
-                message = f"{message}; did you mean {near[0]}?"
+        # A misspelt option leaves the one that was meant missing, and argparse names that first.
+        words = [wrong[1] or wrong[2]] if wrong else [word for word in self._given if word.startswith("--")]
+        for word in (each.partition("=")[0] for each in words):
+            if near := self._near(word):
+                message = f"{message}; {'' if wrong else f'{word} is unknown, '}did you mean {near}?"
+                break
         super().error(message)
+
+    def _near(self, word: str) -> str | None:
+        known = list(self._known_words())
+        if any(each.startswith(word) for each in known):
+            return None  # argparse takes a beginning for the whole
+        return next(iter(difflib.get_close_matches(word, known, 1)), None)
 
     def _known_words(self) -> Iterator[str]:
         for action in self._actions:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -17,7 +17,9 @@ from twofold_spark.errors import SetupError
 from twofold_spark.signals import catch_end_signals
 
 ANSWER_WITHIN_S: Final = 15
+TOPIC_WITHIN_S: Final = 5.0
 _CONNECT_S: Final = 5.0
+_COMMITS: Final = ".commits"
 _BROKER = re.compile(r"(?:\w+://)?\[?(.+?)\]?:(\d{1,5})")
 _FETCH_WAIT = {"kafka.fetch.max.wait.ms": "10"}
 """How long the broker waits for more records than it has: 10 ms instead of 500 ms.
@@ -54,29 +56,62 @@ def check_broker_answers(spark: SparkSession, kafka: Kafka) -> None:
 
     The stream itself would ask for three minutes without a message.
     """
-    # A signal only sets an event. An exception during a call into the JVM would leave that call's
-    # answer to the next one.
-    with catch_end_signals() as end:
-        try:
-            _describe_cluster(spark, kafka, end)
-        except Py4JJavaError as error:
-            raise _no_answer(kafka, error) from error
-    if end.is_set():
-        raise KeyboardInterrupt
+    options = cast("Any", spark._jvm).org.apache.kafka.clients.admin.DescribeClusterOptions()
+    with _asking(spark, kafka) as ask:
+        ask(lambda admin: admin.describeCluster(options.timeoutMs(ANSWER_WITHIN_S * 1000)).nodes())
 
 
-def _describe_cluster(spark: SparkSession, kafka: Kafka, end: threading.Event) -> None:
+def require_connector(spark: SparkSession, kafka: Kafka, prefix: str) -> None:
+    """Raise `SetupError` if Kafka has no commit records of this prefix.
+
+    Asked for some seconds: a broker that has just started does not know all topics yet.
+    """
+    options = cast("Any", spark._jvm).org.apache.kafka.clients.admin.ListTopicsOptions()
+    deadline = time.monotonic() + TOPIC_WITHIN_S
+    with _asking(spark, kafka) as ask:
+        while True:
+            names = ask(lambda admin: admin.listTopics(options.timeoutMs(ANSWER_WITHIN_S * 1000)).names())
+            found = {name.removesuffix(_COMMITS) for name in names if name.endswith(_COMMITS)}
+            if prefix in found:
+                return
+            if time.monotonic() > deadline:
+                raise SetupError(_no_connector(kafka, prefix, found))
+            time.sleep(0.5)
+
+
+def _no_connector(kafka: Kafka, prefix: str, found: set[str]) -> str:
+    known = f"the prefixes there are {', '.join(sorted(found))}" if found else "nor of any other prefix"
+    return (
+        f"Kafka at {kafka.bootstrap} has no topic {prefix}{_COMMITS}, {known}: "
+        "correct --prefix or --bootstrap, or run twofold init first"
+    )
+
+
+@contextmanager
+def _asking(spark: SparkSession, kafka: Kafka) -> Iterator[Callable[[Callable[[Any], Any]], Any]]:
+    """Yield a function that asks Kafka's admin client a question and waits for the answer.
+
+    A signal only sets an event, because an exception during a call into the JVM would leave that
+    call's answer to the next one. Then the whole ends with KeyboardInterrupt.
+    """
     jvm: Any = spark._jvm
-    client = open_admin(spark, kafka)
-    try:
-        options = jvm.org.apache.kafka.clients.admin.DescribeClusterOptions()
-        nodes = client.describeCluster(options.timeoutMs(ANSWER_WITHIN_S * 1000)).nodes()
-        while not nodes.isDone() and not end.wait(0.05):
-            pass
-        if not end.is_set():
-            nodes.get()
-    finally:
-        client.close(jvm.java.time.Duration.ofSeconds(0))
+    with catch_end_signals() as end:
+        admin = open_admin(spark, kafka)
+
+        def ask(question: Callable[[Any], Any]) -> Any:
+            future = question(admin)
+            while not future.isDone():
+                if end.wait(0.05):
+                    raise KeyboardInterrupt
+            try:
+                return future.get()
+            except Py4JJavaError as error:
+                raise _no_answer(kafka, error) from error
+
+        try:
+            yield ask
+        finally:
+            admin.close(jvm.java.time.Duration.ofSeconds(0))
 
 
 def _no_answer(kafka: Kafka, error: Py4JJavaError) -> SetupError:

@@ -122,5 +122,6 @@ class Registry:
     def _away(self, reason: str) -> str:
         return (
             f"the registry at {self._http.url} has not answered for {PATIENCE_S:g} s ({reason}): "
-            "start the registry, then the job; the job continues where it was"
+            "start the registry, or correct --registry (Apicurio's ends with /apis/ccompat/v7), then start the job; "
+            "it continues where it was"
         )

@@ -1,4 +1,6 @@
-"""A job whose brokers do not answer: it says so, and hears Ctrl-C while it waits."""
+"""A job whose brokers do not answer, or that was pointed to the wrong place: it says so in one
+sentence, and hears Ctrl-C while it waits.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,14 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from fixtures.spark import QUICK_JAVA
+from fixtures.stack import Kafka
 from twofold_common import java
 from twofold_spark.sources.kafka_client import ANSWER_WITHIN_S
 
@@ -45,6 +50,27 @@ def test_a_wrong_address_is_one_sentence(tmp_path: Path, bootstrap: str) -> None
     assert said.startswith(f"mirror: no Kafka broker answers at {bootstrap} (")
     assert said.endswith("check --bootstrap, and the TLS and SASL settings of --kafka-file and --kafka")
     assert len(said.splitlines()) == 1
+
+
+def test_a_wrong_prefix_is_one_sentence(tmp_path: Path, kafka: Kafka) -> None:
+    there = f"there_{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(f"{there}.commits", 1, 1)])[f"{there}.commits"].result(30)
+    process = job(tmp_path, kafka.bootstrap)
+    said = last_words(process)
+    assert process.returncode == 3, said
+    assert said.startswith(f"mirror: Kafka at {kafka.bootstrap} has no topic bank.commits, the prefixes there are ")
+    assert there in said
+    assert said.endswith(": correct --prefix or --bootstrap, or run twofold init first")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_warehouse_that_cannot_be_written_is_one_sentence(tmp_path: Path, kafka: Kafka) -> None:
+    (tmp_path / "file").touch()
+    process = job(tmp_path / "file/lake", kafka.bootstrap)
+    said = last_words(process)
+    assert process.returncode == 3, said
+    assert said == f"mirror: cannot write to --warehouse {tmp_path}/file/lake: Not a directory: give a folder of yours"
 
 
 def test_ctrl_c_ends_the_start_of_spark(tmp_path: Path) -> None:

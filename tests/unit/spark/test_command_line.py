@@ -20,6 +20,17 @@ def test_the_word_that_was_meant_is_named(words: list[str], meant: str, capsys: 
     assert capsys.readouterr().err.endswith(f"did you mean {meant}?\n")
 
 
+def test_a_misspelt_option_is_named_before_the_missing_one(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--boostrap=x" if word == "kafka:9092" else word for word in NEEDED if word != "--bootstrap"]
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["mirror", *words])
+    said = capsys.readouterr().err
+    assert said.endswith("required: --bootstrap; --boostrap is unknown, did you mean --bootstrap?\n")
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["mirror", "--boot", "x"])
+    assert "is unknown" not in capsys.readouterr().err, "a beginning is enough for argparse"
+
+
 def test_what_is_like_nothing_gets_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         build_parser().parse_args(["zzz"])

@@ -16,9 +16,9 @@ from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
 from twofold.ops.doctor.tables import published
 from twofold.runner.initialisation import wanted_publication
 from twofold.source import identity, publishable
-from twofold.source.connection import PlainConnection, connect
+from twofold.source.connection import PAST_THE_POOLER, PlainConnection, connect
 from twofold.source.diagnosis import INTO_UTF8
-from twofold.source.readiness import FLOORS, NO_ENCODING
+from twofold.source.readiness import FLOORS, NO_ENCODING, POOLER, unreached_settings
 
 _SETTINGS = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)"
 _NAMES = ["server_version_num", "synchronous_standby_names", *(rule.setting for rule in settings.RULES)]
@@ -92,6 +92,17 @@ def _version(source: Source) -> Iterator[Finding]:
             f"PostgreSQL {major}.{minor} has known bugs in two-phase decoding",
             "the outcome of an empty prepared transaction may come without its PREPARE, or the reverse; Twofold copes, others may not",
             f"upgrade to {major}.{floor} or later",
+        )
+
+
+def _pooler(source: Source) -> Iterator[Finding]:
+    if lost := unreached_settings(source.connection):
+        yield _finding(
+            "pooler",
+            Severity.MUST,
+            f"{POOLER} ({', '.join(lost)})",
+            "values would be copied as other bytes than they are streamed, and replication does not pass through a pooler",
+            PAST_THE_POOLER,
         )
 
 
@@ -230,6 +241,7 @@ def _quoted(source: Source, name: str) -> str:
 
 
 _CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
+    _pooler,
     settings.examine,
     _is_primary,
     _encoding,
