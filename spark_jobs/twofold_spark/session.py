@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from twofold_common import java
 from twofold_spark import jars
 from twofold_spark.errors import SetupError, UsageError
+from twofold_spark.signals import java_spared
 
 CATALOG = "twofold"
 _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -Duser.timezone=UTC"
@@ -121,7 +122,8 @@ def open_session(
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in local_settings(warehouse, catalog=catalog, memory=memory).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with java_spared():
+        return builder.getOrCreate()
 
 
 def _make_folder(warehouse: Path) -> None:

@@ -51,6 +51,35 @@ def ended_at_once(command: str) -> Iterator[None]:
         os.close(writer)  # which ends the thread
 
 
+class _Java:
+    """Whether the processes that are started now are Spark's Java."""
+
+    starts = False
+
+
+def _ignore_sigterm() -> None:
+    if _Java.starts:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+os.register_at_fork(after_in_child=_ignore_sigterm)
+
+
+@contextmanager
+def java_spared() -> Iterator[None]:
+    """Inside, Spark's Java is started so that it does not hear SIGTERM.
+
+    systemd sends it to all processes of a service. The job ends its batch and then Java; a Java
+    that ended first would leave pages of errors. PySpark does the same for Ctrl-C, and a Java whose
+    job was killed still ends with its standard input.
+    """
+    _Java.starts = True
+    try:
+        yield
+    finally:
+        _Java.starts = False
+
+
 def _wait_for_it(reader: int, command: str) -> None:
     with os.fdopen(reader, "rb", buffering=0) as signals:
         while number := signals.read(1):

@@ -103,7 +103,7 @@ SPARK: Mapping[str, Walls] = {
         {"changelog", "errors", "jars", "mirror", "session", "signals", "sinks", "sources", "streaming", "verify"},
         {"py4j", "pyspark"},
     ),
-    "session": Walls({"errors", "jars"}, {"pyspark", "twofold_common"}),
+    "session": Walls({"errors", "jars", "signals"}, {"pyspark", "twofold_common"}),
     "jars": Walls({"errors"}, {"twofold_common"}),
     "streaming": Walls({"errors", "signals"}, {"pyspark"}),
     "signals": Walls(),

@@ -74,7 +74,9 @@ def open_connection(spark: SparkSession, url: str, *, role: str, option: str) ->
         spark._jvm.java.lang.Class.forName(DRIVER)
         return spark._jvm.java.sql.DriverManager.getConnection(url)
     except Py4JJavaError as error:
-        raise SetupError(f"{role} does not answer ({error.java_exception.getMessage()}): check {option}") from error
+        said = error.java_exception.getMessage()
+        verb = "refuses the connection" if "FATAL" in said else "does not answer"
+        raise SetupError(f"{role} {verb} ({said}): check {option}") from error
 
 
 def quote_literal(text: str) -> str:

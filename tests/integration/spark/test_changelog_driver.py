@@ -120,7 +120,7 @@ def test_kill_9_loses_and_repeats_nothing_and_sigterm_ends_it_well(lake: Lake, k
                 _forget(lake)
         with running(lake, "--trigger", "interval=100ms", command="changelog") as process:
             _turns(process, 1)
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)  # Java too, as systemd does
             _, said = process.communicate(timeout=60)
     finally:
         traffic.stop()

@@ -111,7 +111,7 @@ def _finished(lake: Lake) -> None:
         spark_process.cut(process, lake.writer.sequence)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             assert f'twofold_job_cut_sequence{{job="mirror"}} {lake.writer.sequence}' in answer.read().decode()
-        process.terminate()
+        os.killpg(process.pid, signal.SIGTERM)  # Java too, as systemd does
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert "Traceback" not in said
