@@ -43,7 +43,7 @@ files of their own (`source.password_file`, `kafka.options_file`, `registry.pass
 more](../inside/kafka.md#settings-that-are-refused). `source.dsn` must not set `replication`,
 `client_encoding` and `load_balance_hosts`.
 
-This page is generated from `connector/twofold/config.py`.
+This page is generated from `connector/twofold/config/`.
 """
 
 

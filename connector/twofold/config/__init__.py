@@ -1,0 +1,38 @@
+"""The configuration: one TOML file, environment variables over it.
+
+`load(path)` reads and checks everything once; each room gets its own part, frozen. An environment
+variable is the setting's path in capitals, joined by two underscores: `TWOFOLD_SOURCE__DSN`,
+`TWOFOLD_PREPARED__HOLD`. Secrets are `SecretStr`, so that no log, error or `config show` prints
+them. Times are seconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from twofold.config.kinds import is_loopback
+from twofold.config.reading import Config, load
+from twofold.config.run_settings import (
+    BackfillConfig,
+    GidRule,
+    LogConfig,
+    PreparedConfig,
+    SpoolConfig,
+    StatusConfig,
+    TurnConfig,
+)
+from twofold.config.server_settings import KafkaConfig, RegistryConfig, SourceConfig
+
+__all__ = [
+    "BackfillConfig",
+    "Config",
+    "GidRule",
+    "KafkaConfig",
+    "LogConfig",
+    "PreparedConfig",
+    "RegistryConfig",
+    "SourceConfig",
+    "SpoolConfig",
+    "StatusConfig",
+    "TurnConfig",
+    "is_loopback",
+    "load",
+]

@@ -1,0 +1,221 @@
+"""All settings together, read from one TOML file with environment variables over it; all mistakes
+at once, each with its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_origin
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+from twofold.config.kinds import PATTERNS, Name, first_line
+from twofold.config.run_settings import (
+    BackfillConfig,
+    LogConfig,
+    PreparedConfig,
+    SpoolConfig,
+    StatusConfig,
+    TurnConfig,
+)
+from twofold.config.server_settings import KafkaConfig, RegistryConfig, SourceConfig
+from twofold.errors import UsageError
+
+DEFAULT_FILE = Path("twofold.toml")
+
+
+class Config(BaseSettings):
+    """All settings."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, env_prefix="TWOFOLD_", env_nested_delimiter="__")
+
+    name: Name = Field(
+        description="The connector's name. It names the slot, the publication, the topic prefix and the progress record."
+    )
+    source: SourceConfig
+    kafka: KafkaConfig
+    registry: RegistryConfig
+    prepared: PreparedConfig = PreparedConfig()  # type: ignore[call-arg]
+    turn: TurnConfig = TurnConfig()  # type: ignore[call-arg]
+    spool: SpoolConfig = SpoolConfig()  # type: ignore[call-arg]
+    backfill: BackfillConfig = BackfillConfig()  # type: ignore[call-arg]
+    status: StatusConfig = StatusConfig()  # type: ignore[call-arg]
+    log: LogConfig = LogConfig()  # type: ignore[call-arg]
+
+    @property
+    def slot(self) -> str:
+        return self.source.slot or self.name
+
+    @property
+    def publication(self) -> str:
+        return self.source.publication or self.name
+
+    @property
+    def prefix(self) -> str:
+        return self.kafka.prefix or self.name
+
+    @property
+    def conninfo(self) -> str:
+        """The connection string with the password from its file."""
+        from psycopg.conninfo import make_conninfo  # noqa: PLC0415  (libpq is loaded only by those who connect)
+
+        more = {}
+        if self.source.password_file:
+            more["password"] = first_line("source.password_file", self.source.password_file)
+        return make_conninfo(self.source.dsn.get_secret_value(), **more)
+
+    @field_validator("name")
+    @classmethod
+    def _not_reserved(cls, name: str) -> str:
+        if name.startswith("pg_"):
+            raise ValueError("names that begin with pg_ are PostgreSQL's own")
+        return name
+
+    @model_validator(mode="after")
+    def _holds_below_timeout(self) -> Config:
+        if self.prepared.hold >= self.kafka.transaction_timeout:
+            raise ValueError(
+                f"prepared.hold ({self.prepared.hold:g} s) must be below kafka.transaction_timeout ({self.kafka.transaction_timeout:g} s): the broker would abort what is still held open"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  (the base class names it)
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings
+
+
+def load(path: Path | None = None) -> Config:
+    """Read the file (twofold.toml in the working directory if none is named) and the environment;
+    all mistakes at once, each with its place.
+    """
+    given = path or DEFAULT_FILE
+    values: dict[str, Any] = {}
+    if path or given.exists():
+        try:
+            values = tomllib.loads(given.read_text())
+        except OSError as error:
+            raise UsageError(f"configuration file {given} cannot be read: {error.strerror}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(
+                f'configuration file {given} is not TOML: {error}; text needs double quotes, for example name = "bank"'
+            ) from None
+    elif not any(_is_setting(name) for name in os.environ):
+        raise UsageError(
+            f"there is no configuration: {given} is not in this folder; name a file before the command: twofold -c FILE ..."
+        )
+    lines = [f"  environment {name}: there is no such section" for name in sorted(os.environ) if _is_stray(name)]
+    try:
+        config = Config(**values)
+    except SettingsError:
+        # It names the section alone. The value may be a secret.
+        raise UsageError(
+            f'environment {_not_json()}: not JSON, and lists and tables are JSON there, for example ["public.*"]'
+        ) from None
+    except ValidationError as error:
+        lines += [
+            f"  {_placed('.'.join(str(p) for p in e['loc']) or str(given), _message(e))}"
+            for e in error.errors(include_input=False, include_url=False)
+        ]
+    if lines:
+        raise UsageError(
+            "\n".join(
+                [
+                    f"configuration is not usable (file {given}{'' if values else ', which is empty or missing'}; environment TWOFOLD_*):",
+                    *lines,
+                ]
+            )
+        )
+    return config
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    """What is wrong with a setting; of one that does not exist, what may have been meant."""
+    kind = error["type"]
+    if kind == "string_pattern_mismatch":
+        return f"must be {PATTERNS[error['ctx']['pattern']]}"
+    if kind == "extra_forbidden":
+        return _unknown(error)
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
+    words = next((words for sign, words in _KINDS.items() if kind.startswith(sign)), None)
+    return words or str(error["msg"]).replace("Input should be", "must be")
+
+
+_KINDS = {
+    "missing": "is missing",
+    "bool_": "must be true or false",
+    "int_": "must be an integer",
+    "float_": "must be a number",
+    "string_type": "must be text in double quotes",
+    "tuple_type": 'must be a list, for example ["public.*"]',
+    "dict_type": "must be a section of its own",
+    "model_": "must be a section of its own",
+}
+"""Words for pydantic's kinds of errors, by how the kind begins: its own words are in Python's
+terms.
+"""
+
+
+def _unknown(error: Mapping[str, Any]) -> str:
+    *sections, name = map(str, error["loc"])
+    part: type[BaseModel] = Config
+    for section in sections:
+        kind = part.model_fields[section].annotation
+        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            return "there is no such setting"
+        part = kind
+    alike = get_close_matches(name, part.model_fields, n=1)
+    return f"there is no such setting{f'; did you mean {alike[0]}?' if alike else ''}"
+
+
+def _placed(place: str, words: str) -> str:
+    """Some words begin with the setting already."""
+    return words if words.startswith(place) else f"{place}: {words}"
+
+
+def _not_json() -> str:
+    """The variables of whole sections, lists and tables whose value is not JSON."""
+    wanted = {f"TWOFOLD_{section}".upper() for section in Config.model_fields if section != "name"}
+    for section, part in Config.model_fields.items():
+        for name, field in getattr(part.annotation, "model_fields", {}).items():
+            if get_origin(field.annotation) in {tuple, dict}:
+                wanted.add(f"TWOFOLD_{section}__{name}".upper())
+    return ", ".join(name for name in sorted(os.environ) if name.upper() in wanted and not _is_json(os.environ[name]))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_setting(variable: str) -> bool:
+    """Whether the environment's variable may name a setting, or a whole section as JSON."""
+    name = variable.upper()
+    return name.startswith("TWOFOLD_") and (
+        "__" in name or name.removeprefix("TWOFOLD_").lower() in Config.model_fields
+    )
+
+
+def _is_stray(variable: str) -> bool:
+    """A setting of a section that does not exist: pydantic passes over it. A name without two
+    underscores may be for something else (`TWOFOLD_CONFIG`).
+    """
+    section = re.match("TWOFOLD_(.*?)__", variable, re.IGNORECASE)
+    return section is not None and section[1].lower() not in Config.model_fields

@@ -1,0 +1,136 @@
+"""The settings of `twofold run` itself: prepared transactions, loads, limits, what it shows."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from twofold.config.kinds import Part, is_loopback, secret
+
+
+class GidRule(Part):
+    """A rule for prepared transactions whose gid matches a pattern; the first match wins."""
+
+    gid: str = Field(description="Shell pattern: * ? [...].")
+    action: Literal["open", "park"] = Field(
+        description="open: send the rows to Kafka at PREPARE. park: keep them in the spool until the outcome."
+    )
+
+
+class PreparedConfig(Part):
+    """Prepared transactions."""
+
+    hold: float = Field(
+        30,
+        gt=0,
+        description="How long a prepared transaction stays open in Kafka before it is parked, so that readers continue. Must be below kafka.transaction_timeout.",
+    )
+    open_within: float = Field(
+        0.2,
+        ge=0,
+        description="A staged prepared transaction is opened after this time at the latest. It is opened earlier if nothing waits to be read, 10 ms have passed without its outcome, and at most `prepared.pool` are in doubt.",
+    )
+    pool: int = Field(
+        8, ge=1, le=100, description="Number of prepared transactions that may be open at once; more are parked."
+    )
+    synchronous: bool = Field(False, description="Acknowledge a PREPARE to PostgreSQL only when Kafka has its rows.")
+    rules: tuple[GidRule, ...] = Field((), description="Rules by gid, see below.")
+    doubt_warning: float = Field(
+        600, gt=0, description="Report a prepared transaction that is older as in doubt too long."
+    )
+
+    def parks(self, gid: str) -> bool:
+        """What the rules say of this gid: the counterpart of an output plugin's filter_prepare."""
+        return next((rule.action for rule in self.rules if fnmatch.fnmatchcase(gid, rule.gid)), "open") == "park"
+
+
+class BackfillConfig(Part):
+    """Loads of the rows that tables already have."""
+
+    readers: int = Field(2, ge=1, le=32, description="Number of tables that are read at the same time.")
+    chunk_rows: int = Field(10_000, ge=1, description="Rows in a chunk, which is read and published at once.")
+    chunk_bytes: int = Field(8 << 20, ge=1, description="Bytes after which a chunk ends, whatever its rows.")
+    rows_per_second: int = Field(0, ge=0, description="Limit of a table's load, on average; 0: none.")
+    notice: float = Field(
+        10,
+        ge=0,
+        description="How often to look for tables that joined the publication. 0: they are found at their first row, or at the next start.",
+    )
+
+
+class TurnConfig(Part):
+    """Limits of one turn."""
+
+    rows: int = Field(
+        20_000,
+        ge=1,
+        description="Rows after which a turn ends, at the next transaction's end. Up to four times as many while Kafka commits the turn before.",
+    )
+    bytes: int = Field(16 << 20, ge=1, description="Bytes after which a turn ends, at the next transaction's end.")
+    time: float = Field(
+        0.5,
+        gt=0,
+        description="Longest time of a turn while more waits to be read and Kafka has committed the turn before.",
+    )
+    idle_progress: float = Field(
+        10, gt=0, description="How often an idle connector confirms PostgreSQL's position, so that no WAL is held."
+    )
+
+
+class SpoolConfig(Part):
+    """Where prepared and large transactions wait. It is a cache: losing it loses nothing."""
+
+    folder: Path = Field(
+        Path("/var/tmp/twofold"),  # noqa: S108  (a name of its own is made in it, readable by its owner alone)
+        description="Folder for rows that exceed the memory; the connector creates a folder of its name in it.",
+    )
+    memory: int = Field(64 << 20, ge=0, description="Memory for waiting rows.")
+    disk: int = Field(64 << 30, ge=0, description="Disk for waiting rows; beyond it the run ends, says so and retries.")
+
+
+class StatusConfig(Part):
+    """The status page, metrics and health of `twofold run`."""
+
+    listen: str = Field(
+        "127.0.0.1:8787",
+        description="host:port of the status page, /metrics, /healthz and /readyz. Port 0: a free one; none: off. Beyond loopback it requires status.token.",
+    )
+    token: SecretStr | None = Field(
+        None, description="Bearer token for /metrics and the page; required beyond loopback."
+    )
+    token_file: Path | None = Field(None, description="File whose first line is the token.")
+
+    @property
+    def bearer(self) -> str | None:
+        return secret("status.token", self.token, self.token_file)
+
+    @property
+    def host(self) -> str:
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.listen.rpartition(":")[2])
+
+    @model_validator(mode="after")
+    def _is_guarded(self) -> StatusConfig:
+        if self.listen == "none":
+            return self
+        host, port = self.host, self.listen.rpartition(":")[2]
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"status.listen is {self.listen!r}: host:port, for example 127.0.0.1:8787, or none")
+        if self.token is None and self.token_file is None and not is_loopback(host):
+            raise ValueError(
+                f"status.listen is {self.listen}, which others reach: set status.token or status.token_file, or listen on 127.0.0.1"
+            )
+        return self
+
+
+class LogConfig(Part):
+    """The log of `twofold run`, on stderr."""
+
+    format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="The lowest level that is logged.")
