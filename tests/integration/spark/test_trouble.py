@@ -212,7 +212,7 @@ def test_a_registry_that_is_away_ends_the_job_only_where_it_is_needed(
     registry = lake.writer.registry
     lake.writer.registry = "http://127.0.0.1:9"
     with pytest.raises(
-        SetupError, match=r"127\.0\.0\.1:9 has not answered for 0\.5 s .*the job continues where it was"
+        SetupError, match=r"127\.0\.0\.1:9 has not answered for 0\.5 s .*then start the job; it continues where it was"
     ):
         lake.mirror()
     lake.writer.registry = registry
