@@ -10,102 +10,20 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left
-from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
 from twofold.bridge import Event, State, actions, events
-from twofold.bridge.state import Phase as PreparedPhase
-from twofold.bridge.state import Prepared
 from twofold.errors import Refused, TwofoldError
 from twofold.gids import describe
-from twofold.ops.in_doubt_log import InDoubtLog, InDoubtSpan, InDoubtState, InDoubtView
-from twofold.ops.journal import Journal, JournalLine
+from twofold.ops.activity_view import ActivityView, Outage, Phase, Positions, Totals
+from twofold.ops.commit_flights import CommitFlights
+from twofold.ops.in_doubt_log import InDoubtSpan
+from twofold.ops.journal import Journal
+from twofold.ops.prepared_follower import PreparedFollower
 from twofold.ops.table_counts import TableCount, TableCounts
 from twofold.runner.observer import BackfillProgress
 from twofold_avro.records import Commit, Pin
-from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
-
-Phase = Literal["starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped"]
-Kind = Literal["main", "prepared", "progress", "backfill"]
-
-LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """What runs and recoveries have failed of since the last recovery that succeeded."""
-
-    since: float
-    error: str
-    """The class of the last error."""
-    text: str
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counts since the process began; they only grow."""
-
-    rows: int = 0
-    transactions: int = 0
-    commits: Counter[Kind] = field(default_factory=Counter)
-    prepared: Counter[str] = field(default_factory=Counter)
-    recoveries: int = 0
-    ends: Counter[str] = field(default_factory=Counter)
-    latency_s: float = 0.0
-    latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
-
-
-@dataclass(frozen=True, slots=True)
-class Positions:
-    """How far each part of the path has come; 0 is not known."""
-
-    read: Lsn = NO_LSN
-    applied: Lsn = NO_LSN
-    flushed: Lsn = NO_LSN
-    sequence: int = 0
-    waiting: int = 0
-    """Transactions that were read and are not yet committed in Kafka."""
-
-    @property
-    def handled(self) -> Lsn:
-        """Everything up to here that must go to Kafka is there: with nothing waiting, all that was
-        read.
-        """
-        return self.applied if self.waiting else max(self.applied, self.read)
-
-
-@dataclass(frozen=True, slots=True)
-class ActivityView:
-    """All of it at one moment."""
-
-    phase: Phase
-    since: float
-    detail: str
-    started_at: float
-    last_turn_s: float | None
-    """Seconds since the loop came round; None if it does not run."""
-    positions: Positions
-    totals: Totals
-    in_doubt: InDoubtView
-    backfills: tuple[BackfillProgress, ...]
-    journal: tuple[JournalLine, ...]
-    latency_max_s: float
-    """The worst since `view` was called with `reset_peak`."""
-    outage: Outage | None
-    unanswered_since: float | None
-    """When the oldest commit was given to Kafka that it has not answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    kind: Kind
-    transactions: int
-    rows: int
-    oldest_us: int
-    given_at: float
 
 
 class Activity:
@@ -120,16 +38,12 @@ class Activity:
         self._turned = 0.0
         self._state: State | None = None
         self._totals = Totals()
-        self._flights: deque[_Flight] = deque()
-        self._oldest_us = 0
-        self._seen: tuple[Prepared, ...] = ()
-        self._due: tuple[PreparedIdentity, ...] = ()
-        self._in_doubt = InDoubtLog()
+        self._flights = CommitFlights()
+        self._prepared = PreparedFollower(self._tell_parked)
         self._tables = TableCounts()
         self._backfills: tuple[BackfillProgress, ...] = ()
         self._journal = Journal()
         self._outage: Outage | None = None
-        self._latency_max_s = 0.0
 
     def recovering(self) -> None:
         with self._lock:
@@ -144,10 +58,8 @@ class Activity:
         with self._lock:
             self._turned = time.monotonic()
             self._flights.clear()
-            self._oldest_us = 0
-            self._in_doubt.clear()
+            self._prepared.clear()
             self._backfills = ()
-            self._seen, self._due = (), ()
             self._state = state
             self._totals.recoveries += 1
             self._outage = None
@@ -173,14 +85,14 @@ class Activity:
         with self._lock:
             match event:
                 case events.MainCommitted() | events.PreparedCommitted():
-                    self._committed()
+                    self._flights.answer(self._totals, self._clock())
                 case events.PlainRead() | events.MessageRead():
-                    self._oldest_us = self._oldest_us or at_us
+                    self._flights.gather(at_us)
                 case _:
                     pass
             for action in decided:
                 self._decided(action, at_us)
-            self._follow(event, decided, state)
+            self._prepared.follow(event, decided, state, self._totals.prepared, self._clock())
             self._state = state
 
     def loading(self, backfills: tuple[BackfillProgress, ...]) -> None:
@@ -232,15 +144,15 @@ class Activity:
                     ends=totals.ends.copy(),
                     latencies=totals.latencies.copy(),
                 ),
-                in_doubt=self._in_doubt.view(),
+                in_doubt=self._prepared.log.view(),
                 backfills=self._backfills,
                 journal=self._journal.lines,
-                latency_max_s=self._latency_max_s,
+                latency_max_s=self._flights.latency_max_s,
                 outage=self._outage,
-                unanswered_since=self._flights[0].given_at if self._flights else None,
+                unanswered_since=self._flights.unanswered_since,
             )
             if reset_peak:
-                self._latency_max_s = 0.0
+                self._flights.latency_max_s = 0.0
             return view
 
     def tables(self) -> list[TableCount]:
@@ -254,9 +166,10 @@ class Activity:
         state = self._state
         if state is None:
             return Positions()
-        waiting = sum(flight.transactions for flight in self._flights)
         gathered = state.group.transactions if state.group else 0
-        return Positions(state.read_lsn, state.applied_lsn, state.flush, state.sequence, waiting + gathered)
+        return Positions(
+            state.read_lsn, state.applied_lsn, state.flush, state.sequence, self._flights.transactions + gathered
+        )
 
     def _enter(self, phase: Phase, detail: str) -> None:
         self._phase, self._detail, self._since = phase, detail, self._clock()
@@ -265,100 +178,23 @@ class Activity:
         """When the trouble began that has ended a run: with the commit that was not answered, if
         there is one.
         """
-        return self._flights[0].given_at if self._flights else now
+        since = self._flights.unanswered_since
+        return now if since is None else since
 
     def _decided(self, action: actions.Action, at_us: int) -> None:
         now = self._clock()
         match action:
             case actions.AppendStaged():
-                self._oldest_us = self._oldest_us or at_us
+                self._flights.gather(at_us)
             case actions.CommitMain(_, _, transactions, rows):
-                self._flights.append(_Flight("main" if rows else "progress", transactions, rows, self._oldest_us, now))
-                self._oldest_us = 0
+                self._flights.give_group(transactions, rows, now)
             case actions.CommitChunk():
-                self._flights.append(_Flight("backfill", 0, 0, 0, now))
+                self._flights.give_chunk(now)
             case actions.CommitOpenPrepared(identity):
-                span = self._in_doubt.live.get(identity)
-                self._flights.append(_Flight("prepared", 1, span.rows if span else 0, at_us, now))
+                self._flights.give_prepared(self._prepared.rows(identity), at_us, now)
             case _:
                 pass
-
-    def _committed(self) -> None:
-        # Answers to commits come in the order in which the commits were given out.
-        flight, totals = self._flights.popleft(), self._totals
-        totals.commits[flight.kind] += 1
-        totals.transactions += flight.transactions
-        totals.rows += flight.rows
-        if flight.oldest_us:
-            late_s = max(0.0, self._clock() - flight.oldest_us / 1e6)
-            totals.latencies[bisect_left(LATENCY_BOUNDS_S, late_s)] += 1
-            totals.latency_s += late_s
-            self._latency_max_s = max(self._latency_max_s, late_s)
-
-    def _follow(self, event: Event, decided: Sequence[actions.Action], state: State) -> None:
-        now, log, count = self._clock(), self._in_doubt, self._totals.prepared
-        why = (
-            {each.identity: each.why for each in decided if isinstance(each, actions.AbortPrepared)} if decided else {}
-        )
-        match event:
-            case events.PrepareRead(identity, park_reason=reason) if reason:
-                why[identity] = reason
-            case events.CommitPreparedRead(identity, _, end_lsn):
-                count["committing"] += log.resolve(identity, end_lsn)
-            case events.RollbackPreparedRead(identity):
-                count["rolled back"] += log.end(identity, "rolled back", now)
-            case _:
-                pass
-        if state.prepared is not self._seen:
-            for each in self._moved(event, state):
-                stands = _state_of(each.phase)
-                if log.note(each.identity, each.rows, stands, now, why.get(each.identity, "")):
-                    count[stands] += 1
-                    if stands == "parked":
-                        self._tell_parked(log.live[each.identity], now)
-            self._seen = state.prepared
-        self._due = state.due
-        count["committed"] += log.end_up_to(state.applied_lsn, now)
 
     def _tell_parked(self, span: InDoubtSpan, now: float) -> None:
         text = f"{describe(span.identity.gid)} (xid {span.identity.xid}), {span.rows} row{'s' * (span.rows != 1)}: {span.park_reason}"
         self._journal.write(now, "parked", "parked", text)
-
-    def _moved(self, event: Event, state: State) -> Sequence[Prepared]:
-        """Return those that the step may have moved.
-
-        A backlog has thousands in doubt and a step for each. All are looked at only after an event
-        that names none.
-        """
-        match event:
-            case events.CommitPreparedRead() | events.RollbackPreparedRead() | events.MainCommitted():
-                touched = set(self._due)
-            case (
-                events.PrepareRead()
-                | events.PreparedOpened()
-                | events.PreparedAborted()
-                | events.PreparedCommitted()
-                | events.OpenDue()
-                | events.ParkDue()
-            ):
-                touched = {event.identity, *self._due}
-            case _:
-                return state.prepared
-        found: list[Prepared] = []
-        for each in reversed(state.prepared):
-            if not touched:
-                break
-            if each.identity in touched:
-                touched.discard(each.identity)
-                found.append(each)
-        return found
-
-
-def _state_of(phase: PreparedPhase) -> InDoubtState:
-    match phase:
-        case PreparedPhase.STAGED | PreparedPhase.OPENING:
-            return "staged"
-        case PreparedPhase.OPEN:
-            return "open"
-        case PreparedPhase.PARKED:
-            return "parked"

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from twofold.ops.activity import ActivityView
+from twofold.ops.activity_view import ActivityView
 
 Party = Literal["kafka", "registry", "postgresql", "slot", "connector"]
 

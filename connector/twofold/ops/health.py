@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twofold.ops.activity import ActivityView, Phase
+from twofold.ops.activity_view import ActivityView, Phase
 
 _WORDS: dict[Phase, str] = {
     "starting": "starting",

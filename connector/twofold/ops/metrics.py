@@ -13,7 +13,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from twofold import __version__
-from twofold.ops.activity import LATENCY_BOUNDS_S, ActivityView
+from twofold.ops.activity_view import LATENCY_BOUNDS_S, ActivityView
 from twofold.ops.health import Health
 from twofold.ops.sampler import Sampler
 

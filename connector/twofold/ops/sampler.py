@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import psycopg
 
 from twofold.errors import TwofoldError
-from twofold.ops.activity import Activity, ActivityView
+from twofold.ops.activity import Activity
+from twofold.ops.activity_view import ActivityView
 from twofold.ops.history import INTERVAL_S, History, Moments, Sample
 from twofold.ops.mirror_view import MirrorPlace
 from twofold.ops.source_view import SourceView, read_source

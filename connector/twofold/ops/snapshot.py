@@ -9,7 +9,8 @@ from typing import Any
 
 from twofold import __version__
 from twofold.config import Config
-from twofold.ops.activity import Activity, ActivityView
+from twofold.ops.activity import Activity
+from twofold.ops.activity_view import ActivityView
 from twofold.ops.branch_view import BranchView
 from twofold.ops.cause import find_cause
 from twofold.ops.health import Health

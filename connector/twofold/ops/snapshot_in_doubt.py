@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from twofold.gids import describe, parse
-from twofold.ops.activity import ActivityView
+from twofold.ops.activity_view import ActivityView
 from twofold.ops.branch_view import BranchView
 from twofold.ops.in_doubt_log import InDoubtSpan
 from twofold.ops.sampler import Sampler
