@@ -1,4 +1,4 @@
-"""The values that the activity of a running connector is shown as. All are frozen except the counts."""
+"""What the activity of a running connector is shown as. Everything is frozen except the counts."""
 
 from __future__ import annotations
 
