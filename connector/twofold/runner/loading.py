@@ -27,6 +27,7 @@ from twofold.runner.table_version import IN_BACKFILL
 from twofold.runner.tables import Tables
 from twofold.sink.backfill_commands import BackfillCommands
 from twofold_common.positions import NO_LSN
+from twofold_common.table_names import table_argument
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +127,8 @@ class Loading:
                 _log.warning("%s: %s; it is reloaded because source.reload_on_rewrite is on", name, what)
                 self._start(topic)
             else:
-                _log.warning("%s: %s; if that changed values in rows, run: twofold backfill start %s", name, what, name)
+                command = f"twofold backfill start {table_argument(pin.schema, pin.table)}"
+                _log.warning("%s: %s; if that changed values in rows, run: %s", name, what, command)
 
     def _handle_command(self, topic: str, what: str) -> None:
         """Handle a person's command about a table's load.

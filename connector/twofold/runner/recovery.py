@@ -52,7 +52,7 @@ from twofold.sink.records import register_fixed
 from twofold.sink.schema_registry import Registry
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
-from twofold.source import identity, readiness
+from twofold.source import flaws, identity, readiness
 from twofold.source.catalog import Catalog
 from twofold.source.published_tables import published_tables
 from twofold.source.session import ReplicationSession, SessionOptions
@@ -111,6 +111,7 @@ def recover(
         load_first=config.source.backfill,
     )
     published = interruptible(lambda: published_tables(config.conninfo, config.publication))
+    interruptible(lambda: flaws.require_none(config.conninfo, config.publication))
     if lookback is not None:
         loadable = {topic_of(config.prefix, each.schema, each.table) for each in published}
         interruptible(functools.partial(check_recent_commits, config, registry, recovered, lookback, loadable))
