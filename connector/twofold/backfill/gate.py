@@ -109,7 +109,7 @@ class Gate:
         *,
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin],
-        answered: Iterable[str] = (),
+        answered: Iterable[bytes] = (),
     ) -> Published:
         """Commit the main producer's transaction; the pins hold each backfill's progress."""
         if commit is not None:
@@ -137,7 +137,7 @@ class Gate:
         else:
             self._publish_rows(chunk, load)
         self._unwritten.add(chunk.topic)
-        published = self.commit(commit, progress, pins=pins, answered=() if chunk.command is None else (chunk.topic,))
+        published = self.commit(commit, progress, pins=pins, answered=chunk.answers)
         chunk.drop()
         chunk.answer.set_result(ChunkResult(load.progress, load.state))
         return published

@@ -25,7 +25,7 @@ from twofold.runner.joined_tables import JoinedTables, JoinedTablesFound
 from twofold.runner.observer import BackfillProgress
 from twofold.runner.table_version import IN_BACKFILL
 from twofold.runner.tables import Tables
-from twofold.sink.backfill_commands import BackfillCommands
+from twofold.sink.backfill_commands import BackfillCommands, PendingCommand
 from twofold_common.positions import NO_LSN
 from twofold_common.table_names import table_argument
 
@@ -59,6 +59,7 @@ class Loading:
         self._resumed: dict[str, LoadProgress] = {}
         self._command_chunks: list[Chunk] = []
         self._cancelled: dict[str, Future[ChunkResult | None]] = {}
+        self._start_keys: dict[str, tuple[bytes, ...]] = {}
         self._next_check = 0.0
         self._begun: set[str] = set()
         for topic in tables.in_backfill:
@@ -130,11 +131,12 @@ class Loading:
                 command = f"twofold backfill start {table_argument(pin.schema, pin.table)}"
                 _log.warning("%s: %s; if that changed values in rows, run: %s", name, what, command)
 
-    def _handle_command(self, topic: str, what: str) -> None:
+    def _handle_command(self, topic: str, command: PendingCommand) -> None:
         """Handle a person's command about a table's load.
 
         One that changes nothing is only answered.
         """
+        what, keys = command.name, command.keys
         _log.info("backfill of %s: %s, as asked for", topic, what)
         self._latest.pop(topic, None)
         known = self._tables.has(topic)
@@ -142,22 +144,23 @@ class Loading:
         match what:
             case "start" if known:
                 self._start(topic)
+                self._start_keys[topic] = keys
             case "pause" | "resume" if loading:
                 stopped = self._loads.stop(topic)
                 self._begun.add(topic)
                 reload = stopped is not None and stopped.progress.reload
-                asked = self._latest[topic] = replace(_command_chunk(topic, what), reload=reload)
+                asked = self._latest[topic] = replace(_command_chunk(topic, what, keys), reload=reload)
                 asked.answer.add_done_callback(lambda _: self._answered.append(asked))
                 self._command_chunks.append(asked)
             case "cancel" if loading:
                 self._loads.stop(topic)
                 self._begun.add(topic)
-                cancel = _command_chunk(topic, "cancel")
+                cancel = _command_chunk(topic, "cancel", keys)
                 # In backfill until then: rows that come meanwhile stay behind the gate's.
                 self._cancelled[topic] = cancel.answer
                 self._command_chunks.append(cancel)
             case _ if known:
-                self._command_chunks.append(_command_chunk(topic, "cancel"))  # only to be answered
+                self._command_chunks.append(_command_chunk(topic, "cancel", keys))  # only to be answered
             case _:
                 _log.warning("backfill of %s: the table does not exist", topic)
 
@@ -196,6 +199,7 @@ class Loading:
             if chunk.encoding is None or self._tables.is_current(chunk.encoding):
                 if chunk.command == "start":
                     self._tables.emptied(chunk.topic)
+                    chunk = replace(chunk, answers=self._start_keys.pop(chunk.topic, ()))
                 if chunk.encoding is None:
                     self._tables.gone(chunk.topic)
                 return chunk
@@ -210,7 +214,7 @@ def _shown(
     return BackfillProgress(table, state, place.rows, estimate, place.per_second, place.left_s(estimate))
 
 
-def _command_chunk(topic: str, command: CommandName) -> Chunk:
+def _command_chunk(topic: str, command: CommandName, keys: tuple[bytes, ...]) -> Chunk:
     """Return a chunk without rows that carries the command out."""
     return Chunk(
         topic=topic,
@@ -225,4 +229,5 @@ def _command_chunk(topic: str, command: CommandName) -> Chunk:
         rows=0,
         size=0,
         command=command,
+        answers=keys,
     )
