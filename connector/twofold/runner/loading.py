@@ -97,8 +97,7 @@ class Loading:
         while self._answered:
             self._command_answered(self._answered.pop())
         for topic in [topic for topic, answer in self._cancelled.items() if answer.done()]:
-            del self._cancelled[topic]
-            self._loaded(topic)
+            self._cancel_answered(topic, self._cancelled.pop(topic).result())
         for topic in [topic for topic in self._tables.in_backfill if topic not in self._begun]:
             self._begun.add(topic)
             for identity in self._executor.prepared_with(topic):
@@ -181,6 +180,20 @@ class Loading:
         elif asked.command == "resume":
             self._resumed[asked.topic] = result.progress
             self._begun.discard(asked.topic)
+
+    def _cancel_answered(self, topic: str, result: ChunkResult | None) -> None:
+        if result is None or result.state == "ready":
+            self._loaded(topic)
+            return
+        pin = self._tables.pin(topic)
+        _log.warning(
+            "backfill of %s.%s: not cancelled, because rows that an earlier process held would be missing; only its end brings them (or ALTER PUBLICATION ... DROP TABLE)",
+            pin.schema,
+            pin.table,
+        )
+        if result.state != "paused":
+            self._resumed[topic] = result.progress
+            self._begun.discard(topic)
 
     def _loaded(self, topic: str) -> None:
         self._tables.loaded(topic)

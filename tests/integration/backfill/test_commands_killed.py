@@ -11,6 +11,7 @@ import pytest
 
 from fixtures.backfill import ready, until_chunks
 from fixtures.connector import START_S, Installation, Maker, wait_until
+from helpers.connector.topics import Seen
 from twofold.config import load
 from twofold.runner.initialisation import initialise
 from twofold.runner.status_report import backfills, read_progress
@@ -65,3 +66,64 @@ def test_a_command_overtakes_one_that_is_being_carried_out(connector: Maker, lat
         case "cancel":
             assert sorted(loaded) == [*range(1, 101)]
     assert not read_progress(load(here.file)).commands, "all are answered"
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["running", "paused"])
+def test_a_keyless_load_is_cancelled_after_a_restart(connector: Maker, *, paused: bool) -> None:
+    """The rows that the killed process held are nowhere but in the table: the load goes on."""
+    here = connector(init=False, source={"tables": ["public.account", "public.line"]}, turn={"idle_progress": 0.2})
+    here.sql(ACCOUNT, "CREATE TABLE line (n int)", "INSERT INTO line VALUES (0)")
+    initialise(load(here.file), print)
+    here.prepare("in doubt", "INSERT INTO line VALUES (100)")
+    run = here.start()
+    here.sql("INSERT INTO line VALUES (1)", "INSERT INTO line VALUES (2)")
+    here.caught_up()
+    if paused:
+        command(here, "pause", "public.line")
+        wait_until(lambda: states(here) == {"public.line": "paused"}, 60, "it is paused")
+    run.kill9()
+    here.forget_runs()
+    run = here.start()
+    here.sql("INSERT INTO line VALUES (3)")
+    command(here, "cancel", "public.line")
+    run.wait_for("not cancelled, because rows that an earlier process held would be missing")
+    if paused:
+        assert states(here) == {"public.line": "paused"}
+        command(here, "resume", "public.line")
+    here.sql("COMMIT PREPARED 'in doubt'", "INSERT INTO line VALUES (4)")
+    ready(here)
+    here.caught_up()
+    assert sorted(values(here.read("line"))) == [0, 1, 2, 3, 4, 100]
+    assert not read_progress(load(here.file)).commands, "all are answered"
+
+
+def test_a_keyless_load_of_which_no_earlier_process_held_a_row_is_cancelled(connector: Maker) -> None:
+    """Because nothing was written, or because a reload's truncate came since."""
+    here = connector(init=False, source={"tables": ["public.account", "public.line"]}, turn={"idle_progress": 0.2})
+    here.sql(ACCOUNT, "CREATE TABLE line (n int)", "INSERT INTO line VALUES (0)")
+    initialise(load(here.file), print)
+    here.prepare("in doubt", "INSERT INTO line VALUES (100)")
+    run = here.start()
+    here.caught_up()
+    run.kill9()
+    here.forget_runs()
+    run = here.start()
+    here.sql("INSERT INTO line VALUES (1)")
+    here.caught_up()
+    run.kill9()
+    command(here, "start", "public.line")
+    run = here.start()
+    wait_until(lambda: "reload" in [record["kind"] for record in here.records("commits")], 60, "the truncate")
+    here.sql("INSERT INTO line VALUES (2)")
+    command(here, "cancel", "public.line")
+    ready(here)
+    here.sql("COMMIT PREPARED 'in doubt'")
+    here.caught_up()
+    run.stop()
+    with here.carrying():
+        here.caught_up()
+    assert values(here.read("line")) == [2, 100]
+
+
+def values(seen: list[Seen]) -> list[int]:
+    return [s.value["after"]["n"] for s in seen if s.value and s.value["op"] != "t"]
