@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-ABSENT: Final = frozenset({40401, 40402, 40403})
-"""The registry's own error codes for a subject, a version or a schema that it does not have."""
+ABSENT: Final = frozenset({40401, 40402, 40403, 40404, 40406})
+"""The registry's own error codes for a subject, a version or a schema that it does not have, or has
+deleted."""
 _JSON: Final = "application/vnd.schemaregistry.v1+json"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
 

@@ -80,6 +80,7 @@ AVRO: Mapping[str, Walls] = {
 
 COMMON: Mapping[str, Walls] = {
     "positions": Walls(),
+    "table_names": Walls(),
     "errors": Walls(),
     "artifacts": Walls(),
     "java": Walls({"artifacts", "errors"}),

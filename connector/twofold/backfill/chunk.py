@@ -81,6 +81,8 @@ class Chunk:
     """All rows of a table without a message key, as batches in the spool."""
     order: tuple[str, ...] = ()
     """The key's columns in the order of the read; empty if keys were read again."""
+    answers: tuple[bytes, ...] = ()
+    """The keys of the command and of those that it overtook."""
     reload: bool = False
     """With the command `pause` or `resume`: a reload had begun, and its truncate is unpublished."""
     answer: Future[ChunkResult | None] = field(default_factory=Future)

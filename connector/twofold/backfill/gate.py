@@ -41,6 +41,8 @@ class _Load:
     held: SpooledRows | None = None
     """Of a table without a message key, the rows of all published transactions: they follow its
     one chunk."""
+    lost: bool = False
+    """An earlier session held such rows: only a snapshot still has them."""
     published_at: float | None = None
     """The time of this session's last chunk, by the monotonic clock."""
 
@@ -109,7 +111,7 @@ class Gate:
         *,
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin],
-        answered: Iterable[str] = (),
+        answered: Iterable[bytes] = (),
     ) -> Published:
         """Commit the main producer's transaction; the pins hold each backfill's progress."""
         if commit is not None:
@@ -137,7 +139,7 @@ class Gate:
         else:
             self._publish_rows(chunk, load)
         self._unwritten.add(chunk.topic)
-        published = self.commit(commit, progress, pins=pins, answered=() if chunk.command is None else (chunk.topic,))
+        published = self.commit(commit, progress, pins=pins, answered=chunk.answers)
         chunk.drop()
         chunk.answer.set_result(ChunkResult(load.progress, load.state))
         return published
@@ -149,12 +151,13 @@ class Gate:
         """
         load.memory, load.published_at = ChangeMemory(), None
         if chunk.reload:
-            load.progress = LoadProgress(reload=True)
+            load.progress = LoadProgress(reload=True, held=load.progress.held)
         elif load.state == "ready" and chunk.command in {"pause", "resume"}:
             return  # the load had ended before the command came
         match chunk.command:
             case "start":
-                load.state, load.progress = "running", LoadProgress()
+                load.state, load.progress = "running", LoadProgress(held=load.held is not None)
+                load.lost = False  # rows ahead of the truncate count no more
                 if chunk.encoding is not None:
                     batch = RowBatch()
                     kept = batch.lists(chunk.topic, chunk.encoding.partitions)
@@ -165,7 +168,7 @@ class Gate:
                 load.state = "paused"
             case "resume":
                 load.state = "running"
-            case "cancel":
+            case "cancel" if not load.lost:
                 load.state = "ready"
                 self._release(load, None)
 
@@ -219,7 +222,8 @@ class Gate:
             pin = self._pins.get(topic)
             state = pin.backfill if pin and pin.backfill != "ready" else "waiting"
             progress = LoadProgress.from_bytes(pin.bound if pin else None)
-            load = self._loads[topic] = _Load(state, progress, keyless=self._in_backfill.get(topic, False))
+            keyless = self._in_backfill.get(topic, False)
+            load = self._loads[topic] = _Load(state, progress, keyless=keyless, lost=progress.held)
         return load
 
     def _complete_pin(self, topic: str, pin: Pin) -> Pin:
@@ -237,6 +241,9 @@ class Gate:
             if load.keyless and (rows := batch.take_topic(topic)):
                 load.held = load.held or self._spool.new()
                 load.held.append(rows.to_bytes())
+                if not load.progress.held:
+                    load.progress = replace(load.progress, held=True)
+                    self._unwritten.add(topic)
         for topic, _, records in batch.partitions():
             if topic in self._in_backfill and (load := self._load(topic)).state != "ready":
                 self._note_changes_of(topic, load, records)

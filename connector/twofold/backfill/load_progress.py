@@ -28,6 +28,8 @@ class LoadProgress:
     """The last key has been reached; only `again` is left."""
     reload: bool = False
     """The load begins with a truncate, which is not published yet."""
+    held: bool = False
+    """Rows of a table without a message key are held. A later session does not have them."""
     rows: int = 0
     size: int = 0
     seconds: float = 0.0
@@ -40,6 +42,7 @@ class LoadProgress:
             "again": sorted(key.hex() for key in self.again),
             "scanned": self.scanned,
             "reload": self.reload,
+            **({"held": True} if self.held else {}),  # the former version cannot read it
             "rows": self.rows,
             "size": self.size,
             "seconds": round(self.seconds, 3),

@@ -28,7 +28,7 @@ class SourceConfig(Part):
     publication: str | None = Field(None, description="Publication; default: the connector's name.")
     tables: tuple[str, ...] = Field(
         (),
-        description="Tables that `init` publishes: schema.table, schema.*, or the one entry * for all. Empty: the publication exists already.",
+        description="Tables that `init` publishes: schema.table, schema.*, or the one entry * for all; a name with a dot is quoted. Empty: the publication exists already.",
     )
     publish_via_root: bool = Field(False, description="Publish a partitioned table's changes under the root's name.")
     two_phase: bool = Field(

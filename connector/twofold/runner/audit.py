@@ -24,6 +24,7 @@ from twofold.sink.schema_registry import Registry
 from twofold.sink.tally import Damage
 from twofold.sink.visible_records import VisibleReader
 from twofold_avro.records import Pin
+from twofold_common.table_names import table_argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +217,8 @@ def repair(topic: str, names: Names, table: str | None, last_sequence: int) -> s
 
 
 def table_of(pin: Pin) -> str:
-    """Return the table's name as people write it."""
-    return f"{pin.schema}.{pin.table}"
+    """Return the table's name as an argument of a command."""
+    return table_argument(pin.schema, pin.table)
 
 
 def _is_past(partition: int, last: int, reload: Reload | None) -> bool:

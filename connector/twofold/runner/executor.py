@@ -28,6 +28,7 @@ from twofold.sink.batch import RowBatch
 from twofold.sink.publisher import Publisher
 from twofold_avro.records import Commit, Pin, PreparedOutcome, Progress
 from twofold_common.positions import Lsn, PreparedIdentity
+from twofold_common.table_names import table_argument
 
 Kind = Literal["batch", "prepared", "backfill", "reload"]
 
@@ -198,7 +199,9 @@ class ActionExecutor:
     def _tables_of(self, identity: PreparedIdentity) -> str:
         """Return the transaction's tables as the ledger names them."""
         pins = [self._tables.pin(topic) for topic in self._ledger.topics(identity) if self._tables.has(topic)]
-        return " ".join(f"{pin.schema}.{pin.table}" for pin in pins) or "<every table that it may have touched>"
+        return (
+            " ".join(table_argument(pin.schema, pin.table) for pin in pins) or "<every table that it may have touched>"
+        )
 
     def _submit(self, work: Callable[[], object], answer: Event | None = None) -> None:
         if self._leaving:

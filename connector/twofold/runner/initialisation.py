@@ -31,9 +31,11 @@ from twofold.source.catalog import Catalog
 from twofold.source.diagnosis import slot_holder
 from twofold.source.locks import Blocker
 from twofold.source.published_tables import published_tables
+from twofold.source.readiness import ReadinessFinding
 from twofold.source.table_copier import has_rows
 from twofold_avro.records import Pin, Progress
 from twofold_common.positions import NO_LSN, Lsn, format_lsn
+from twofold_common.table_names import split_table_name
 
 Say = Callable[[str], None]
 
@@ -58,6 +60,8 @@ def initialise(config: Config, say: Say) -> None:
     )
     if slot is None and published is not None:
         advice += readiness.refuse(publishable.examine(config.conninfo, config.publication, published))
+    if slot is None:
+        readiness.refuse(_flaws(config, published))
     for each in advice:
         say(f"note: {each}")
     with ExitStack() as opened:
@@ -85,6 +89,14 @@ def initialise(config: Config, say: Say) -> None:
         start = slot.confirmed_flush if slot else _make_slot(config, say)
         first.write(start, _pins(config, first.registry, database))
         say(f"ready: the stream starts at {format_lsn(start)}; start it with twofold run")
+
+
+def _flaws(config: Config, published: provisioning.PublicationContent | None) -> tuple[ReadinessFinding, ...]:
+    """Return the tables that could not be followed."""
+    return tuple(
+        ReadinessFinding(f"table {flaw.schema}.{flaw.table}: {flaw.what}", " ".join(flaw.repair))
+        for flaw in provisioning.flaws_if_created(config.conninfo, config.publication, published)
+    )
 
 
 def _in_use(config: Config, slot: identity.SlotState) -> str:
@@ -176,11 +188,11 @@ def wanted_publication(config: Config) -> provisioning.PublicationContent | None
         return None
     tables, schemas = [], []
     for entry in config.source.tables:
-        schema, dot, table = entry.partition(".")
         if entry == "*":
             return provisioning.PublicationContent(all_tables=True, via_partition_root=config.source.publish_via_root)
-        if not dot or not schema or not table:
+        if (split := split_table_name(entry)) is None:
             raise UsageError(f"source.tables: {entry!r} must be schema.table, schema.* or *")
+        schema, table = split
         if table == "*":
             schemas.append(schema)
         else:

@@ -14,6 +14,7 @@ import threading
 from typing import NamedTuple
 
 from twofold.errors import TwofoldError
+from twofold.source.flaws import TableFlaw, refusal_of
 from twofold.source.messages import Relation
 from twofold.source.rewrites import TableStorage, storage_of_tables
 
@@ -27,6 +28,7 @@ class JoinedTablesFound(NamedTuple):
 
     relations: tuple[Relation, ...] = ()
     stored: dict[int, TableStorage] = {}  # noqa: RUF012  (nobody adds to it)
+    flaws: tuple[TableFlaw, ...] = ()
 
 
 class JoinedTables:
@@ -44,10 +46,15 @@ class JoinedTables:
             self._thread.start()
 
     def take_result(self) -> JoinedTablesFound:
-        """Return the result since the last call, if there is one. Never blocks."""
+        """Return the result since the last call, if there is one. Never blocks.
+
+        Refused: a table cannot be followed.
+        """
         found = JoinedTablesFound()
         while not self._found.empty():
             found = self._found.get()
+        if found.flaws:
+            raise refusal_of(found.flaws)
         return found
 
     def close(self) -> None:

@@ -25,8 +25,9 @@ from twofold.runner.joined_tables import JoinedTables, JoinedTablesFound
 from twofold.runner.observer import BackfillProgress
 from twofold.runner.table_version import IN_BACKFILL
 from twofold.runner.tables import Tables
-from twofold.sink.backfill_commands import BackfillCommands
+from twofold.sink.backfill_commands import BackfillCommands, PendingCommand
 from twofold_common.positions import NO_LSN
+from twofold_common.table_names import table_argument
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Loading:
         self._resumed: dict[str, LoadProgress] = {}
         self._command_chunks: list[Chunk] = []
         self._cancelled: dict[str, Future[ChunkResult | None]] = {}
+        self._start_keys: dict[str, tuple[bytes, ...]] = {}
         self._next_check = 0.0
         self._begun: set[str] = set()
         for topic in tables.in_backfill:
@@ -95,8 +97,7 @@ class Loading:
         while self._answered:
             self._command_answered(self._answered.pop())
         for topic in [topic for topic, answer in self._cancelled.items() if answer.done()]:
-            del self._cancelled[topic]
-            self._loaded(topic)
+            self._cancel_answered(topic, self._cancelled.pop(topic).result())
         for topic in [topic for topic in self._tables.in_backfill if topic not in self._begun]:
             self._begun.add(topic)
             for identity in self._executor.prepared_with(topic):
@@ -126,13 +127,15 @@ class Loading:
                 _log.warning("%s: %s; it is reloaded because source.reload_on_rewrite is on", name, what)
                 self._start(topic)
             else:
-                _log.warning("%s: %s; if that changed values in rows, run: twofold backfill start %s", name, what, name)
+                command = f"twofold backfill start {table_argument(pin.schema, pin.table)}"
+                _log.warning("%s: %s; if that changed values in rows, run: %s", name, what, command)
 
-    def _handle_command(self, topic: str, what: str) -> None:
+    def _handle_command(self, topic: str, command: PendingCommand) -> None:
         """Handle a person's command about a table's load.
 
         One that changes nothing is only answered.
         """
+        what, keys = command.name, command.keys
         _log.info("backfill of %s: %s, as asked for", topic, what)
         self._latest.pop(topic, None)
         known = self._tables.has(topic)
@@ -140,22 +143,23 @@ class Loading:
         match what:
             case "start" if known:
                 self._start(topic)
+                self._start_keys[topic] = keys
             case "pause" | "resume" if loading:
                 stopped = self._loads.stop(topic)
                 self._begun.add(topic)
                 reload = stopped is not None and stopped.progress.reload
-                asked = self._latest[topic] = replace(_command_chunk(topic, what), reload=reload)
+                asked = self._latest[topic] = replace(_command_chunk(topic, what, keys), reload=reload)
                 asked.answer.add_done_callback(lambda _: self._answered.append(asked))
                 self._command_chunks.append(asked)
             case "cancel" if loading:
                 self._loads.stop(topic)
                 self._begun.add(topic)
-                cancel = _command_chunk(topic, "cancel")
+                cancel = _command_chunk(topic, "cancel", keys)
                 # In backfill until then: rows that come meanwhile stay behind the gate's.
                 self._cancelled[topic] = cancel.answer
                 self._command_chunks.append(cancel)
             case _ if known:
-                self._command_chunks.append(_command_chunk(topic, "cancel"))  # only to be answered
+                self._command_chunks.append(_command_chunk(topic, "cancel", keys))  # only to be answered
             case _:
                 _log.warning("backfill of %s: the table does not exist", topic)
 
@@ -177,6 +181,20 @@ class Loading:
             self._resumed[asked.topic] = result.progress
             self._begun.discard(asked.topic)
 
+    def _cancel_answered(self, topic: str, result: ChunkResult | None) -> None:
+        if result is None or result.state == "ready":
+            self._loaded(topic)
+            return
+        pin = self._tables.pin(topic)
+        _log.warning(
+            "backfill of %s.%s: not cancelled, because rows that an earlier process held would be missing; only its end brings them (or ALTER PUBLICATION ... DROP TABLE)",
+            pin.schema,
+            pin.table,
+        )
+        if result.state != "paused":
+            self._resumed[topic] = result.progress
+            self._begun.discard(topic)
+
     def _loaded(self, topic: str) -> None:
         self._tables.loaded(topic)
         self._begun.discard(topic)
@@ -194,6 +212,7 @@ class Loading:
             if chunk.encoding is None or self._tables.is_current(chunk.encoding):
                 if chunk.command == "start":
                     self._tables.emptied(chunk.topic)
+                    chunk = replace(chunk, answers=self._start_keys.pop(chunk.topic, ()))
                 if chunk.encoding is None:
                     self._tables.gone(chunk.topic)
                 return chunk
@@ -208,7 +227,7 @@ def _shown(
     return BackfillProgress(table, state, place.rows, estimate, place.per_second, place.left_s(estimate))
 
 
-def _command_chunk(topic: str, command: CommandName) -> Chunk:
+def _command_chunk(topic: str, command: CommandName, keys: tuple[bytes, ...]) -> Chunk:
     """Return a chunk without rows that carries the command out."""
     return Chunk(
         topic=topic,
@@ -223,4 +242,5 @@ def _command_chunk(topic: str, command: CommandName) -> Chunk:
         rows=0,
         size=0,
         command=command,
+        answers=keys,
     )

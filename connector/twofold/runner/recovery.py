@@ -52,7 +52,7 @@ from twofold.sink.records import register_fixed
 from twofold.sink.schema_registry import Registry
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
-from twofold.source import identity, readiness
+from twofold.source import flaws, identity, readiness
 from twofold.source.catalog import Catalog
 from twofold.source.published_tables import published_tables
 from twofold.source.session import ReplicationSession, SessionOptions
@@ -111,10 +111,11 @@ def recover(
         load_first=config.source.backfill,
     )
     published = interruptible(lambda: published_tables(config.conninfo, config.publication))
+    interruptible(lambda: flaws.require_none(config.conninfo, config.publication))
     if lookback is not None:
         loadable = {topic_of(config.prefix, each.schema, each.table) for each in published}
         interruptible(functools.partial(check_recent_commits, config, registry, recovered, lookback, loadable))
-    to_reload = (topic for topic, what in recovered.commands.items() if what == "start")
+    to_reload = (topic for topic, what in recovered.commands.items() if what.name == "start")
     tables.restart_topics({*to_reload, *restart}, published)
     interruptible(lambda: tables.check(published))
     interruptible(lambda: tables.announce(published))
@@ -256,7 +257,7 @@ def _state(
     config: Config, fencing: Fencing, progress: Progress, slot: identity.SlotState, server: identity.ServerIdentity
 ) -> State:
     recovered = fencing.recovered
-    to_reload = {topic for topic, what in recovered.commands.items() if what == "start"}
+    to_reload = {topic for topic, what in recovered.commands.items() if what.name == "start"}
     ledger = {PreparedIdentity(entry.xid, entry.gid): entry for entry in recovered.unresolved.values()}
     reloaded = frozenset(
         identity for identity, entry in ledger.items() if entry.topics and to_reload >= {*entry.topics}

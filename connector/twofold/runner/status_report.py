@@ -5,7 +5,7 @@ Changes nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal
@@ -26,6 +26,7 @@ from twofold.source.published_tables import published_tables
 from twofold_avro.names import topic_of
 from twofold_avro.records import Prepared
 from twofold_common.positions import Lsn
+from twofold_common.table_names import split_table_name, table_argument
 
 ANSWER_S = 3.0
 NAMED_MAX = 10
@@ -195,18 +196,31 @@ def topics_of(config: Config, tables: Iterable[str]) -> list[str]:
     rows.
     """
     known = {
-        f"{r.schema}.{r.table}": topic_of(config.prefix, r.schema, r.table)
+        (r.schema, r.table): topic_of(config.prefix, r.schema, r.table)
         for r in published_tables(config.conninfo, config.publication)
     }
     tables = tuple(tables)
-    if not known.keys() >= {*tables}:
+    if not all(_find(name, known) for name in tables):
         pins = read_progress(config).pins
-        known = {f"{pin.schema}.{pin.table}": topic for topic, pin in pins.items()} | known
-    if unknown := [table for table in tables if table not in known]:
-        alike = [near for table in unknown for near in get_close_matches(table, known, n=1)]
-        hint = f"did you mean {' '.join(alike)}?" if alike else f"it has {_some(list(known))}"
+        known = {(pin.schema, pin.table): topic for topic, pin in pins.items()} | known
+    found = [_find(name, known) for name in tables]
+    if unknown := [name for name, topic in zip(tables, found, strict=True) if topic is None]:
+        names = [table_argument(*table) for table in known]
+        alike = [near for name in unknown for near in get_close_matches(name, names, n=1)]
+        hint = f"did you mean {' '.join(alike)}?" if alike else f"it has {_some(names)}"
         raise UsageError(f"not published: {_some(unknown)}; the publication is {config.publication}, {hint}")
-    return [known[table] for table in tables]
+    return [topic for topic in found if topic]
+
+
+def _find(name: str, known: Mapping[tuple[str, str], str]) -> str | None:
+    """Return the topic of the table that a person has named; None if there is none.
+
+    A schema with a dot needs no quotes where nothing else has that name.
+    """
+    if (table := split_table_name(name)) in known and table is not None:
+        return known[table]
+    alike = [topic for (schema, table_), topic in known.items() if f"{schema}.{table_}" == name]
+    return alike[0] if len(alike) == 1 else None
 
 
 def _some(names: Sequence[str]) -> str:

@@ -62,7 +62,7 @@ class Streamed:
         self.bytes = 0
 
     def relation(self, message: m.Relation) -> None:
-        self.relations[message.oid] = self._all_tables.describe(message)
+        self.relations |= self._all_tables.descriptions(message)
         self._run = None
 
     def rows(self, received: Received, at: int, ts_ms: int) -> int:

@@ -15,6 +15,7 @@ from twofold.gids import ParsedGid
 from twofold.sink.batch import VOID, Record, RowBatch
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, TransactionHeader
+from twofold_common.table_names import table_argument
 
 CHANGED_SHAPE = "it changes a table's definition"
 IN_BACKFILL = "it touches a table in backfill"
@@ -59,6 +60,8 @@ class TableVersion:
     """The ids of key and envelope, once committed."""
     passed_over: str | None = None
     """The topic that its rows were meant for, if none of them is published."""
+    flaw: Refused | None = None
+    """Why no row is published: a partition lacks something. A restart of the topic repairs it."""
     keyless: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +121,7 @@ class KeyChanged(Refused):
         super().__init__(
             f"the message key of table {_name(shape)} is not what it was",
             at_stake="rows of one key would lie in two partitions, and their order would be lost",
-            repair=f"start the topic over: twofold backfill start {_name(shape)} (undoing the change is not enough: a row made under it waits to be published)",
+            repair=f"start the topic over: twofold backfill start {table_argument(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
         )
 
 
@@ -126,7 +129,7 @@ def key_id_changed(shape: TableShape, was: int | None, now: int | None) -> Refus
     return Refused(
         f"the registry has the message key of table {_name(shape)} as id {now}; it was id {was}",
         at_stake="the id is part of the key's bytes: rows of one key would lie in two partitions, and their order would be lost",
-        repair=f"restore the registry with its former ids, or start the topic over: twofold backfill start {_name(shape)}",
+        repair=f"restore the registry with its former ids, or start the topic over: twofold backfill start {table_argument(shape.schema, shape.table)}",
     )
 
 
@@ -134,7 +137,7 @@ def misread_columns(shape: TableShape, columns: list[str]) -> Refused:
     return Refused(
         f"table {_name(shape)}: the type of {', '.join(columns)} has changed; readers of the new schema would misread the values written before",
         at_stake="for example, a decimal's new scale moves the point in every row that is already in the topic; no registry notices",
-        repair=f"delete the table's topic and the registry's subject of its values, then have both recreated: twofold backfill start {_name(shape)} (undoing the change is not enough: a row made under it waits to be published)",
+        repair=f"delete the table's topic and the registry's subject of its values, then have both recreated: twofold backfill start {table_argument(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
     )
 
 

@@ -22,6 +22,7 @@ from twofold import __version__
 from twofold.backfill.chunk import TableEncoding
 from twofold.backfill.load_progress import LoadProgress
 from twofold.errors import Refused, RunEnded
+from twofold.runner.root_flaws import RootFlaws
 from twofold.runner.subjects import Subjects
 from twofold.runner.table_version import DescribedVersion, KeyChanged, TableVersion, TransactionInfo, key_id_changed
 from twofold.runner.topic_mismatch import PASSED_OVER, Decision, TopicRestart, VersionKey, decide
@@ -37,6 +38,7 @@ from twofold_avro.records import Message, MessageBody, Pin, Source, Transaction
 from twofold_avro.schemas import canonical, fixed
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, ServerConstants, TransactionHeader
+from twofold_common.table_names import table_argument
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ class Tables:
         self._catalog = catalog
         self._registry = registry
         self._subjects = Subjects(registry, prefix)
+        self._root_flaws = RootFlaws(catalog, self._make_void)
         self._topics = topics
         self._pins = pins
         self._server = ServerConstants(version=__version__, prefix=prefix, db=database)
@@ -156,7 +159,13 @@ class Tables:
         Where partitions are published via their root, the stream describes them too, and none of
         their rows comes.
         """
-        self._say(relation.oid, self.describe(relation))
+        for oid, said in self.descriptions(relation).items():
+            self._say(oid, said)
+
+    def descriptions(self, relation: m.Relation) -> dict[int, DescribedVersion]:
+        """Return the tables that the message describes, by oid: a partition, its root after it."""
+        root = self._root_flaws.after(relation, self.describe)
+        return {relation.oid: self.describe(relation), **({root[0]: root[1]} if root else {})}
 
     def describe(self, relation: m.Relation) -> DescribedVersion:
         """Return the table as the message has it.
@@ -217,7 +226,7 @@ class Tables:
             if not table.void:
                 self._commit(table)
             elif topic not in self._starting_over:  # it was emptied before, or need not restart
-                raise KeyChanged(table.shape)
+                raise table.flaw or KeyChanged(table.shape)
         except Refused as refusal:
             self._settle_mismatch(table, topic, refusal)
 
@@ -309,6 +318,9 @@ class Tables:
             shape.schema,
             shape.table,
         )
+        return self._make_void(shape)
+
+    def _make_void(self, shape: TableShape) -> TableVersion:
         self._provisional_id += 1
         plan = self._plan(shape, 1, PROVISIONAL_KEY_ID, self._provisional_id)
         return TableVersion(shape, VOID, 1, plan, self._provisional_id, self.in_backfill)
@@ -457,6 +469,8 @@ class Tables:
         """Note that later rows are behind the truncate, and belong to the table as it is now."""
         self._starting_over.discard(topic)
         pin, table = self._pins[topic], self._committed.get(topic)
+        if table and (root := self._root_flaws.emptied(table.shape.oid)):
+            self._say(root.oid, self.describe(root))
         relation = table.shape.oid if table else pin.relation
         self._pins[topic] = self._unwritten_pins[topic] = replace(pin, relation=relation, stored=None)
 
@@ -489,9 +503,11 @@ class Tables:
 
 def _wanted(table: TableVersion) -> RequiredTopic:
     """Return the topic that the table requires."""
-    return RequiredTopic(table.topic, "table", table.partitions, table=table.name)
+    return RequiredTopic(
+        table.topic, "table", table.partitions, table=table_argument(table.shape.schema, table.shape.table)
+    )
 
 
 def _pinned(topic: str, pin: Pin) -> RequiredTopic:
     """Return the topic that the pin requires."""
-    return RequiredTopic(topic, "table", pin.partitions, pinned=True, table=f"{pin.schema}.{pin.table}")
+    return RequiredTopic(topic, "table", pin.partitions, pinned=True, table=table_argument(pin.schema, pin.table))

@@ -1,12 +1,17 @@
 """Brings a person's backfill commands to the running connector, as records in the progress topic.
 
-A table's latest record counts. Commands do not go through PostgreSQL, because a read-only role
-suffices there. They do not use a socket, because this way a command reaches the present or the next
-instance. The Kafka transaction that executes a command also writes its tombstone: after a kill in
-between, the command is still there.
+A table's latest record counts; each has a key of its own. Commands do not go through PostgreSQL,
+because a read-only role suffices there. They do not use a socket, because this way a command
+reaches the present or the next instance. The Kafka transaction that executes a command also writes
+its tombstone, and those of earlier ones: after a kill in between, the command is still there, and
+so is one that came meanwhile.
 """
 
 from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
@@ -14,6 +19,15 @@ from twofold.errors import Unreachable
 from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
 from twofold.sink.metadata import ask_brokers
 from twofold.sink.names import Names
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCommand:
+    """A table's latest command."""
+
+    name: str
+    keys: tuple[bytes, ...]
+    """The keys of the command and of all that it overtakes: whoever executes it answers these."""
 
 
 def send_command(settings: KafkaSettings, names: Names, topics: list[str], command: str) -> None:
@@ -28,7 +42,8 @@ def send_command(settings: KafkaSettings, names: Names, topics: list[str], comma
     with sorted_errors(f"writing to {names.progress}"):
         producer = Producer(settings.plain_producer())
         for topic in topics:
-            producer.produce(names.progress, command.encode(), names.command_key(topic), 0, on_delivery=delivered)
+            key = names.command_key(topic, uuid.uuid4().hex)
+            producer.produce(names.progress, command.encode(), key, 0, on_delivery=delivered)
         left = producer.flush(settings.call_timeout_s)
     if errors:
         raise sort_error(errors[0], f"writing to {names.progress}")
@@ -41,29 +56,39 @@ def send_command(settings: KafkaSettings, names: Names, topics: list[str], comma
 class BackfillCommands:
     """The commands that follow those which recovery has read. Used by one thread; never blocks."""
 
-    def __init__(self, settings: KafkaSettings, names: Names, *, found: dict[str, str], offset: int) -> None:
+    def __init__(
+        self, settings: KafkaSettings, names: Names, *, found: Mapping[str, PendingCommand], offset: int
+    ) -> None:
         self._names = names
         self._unread = dict(found)
+        self._unanswered = {topic: dict.fromkeys(command.keys) for topic, command in found.items()}
         with sorted_errors(f"following {names.progress}"):
             # Nobody waits for a command as recovery waits for a topic's end: an empty fetch may
             # take its default time.
             self._consumer = Consumer({**settings.consumer(), "fetch.wait.max.ms": 500})
             self._consumer.assign([TopicPartition(names.progress, 0, offset)])
 
-    def read_new(self) -> dict[str, str]:
+    def read_new(self) -> dict[str, PendingCommand]:
         """Return the commands since the last call, by topic."""
         with sorted_errors(f"following {self._names.progress}"):
             for message in self._consumer.consume(500, 0):
                 error = message.error()
                 if error is None:
-                    topic = self._names.command_topic(message.key() or b"")
-                    value = message.value()
-                    if topic is not None and value is not None:
-                        self._unread[topic] = value.decode()
+                    self._note(message.key() or b"", message.value())
                 elif error.code() != PARTITION_EOF and not error.retriable():
                     raise sort_error(error, f"following {self._names.progress}")
         commands, self._unread = self._unread, {}
         return commands
+
+    def _note(self, key: bytes, value: bytes | None) -> None:
+        if (topic := self._names.command_topic(key)) is None:
+            return
+        keys = self._unanswered.setdefault(topic, {})
+        if value is None:
+            keys.pop(key, None)
+            return
+        keys[key] = None
+        self._unread[topic] = PendingCommand(value.decode(), tuple(keys))
 
     def close(self) -> None:
         self._consumer.close()

@@ -71,13 +71,17 @@ class Names:
     def pin_key(self, topic: str) -> bytes:
         return f"{self.name}/table/{topic}".encode()
 
-    def command_key(self, topic: str) -> bytes:
-        return f"{self.name}/backfill/{topic}".encode()
+    def command_key(self, topic: str, number: str) -> bytes:
+        """Return the key of one command about a topic's load.
+
+        `number` is the command's own: the answer to one must not hide a later one.
+        """
+        return f"{self.name}/backfill/{topic}/{number}".encode()
 
     def command_topic(self, key: bytes) -> str | None:
         """Return the topic whose load a progress-topic key commands; None for another key."""
         head = f"{self.name}/backfill/".encode()
-        return key[len(head) :].decode() if key.startswith(head) else None
+        return key[len(head) :].decode().partition("/")[0] if key.startswith(head) else None
 
     def pinned_topic(self, key: bytes) -> str | None:
         """Return the topic that a progress-topic key pins; None for another key."""

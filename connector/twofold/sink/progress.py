@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from twofold.errors import Refused, Unreachable
+from twofold.sink.backfill_commands import PendingCommand
 from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
 from twofold.sink.names import Names
 from twofold.sink.schema_registry import Registry
@@ -51,7 +52,7 @@ class RecoveredState:
     """The ledger's entries without an outcome, by downstream id."""
     ended: tuple[str, ...] = ()
     """The downstream ids of the other entries, in the order of their last writes."""
-    commands: dict[str, str] = field(default_factory=dict)
+    commands: dict[str, PendingCommand] = field(default_factory=dict)
     """People's unexecuted commands about a table's backfill, by topic."""
     progress_end: int = 0
     """The end of the read part of the progress topic."""
@@ -99,9 +100,8 @@ class ProgressReader:
         pinned = {topic: value for key, value in latest.items() if (topic := names.pinned_topic(key))}
         entries = {key.decode(): self._decode(Prepared, value) for key, value in ledger.items()}
         unresolved = {key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}}
-        commands = {topic: value for key, value in latest.items() if (topic := names.command_topic(key))}
         return RecoveredState(
-            commands={topic: value.decode() for topic, value in commands.items()},
+            commands=_commands(names, latest),
             progress_end=bounds[names.progress][1],
             progress=None if progress is None else self._decode(Progress, progress),
             takeover=None if takeover is None else takeover.decode(),
@@ -179,6 +179,16 @@ class ProgressReader:
             finally:
                 consumer.close()
         return latest_of
+
+
+def _commands(names: Names, latest: _Latest) -> dict[str, PendingCommand]:
+    """Return each topic's last command; `latest` is in the order of the last writes."""
+    commands: dict[str, PendingCommand] = {}
+    for key, value in latest.items():
+        if topic := names.command_topic(key):
+            overtaken = commands[topic].keys if topic in commands else ()
+            commands[topic] = PendingCommand(value.decode(), (*overtaken, key))
+    return commands
 
 
 def _keep(latest: _Latest, key: bytes, value: bytes | None) -> None:

@@ -73,13 +73,13 @@ class Publisher:
         *,
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin] | None = None,
-        answered: Iterable[str] = (),
+        answered: Iterable[bytes] = (),
     ) -> Commit | None:
         """Commit the group, and return the commit record as it was written.
 
         `commit`'s rows and ranges are filled in here. None means a transaction that only reports
         progress, without rows. `ledger` is by downstream id, and None removes an entry; `pins` are
-        by topic. `answered`: the topics whose command this transaction executes.
+        by topic. `answered`: the keys of the commands that this transaction executes.
         """
         self._begin_main()
         with _may_outlast(self._main):
@@ -166,7 +166,7 @@ class Publisher:
         progress: Progress,
         ledger: Mapping[str, Prepared | None],
         pins: Mapping[str, Pin],
-        answered: Iterable[str] = (),
+        answered: Iterable[bytes] = (),
     ) -> Commit | None:
         producer.flush()
         failpoints.hit("after_flush")
@@ -188,7 +188,7 @@ class Publisher:
             ],
         )
         self._write(producer, self._names.progress, self._progress_records(progress, pins))
-        answers: list[Record] = [{"key": self._names.command_key(topic), "value": None} for topic in answered]
+        answers: list[Record] = [{"key": key, "value": None} for key in answered]
         self._write(producer, self._names.progress, answers)
         producer.flush()
         failpoints.hit("before_commit")

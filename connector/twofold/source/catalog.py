@@ -46,6 +46,7 @@ SELECT t.oid::bigint, n.nspname::text, t.typname::text, t.typtype::text,
  WHERE t.oid = ANY (%s::oid[])
 """
 
+# From 18 on a NOT NULL may be NOT VALID: older rows may still have a null.
 _KEYS = """
 SELECT ARRAY(SELECT a.attname::text
                FROM pg_catalog.pg_attribute a
@@ -55,8 +56,22 @@ SELECT ARRAY(SELECT a.attname::text
  WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
    AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a
                     WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1])
-                      AND NOT a.attnotnull)
+                      AND (NOT a.attnotnull
+                           OR EXISTS (SELECT FROM pg_catalog.pg_constraint t
+                                       WHERE t.conrelid = i.indrelid AND t.contype = 'n' AND NOT t.convalidated
+                                         AND t.conkey = ARRAY[a.attnum])))
  ORDER BY i.indisprimary DESC, i.indnkeyatts, c.relname
+"""
+
+# The topmost first.
+_ANCESTORS = """
+WITH RECURSIVE above AS (
+    SELECT i.inhparent AS oid, 1 AS height FROM pg_catalog.pg_inherits i
+      JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition WHERE i.inhrelid = %s
+    UNION ALL
+    SELECT i.inhparent, above.height + 1 FROM above JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.oid
+)
+SELECT oid::bigint FROM above ORDER BY height DESC
 """
 
 
@@ -102,6 +117,7 @@ class Catalog:
         self._connection: PlainConnection | None = None
         self._types: dict[int, _TypeRow] = {}
         self._shapes: dict[int, TableShape] = {}
+        self._described: dict[int, Relation] = {}
 
     def note_type(self, message: Type) -> None:
         """Remember a Type message's name, in case the catalog no longer has the type."""
@@ -126,7 +142,20 @@ class Catalog:
             replica_identity=relation.replica_identity,
         )
         self._shapes[relation.oid] = shape
+        self._described[relation.oid] = relation
         return shape
+
+    def described(self, oid: int) -> Relation:
+        """Return the last Relation that was resolved under this oid."""
+        return self._described[oid]
+
+    def root_of(self, relation: Relation) -> Relation | None:
+        """Return the table under whose name a partition's changes are published, if there is one.
+
+        The stream describes it too; a root that is not published is never described.
+        """
+        above = [oid for (oid,) in self._rows(_ANCESTORS, (relation.oid,))]
+        return next((self._described[oid] for oid in above if oid in self._described), None)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -142,10 +171,10 @@ class Catalog:
         if relation.replica_identity != "full":
             return frozenset(c.name for c in relation.columns if c.in_identity)
         names = {c.name for c in relation.columns}
-        keys = self._rows(_KEYS, (relation.oid,))
-        for (columns,) in keys:
-            if names.issuperset(columns):
-                return frozenset(columns)
+        keys = unique_keys(self._connected(), relation.oid)
+        for key in keys:
+            if names.issuperset(key):
+                return key
         if not keys and self._rows("SELECT FROM pg_catalog.pg_class WHERE oid = %s", (relation.oid,)):
             return frozenset()
         last = self._shapes.get(relation.oid)
@@ -187,6 +216,11 @@ class Catalog:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._conninfo)
         return self._connection
+
+
+def unique_keys(connection: PlainConnection, table: int) -> tuple[frozenset[str], ...]:
+    """Return the columns of each index that can be the message key under replica identity full."""
+    return tuple(frozenset(columns) for (columns,) in connection.execute(_KEYS, (table,)).fetchall())
 
 
 def _type_row(row: tuple[Any, ...]) -> _TypeRow:

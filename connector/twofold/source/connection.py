@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from twofold.errors import SetupError, TwofoldError, Unreachable
@@ -100,6 +101,11 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
     return connection
 
 
+def quoted(connection: PlainConnection, *name: str) -> str:
+    """Return a name as SQL writes it, for statements in messages."""
+    return sql.Identifier(*name).as_string(connection)
+
+
 def address(conninfo: str) -> str:
     """Return where a connection string points to, for messages; never the password."""
     given = conninfo_to_dict(conninfo)
@@ -148,12 +154,18 @@ _NOISE = (
 """Words of psycopg and libpq around the cause."""
 
 
+def user_of(conninfo: str) -> str:
+    """Return the role that a connection string names, as SQL writes it."""
+    user = conninfo_to_dict(conninfo).get("user")
+    return sql.Identifier(str(user)).as_string(None) if user else "<user>"
+
+
 def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
     """Say what a failed attempt to connect means, and how to repair it."""
     message = " ".join(str(error).split())
     for noise in _NOISE:
         message = message.replace(noise, "")
-    user = conninfo_to_dict(conninfo).get("user") or "<user>"
+    user = user_of(conninfo)
     for symptom, remedy in _REMEDIES:
         if symptom in message:
             return SetupError(f"PostgreSQL at {address(conninfo)}: {message}; remedy: {remedy.format(user=user)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import psycopg
 
 from twofold.errors import RESET_REPAIR, Refused, RunEnded, SetupError, TwofoldError, Unreachable, UsageError
-from twofold.source.connection import SHUTTING_DOWN, connect
+from twofold.source.connection import SHUTTING_DOWN, connect, user_of
 
 
 class SlotBusy(Unreachable):
@@ -39,7 +39,7 @@ def start_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError:
     else:
         remedy = _REMEDIES.get(error.sqlstate or "", "see the server's log")
     return SetupError(
-        f"PostgreSQL refuses slot {slot!r}: {message}; remedy: {remedy.format(slot=slot, user=_user(conninfo))}"
+        f"PostgreSQL refuses slot {slot!r}: {message}; remedy: {remedy.format(slot=slot, user=user_of(conninfo))}"
     )
 
 
@@ -176,7 +176,3 @@ def error_text(error: psycopg.Error) -> str:
     """Return the server's message and detail on one line."""
     detail = error.diag.message_detail
     return " ".join(f"{error.diag.message_primary or error}{f' ({detail})' if detail else ''}".split())
-
-
-def _user(conninfo: str) -> str:
-    return str(psycopg.conninfo.conninfo_to_dict(conninfo).get("user") or "<user>")

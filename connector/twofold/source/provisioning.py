@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
 from psycopg import pq, sql
 
 from twofold.errors import SetupError, Unreachable, UsageError
-from twofold.source.connection import PlainConnection, connect
+from twofold.source.connection import PlainConnection, connect, quoted
 from twofold.source.diagnosis import error_text, start_error
+from twofold.source.flaws import TableFlaw, find_flaws
 from twofold.source.identity import prepared_transactions, slot_state
 from twofold.source.locks import Blocker, blockers
 from twofold_common.positions import Lsn
@@ -81,28 +83,53 @@ class SlotLoss:
 def create_publication(conninfo: str, name: str, published: PublicationContent) -> bool:
     """Create the publication. Return False, and change nothing, if there is one of this name."""
     with connect(conninfo) as connection:
-        row = connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone()
-        if row is not None:
+        if _has_publication(connection, name):
             return False
-        try:
-            with connection.transaction():
-                connection.execute(_READ_WRITE)
-                connection.execute(_publication(name, published))
-                connection.execute(
-                    sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(MARK))
-                )
-        except psycopg.errors.InsufficientPrivilege as error:
-            remedy = (
-                "name the tables one by one in source.tables, or let a superuser run CREATE PUBLICATION and remove source.tables"
-                if published.all_tables or published.schemas
-                else "run `twofold doctor`, which names the GRANT or the owner"
+        with _created(connection, name, published):
+            connection.execute(
+                sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(MARK))
             )
-            raise SetupError(f"publication {name!r}: {error_text(error)}; remedy: {remedy}") from error
-        except psycopg.OperationalError as error:
-            raise Unreachable(f"publication {name!r}: {error_text(error)}") from error
-        except psycopg.Error as error:
-            raise UsageError(f"cannot create publication {name!r}: {error_text(error)}") from error
     return True
+
+
+def flaws_if_created(conninfo: str, name: str, published: PublicationContent | None) -> tuple[TableFlaw, ...]:
+    """Return the flaws of the publication, or those that it would have.
+
+    What is created for that is rolled back.
+    """
+    with connect(conninfo) as connection:
+        if published is None or _has_publication(connection, name):
+            return find_flaws(connection, name)
+        with _created(connection, name, published, keep=False):
+            return find_flaws(connection, name)
+
+
+def _has_publication(connection: PlainConnection, name: str) -> bool:
+    query = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
+    return connection.execute(query, (name,)).fetchone() is not None
+
+
+@contextmanager
+def _created(
+    connection: PlainConnection, name: str, published: PublicationContent, *, keep: bool = True
+) -> Iterator[None]:
+    """Create the publication in a transaction, which ends with the block."""
+    try:
+        with connection.transaction(force_rollback=not keep):
+            connection.execute(_READ_WRITE)
+            connection.execute(_publication(name, published))
+            yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        remedy = (
+            "name the tables one by one in source.tables, or let a superuser run CREATE PUBLICATION and remove source.tables"
+            if published.all_tables or published.schemas
+            else "run `twofold doctor`, which names the GRANT or the owner"
+        )
+        raise SetupError(f"publication {name!r}: {error_text(error)}; remedy: {remedy}") from error
+    except psycopg.OperationalError as error:
+        raise Unreachable(f"publication {name!r}: {error_text(error)}") from error
+    except psycopg.Error as error:
+        raise UsageError(f"cannot create publication {name!r}: {error_text(error)}") from error
 
 
 def _publication(name: str, published: PublicationContent) -> sql.Composed:
@@ -267,7 +294,7 @@ def end_holder(conninfo: str, slot: str) -> int | None:
         except psycopg.errors.InsufficientPrivilege as error:
             raise SetupError(
                 f"this user may not end the process that holds slot {slot!r}: {error_text(error)}; "
-                f'remedy: end it as another user, or GRANT pg_signal_backend TO "{connection.info.user}"'
+                f"remedy: end it as another user, or GRANT pg_signal_backend TO {quoted(connection, connection.info.user)};"
             ) from error
     return row[0] if row else None
 

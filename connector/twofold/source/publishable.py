@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from psycopg import sql
-
-from twofold.source.connection import PlainConnection, connect
+from twofold.source.connection import PlainConnection, connect, quoted
 from twofold.source.provisioning import PublicationContent, PublishedTable
 from twofold.source.readiness import ReadinessFinding
 
@@ -49,7 +47,7 @@ def _rights(connection: PlainConnection, published: PublicationContent) -> Itera
     if not may_create:
         yield ReadinessFinding(
             f"role {connection.info.user} may not create a publication in database {connection.info.dbname}",
-            f"GRANT CREATE ON DATABASE {_quoted(connection, connection.info.dbname)} TO {_user(connection)};",
+            f"GRANT CREATE ON DATABASE {quoted(connection, connection.info.dbname)} TO {_user(connection)};",
         )
     if not is_superuser and (published.all_tables or published.schemas):
         yield ReadinessFinding(
@@ -64,13 +62,13 @@ def _schemas(connection: PlainConnection, published: PublicationContent) -> Iter
         if connection.execute("SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (schema,)).fetchone() is None:
             yield ReadinessFinding(
                 f"source.tables names {schema}.*, but database {connection.info.dbname} has no schema {schema}",
-                f"correct source.tables, or CREATE SCHEMA {_quoted(connection, schema)};",
+                f"correct source.tables, or CREATE SCHEMA {quoted(connection, schema)};",
             )
 
 
 def _tables(connection: PlainConnection, published: PublicationContent) -> Iterator[ReadinessFinding]:
     for table in published.tables:
-        named, full = f"{table.schema}.{table.table}", _quoted(connection, table.schema, table.table)
+        named, full = f"{table.schema}.{table.table}", quoted(connection, table.schema, table.table)
         row = connection.execute(_TABLE, (table.schema, table.table)).fetchone()
         if row is None:
             yield _missing(connection, table)
@@ -91,7 +89,7 @@ def _tables(connection: PlainConnection, published: PublicationContent) -> Itera
             user = _user(connection)
             yield ReadinessFinding(
                 f"table {named} belongs to {owner}, and role {connection.info.user} may publish only its own tables",
-                f"GRANT {_quoted(connection, owner)} TO {user}; or ALTER TABLE {full} OWNER TO {user};",
+                f"GRANT {quoted(connection, owner)} TO {user}; or ALTER TABLE {full} OWNER TO {user};",
             )
 
 
@@ -104,9 +102,5 @@ def _missing(connection: PlainConnection, table: PublishedTable) -> ReadinessFin
     )
 
 
-def _quoted(connection: PlainConnection, *name: str) -> str:
-    return sql.Identifier(*name).as_string(connection)
-
-
 def _user(connection: PlainConnection) -> str:
-    return _quoted(connection, connection.info.user)
+    return quoted(connection, connection.info.user)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twofold.errors import RESET_REPAIR, SetupError
-from twofold.source.connection import PAST_THE_POOLER, SETTINGS, PlainConnection, connect
+from twofold.source.connection import PAST_THE_POOLER, SETTINGS, PlainConnection, connect, quoted
 from twofold.source.diagnosis import AS_UTF8, lost_slot, missing_publication, slot_holder
 from twofold.source.identity import SlotState, slot_state
 
@@ -102,7 +102,8 @@ def _server(connection: PlainConnection, *, slot_exists: bool, two_phase: bool) 
             )
         )
     if not may_replicate:
-        findings.append(ReadinessFinding(f"role {user} may not replicate", f'ALTER ROLE "{user}" REPLICATION'))
+        role = quoted(connection, user)
+        findings.append(ReadinessFinding(f"role {user} may not replicate", f"ALTER ROLE {role} REPLICATION"))
     if not slot_exists and slots >= slots_max:
         findings.append(
             ReadinessFinding(
@@ -152,7 +153,7 @@ def _publications(connection: PlainConnection, wanted: Sequence[str]) -> list[Re
     return [
         ReadinessFinding(
             f"publication {name!r} does not exist in this database",
-            f'correct source.publication, or list the tables in source.tables, or CREATE PUBLICATION "{name}" FOR TABLE ...',
+            f"correct source.publication, or list the tables in source.tables, or CREATE PUBLICATION {quoted(connection, name)} FOR TABLE ...",
         )
         for name in _missing(connection, wanted)
     ]

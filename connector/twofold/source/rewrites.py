@@ -16,6 +16,7 @@ import psycopg
 from twofold.errors import Unreachable
 from twofold.source.connection import address, connect
 from twofold.source.diagnosis import error_text
+from twofold.source.flaws import TableFlaw, find_flaws
 from twofold.source.messages import Relation
 from twofold.source.published_tables import published_tables
 
@@ -92,14 +93,18 @@ def storage_of(conninfo: str, tables: Iterable[int]) -> dict[int, TableStorage]:
     }
 
 
-def storage_of_tables(conninfo: str, publication: str) -> tuple[tuple[Relation, ...], dict[int, TableStorage]]:
-    """Return the publication's tables and their storage.
+def storage_of_tables(
+    conninfo: str, publication: str
+) -> tuple[tuple[Relation, ...], dict[int, TableStorage], tuple[TableFlaw, ...]]:
+    """Return the publication's tables, their storage and their flaws.
 
     Unreachable: PostgreSQL failed to answer a query.
     """
     try:
         relations = published_tables(conninfo, publication)
-        return relations, storage_of(conninfo, [relation.oid for relation in relations])
+        with connect(conninfo) as connection:
+            flaws = find_flaws(connection, publication)
+        return relations, storage_of(conninfo, [relation.oid for relation in relations]), flaws
     except psycopg.Error as error:
         raise Unreachable(f"PostgreSQL at {address(conninfo)}: {error_text(error)}") from error
 

@@ -145,7 +145,7 @@ class ReplicationSession:
 
     def _start(self, connection: PlainConnection, start: Lsn, options: dict[str, str]) -> None:
         arguments = sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(n), sql.Literal(v)) for n, v in options.items()
+            sql.SQL("{} {}").format(sql.Identifier(n), _literal(v)) for n, v in options.items()
         )
         command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
             sql.Identifier(self._slot), sql.SQL(format_lsn(start)), arguments
@@ -328,6 +328,13 @@ class ReplicationSession:
 
     def _on_notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         self._failure = self._failure or skipped_publication(diagnostic)
+
+
+def _literal(value: str) -> sql.SQL:
+    """Return a string of the replication grammar, which knows no E'' and takes a backslash as it
+    is.
+    """
+    return sql.SQL("'" + value.replace("'", "''").replace("{", "{{").replace("}", "}}") + "'")
 
 
 def negotiate(options: SessionOptions, server_version: int, publications: Sequence[str]) -> dict[str, str]:

@@ -18,11 +18,12 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
-from twofold.errors import RunEnded, SetupError
+from twofold.errors import RunEnded
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.diagnosis import NOT_UTF8, error_text, not_utf8
 from twofold.source.locks import TableWriter, needs_slot, wait_for_all, writers
 from twofold.source.published_tables import DescribedTable, describe
+from twofold.source.read_rights import unreadable
 from twofold_avro.shapes import TableShape
 from twofold_avro.types import copy_item
 from twofold_common.positions import Lsn, parse_lsn
@@ -61,6 +62,7 @@ class TableCopier:
     """The copier of one table, with one connection and one thread. Another thread may `cancel`."""
 
     def __init__(self, conninfo: str, publication: str, schema: str, table: str) -> None:
+        self._conninfo = conninfo
         self._connection = connect(conninfo, "twofold backfill")
         self._publication = publication
         self._schema, self._table = schema, table
@@ -151,7 +153,7 @@ class TableCopier:
     def _error(self, error: psycopg.Error) -> Exception:
         name = f"{self._schema}.{self._table}"
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            return _forbidden(name, self._connection, error)
+            return unreadable(self._conninfo, self._schema, self._table, error)
         if error.sqlstate in NOT_UTF8:
             return not_utf8(f"table {name}", error_text(error))
         return RunEnded(f"the backfill of {name} failed: {error_text(error)}")
@@ -206,14 +208,8 @@ def has_rows(conninfo: str, schema: str, table: str) -> bool:
             target = sql.SQL("" if partitioned and partitioned[0] else "ONLY "), sql.Identifier(schema, table)
             row = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {}{})").format(*target)).fetchone()
         except psycopg.errors.InsufficientPrivilege as error:
-            raise _forbidden(f"{schema}.{table}", connection, error) from error
+            raise unreadable(conninfo, schema, table, error) from error
     return row is not None and bool(row[0])
-
-
-def _forbidden(name: str, connection: PlainConnection, error: psycopg.Error) -> SetupError:
-    return SetupError(
-        f'the backfill cannot read table {name}: {error_text(error)}; remedy: grant USAGE on its schema, and GRANT SELECT ON {name} TO "{connection.info.user}"'
-    )
 
 
 def _query(

@@ -48,6 +48,17 @@ def test_a_schema_has_one_id_however_often_it_is_registered(client: Registry, re
     assert key_subject("t") == "t-key"
 
 
+def test_a_subject_is_withdrawn_once_or_again(client: Registry, prefix: str) -> None:
+    """A table may lose its key twice before a schema of a key is registered again."""
+    subject = key_subject(f"{prefix}.public.a")
+    client.register(subject, record("a"))
+    for _ in range(2):
+        client.withdraw(subject)
+        assert client.versions(subject) == []
+        assert client.known_id(subject, record("a")) is None
+    client.register(subject, record("a"))
+
+
 def test_a_known_schema_asks_the_registry_no_more(own_registry: Callable[[], Any], prefix: str) -> None:
     server = own_registry()
     client = make_client(server.url, timeout_s=2)

@@ -79,7 +79,9 @@ def test_a_role_without_the_right(here: Installation, connector: Maker, database
     try:
         humble = psycopg.conninfo.make_conninfo(database, user=here.prefix)
         refused(
-            connector(conninfo=humble, init=False, source=PUBLISHED).init(), 3, f"ALTER ROLE {here.prefix} REPLICATION"
+            connector(conninfo=humble, init=False, source=PUBLISHED).init(),
+            3,
+            f'ALTER ROLE "{here.prefix}" REPLICATION',
         )
         here.sql(f"ALTER ROLE {here.prefix} REPLICATION")
         refused(

@@ -158,7 +158,7 @@ def test_a_slot_that_is_not_there(database: str, prefix: str) -> None:
 def test_a_role_that_may_not_replicate(database: str, prefix: str, writer: Writer) -> None:
     writer.execute(f"CREATE ROLE {prefix} LOGIN")
     humble = psycopg.conninfo.make_conninfo(database, user=prefix)
-    with pytest.raises(SetupError, match=f"ALTER ROLE {prefix} REPLICATION"), streaming(humble, prefix):
+    with pytest.raises(SetupError, match=f'ALTER ROLE "{prefix}" REPLICATION'), streaming(humble, prefix):
         pass
     with pytest.raises(SetupError, match="may not replicate"):
         readiness.require(humble, slot=prefix, publications=[prefix], two_phase=True)

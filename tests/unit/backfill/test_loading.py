@@ -24,7 +24,7 @@ from twofold.runner.executor import ActionExecutor
 from twofold.runner.joined_tables import JoinedTables, JoinedTablesFound
 from twofold.runner.loading import Loading
 from twofold.runner.tables import Tables
-from twofold.sink.backfill_commands import BackfillCommands
+from twofold.sink.backfill_commands import BackfillCommands, PendingCommand
 from twofold.sink.batch import Record, RowBatch
 from twofold.sink.publisher import Publisher
 from twofold.spool import Spool
@@ -183,9 +183,9 @@ class World:
     def forget(self, topic: str, snapshot: Snapshot) -> None:
         self.gate.forget(topic, snapshot)
 
-    def read_new(self) -> dict[str, str]:
+    def read_new(self) -> dict[str, PendingCommand]:
         wished, self._wished = self._wished, {}
-        return wished
+        return {topic: PendingCommand(what, (what.encode(),)) for topic, what in wished.items()}
 
     def busy(self, *, on: bool) -> None:
         """In the midst of a transaction: nothing is carried out."""

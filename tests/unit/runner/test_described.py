@@ -43,6 +43,9 @@ class Catalog:
     def published(self, publication: str, schema: str, table: str) -> m.Relation | None:
         return self.now
 
+    def root_of(self, relation: m.Relation) -> None:
+        pass
+
     def shape(self, relation: m.Relation) -> TableShape:
         columns = (
             ColumnShape(

@@ -9,6 +9,9 @@ from psycopg import sql
 from twofold.config import Config
 from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
 from twofold.source.connection import PlainConnection
+from twofold.source.flaws import find_flaws
+from twofold.source.read_rights import missing_rights
+from twofold_common.table_names import table_argument
 
 SHOWN_MAX = 20
 _finding = finder("postgresql")
@@ -18,8 +21,7 @@ SELECT n.nspname::text, c.relname::text, c.relreplident::text,
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
        (SELECT string_agg(a.attname, ', ' ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attstorage IN ('x', 'e') AND a.attlen = -1
-           AND a.atttypid NOT IN ('pg_catalog.numeric'::pg_catalog.regtype)),
-       pg_catalog.has_table_privilege(c.oid, 'SELECT')
+           AND a.atttypid NOT IN ('pg_catalog.numeric'::pg_catalog.regtype))
   FROM pg_catalog.pg_publication_tables p
   JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
   JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
@@ -31,6 +33,7 @@ SELECT n.nspname::text, c.relname::text, c.relreplident::text,
 def published(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     """Check the publication, then its tables."""
     yield from _publication(config, connection)
+    yield from _flaws(config, connection)
     yield from _tables(config, connection)
 
 
@@ -70,10 +73,18 @@ def _publication(config: Config, connection: PlainConnection) -> Iterator[Findin
         )
 
 
+def _flaws(config: Config, connection: PlainConnection) -> Iterator[Finding]:
+    for flaw in find_flaws(connection, config.publication):
+        name = sql.Identifier(flaw.schema, flaw.table).as_string(connection)
+        reload = f"twofold backfill start {table_argument(flaw.schema, flaw.table)}"
+        yield _finding(
+            "table_flaw", Severity.MUST, f"table {name}: {flaw.what}", flaw.at_stake, *flaw.repair, f"-- then {reload}"
+        )
+
+
 def _tables(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     rows = connection.execute(_TABLES, (config.publication,)).fetchall()
-    user = sql.Identifier(connection.info.user).as_string(connection)
-    for schema, table, replica_identity, has_key, wide, may_read in rows[:SHOWN_MAX]:
+    for schema, table, replica_identity, has_key, wide in rows[:SHOWN_MAX]:
         name = sql.Identifier(schema, table).as_string(connection)
         alter = f"ALTER TABLE {name}"
         if replica_identity == "n":
@@ -101,11 +112,11 @@ def _tables(config: Config, connection: PlainConnection) -> Iterator[Finding]:
                 "an update that leaves a large value as it was is sent without it: the column is null and the record's list `unchanged` names it. A reader that does not look there (Debezium's JDBC sink, Flink) takes the null for the value. With FULL the value comes along, at the price of more WAL",
                 f"{alter} REPLICA IDENTITY FULL;",
             )
-        if not may_read:
+        if statements := missing_rights(connection, schema, table):
             yield _finding(
                 "may_not_read",
                 Severity.SHOULD,
                 f"role {connection.info.user} may not read table {name}",
                 "the rows that are there already cannot be loaded",
-                f"GRANT SELECT ON {name} TO {user};",
+                *statements,
             )

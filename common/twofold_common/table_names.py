@@ -1,0 +1,42 @@
+"""Table names as a person writes them: in settings, and as arguments of a command.
+
+`schema.table` needs quotes only where it would have two meanings: a part with a dot, or with a
+double quote at its beginning, is written as in SQL, `"a.b".c`. Everything else is taken literally.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+
+
+def table_name(schema: str, table: str) -> str:
+    """Return the table's name, with quotes where it needs them."""
+    return f"{_part(schema)}.{_part(table)}"
+
+
+def table_argument(schema: str, table: str) -> str:
+    """Return the table's name as an argument of a shell's command."""
+    return shlex.quote(table_name(schema, table))
+
+
+def split_table_name(name: str) -> tuple[str, str] | None:
+    """Return schema and table; None if the name has only one part."""
+    if quoted := _QUOTED.match(name):
+        schema, rest = _unquoted(quoted[0]), name[quoted.end() :]
+        dot, table = rest[:1], rest[1:]
+    else:
+        schema, dot, table = name.partition(".")
+    if dot != "." or not schema or not table:
+        return None
+    return schema, _unquoted(table) if _QUOTED.fullmatch(table) else table
+
+
+def _part(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"' if "." in name or name.startswith('"') else name
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"')

@@ -1,0 +1,129 @@
+"""People's commands about a load, and a kill at the worst moment: none is lost, and none takes rows
+along.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+import pytest
+
+from fixtures.backfill import ready, until_chunks
+from fixtures.connector import START_S, Installation, Maker, wait_until
+from helpers.connector.topics import Seen
+from twofold.config import load
+from twofold.runner.initialisation import initialise
+from twofold.runner.status_report import backfills, read_progress
+
+ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
+
+
+def command(here: Installation, what: str, table: str) -> None:
+    subprocess.run(here.command("backfill", what, table), check=True, capture_output=True, timeout=60)
+
+
+def states(here: Installation) -> dict[str, str]:
+    config = load(here.file)
+    return {each.table: each.state for each in backfills(config, read_progress(config))}
+
+
+LATER = ["start", "resume", "cancel"]
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_a_command_overtakes_one_that_is_being_carried_out(connector: Maker, later: str) -> None:
+    """It is written before the earlier one is answered; the process is killed between the two."""
+    here = connector(
+        init=False,
+        source={"tables": ["public.account", "public.t"]},
+        backfill={"chunk_rows": 100, "rows_per_second": 1},
+        turn={"idle_progress": 600},
+    )
+    here.sql(ACCOUNT, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 350)")
+    initialise(load(here.file), print)
+    run = here.start("before_commit_record:2=stop,after_commit:2=kill")
+    until_chunks(here, 1)
+    command(here, "pause", "public.t")
+    wait_until(lambda: run.asleep, what="the pause is about to be answered")
+    command(here, later, "public.t")
+    run.signal(signal.SIGCONT)
+    assert run.ended(START_S) == -9
+    here.forget_runs()
+    assert states(here) == {"public.t": "paused"}
+    here.configure({"backfill": {"rows_per_second": 0}})
+    with here.carrying():
+        ready(here)
+        here.caught_up()
+    kinds = [record["kind"] for record in here.records("commits")]
+    loaded = [s.key["id"] for s in here.read("t") if s.value["op"] == "r"]
+    match later:
+        case "start":
+            assert kinds.count("reload") == 1
+            assert sorted(loaded) == sorted([*range(1, 101), *range(1, 351)])
+        case "resume":
+            assert sorted(loaded) == [*range(1, 351)]
+        case "cancel":
+            assert sorted(loaded) == [*range(1, 101)]
+    assert not read_progress(load(here.file)).commands, "all are answered"
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["running", "paused"])
+def test_a_keyless_load_is_cancelled_after_a_restart(connector: Maker, *, paused: bool) -> None:
+    """The rows that the killed process held are nowhere but in the table: the load goes on."""
+    here = connector(init=False, source={"tables": ["public.account", "public.line"]}, turn={"idle_progress": 0.2})
+    here.sql(ACCOUNT, "CREATE TABLE line (n int)", "INSERT INTO line VALUES (0)")
+    initialise(load(here.file), print)
+    here.prepare("in doubt", "INSERT INTO line VALUES (100)")
+    run = here.start()
+    here.sql("INSERT INTO line VALUES (1)", "INSERT INTO line VALUES (2)")
+    here.caught_up()
+    if paused:
+        command(here, "pause", "public.line")
+        wait_until(lambda: states(here) == {"public.line": "paused"}, 60, "it is paused")
+    run.kill9()
+    here.forget_runs()
+    run = here.start()
+    here.sql("INSERT INTO line VALUES (3)")
+    command(here, "cancel", "public.line")
+    run.wait_for("not cancelled, because rows that an earlier process held would be missing")
+    if paused:
+        assert states(here) == {"public.line": "paused"}
+        command(here, "resume", "public.line")
+    here.sql("COMMIT PREPARED 'in doubt'", "INSERT INTO line VALUES (4)")
+    ready(here)
+    here.caught_up()
+    assert sorted(values(here.read("line"))) == [0, 1, 2, 3, 4, 100]
+    assert not read_progress(load(here.file)).commands, "all are answered"
+
+
+def test_a_keyless_load_of_which_no_earlier_process_held_a_row_is_cancelled(connector: Maker) -> None:
+    """Because nothing was written, or because a reload's truncate came since."""
+    here = connector(init=False, source={"tables": ["public.account", "public.line"]}, turn={"idle_progress": 0.2})
+    here.sql(ACCOUNT, "CREATE TABLE line (n int)", "INSERT INTO line VALUES (0)")
+    initialise(load(here.file), print)
+    here.prepare("in doubt", "INSERT INTO line VALUES (100)")
+    run = here.start()
+    here.caught_up()
+    run.kill9()
+    here.forget_runs()
+    run = here.start()
+    here.sql("INSERT INTO line VALUES (1)")
+    here.caught_up()
+    run.kill9()
+    command(here, "start", "public.line")
+    run = here.start()
+    wait_until(lambda: "reload" in [record["kind"] for record in here.records("commits")], 60, "the truncate")
+    here.sql("INSERT INTO line VALUES (2)")
+    command(here, "cancel", "public.line")
+    ready(here)
+    here.sql("COMMIT PREPARED 'in doubt'")
+    here.caught_up()
+    run.stop()
+    with here.carrying():
+        here.caught_up()
+    assert values(here.read("line")) == [2, 100]
+
+
+def values(seen: list[Seen]) -> list[int]:
+    return [s.value["after"]["n"] for s in seen if s.value and s.value["op"] != "t"]
