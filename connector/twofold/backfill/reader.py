@@ -6,7 +6,8 @@ Each chunk has the position that the stream must pass before the rows may be pub
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import replace
 
 from twofold.backfill.chunk import KEY_HEAD, Chunk, EncodingRequest, SnapshotSeen, TableEncoding
@@ -107,22 +108,22 @@ class Reader:
             header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
             rows = size = 0
             full = False
-            row = b""
-            for row in self._rows(view, encoding, progress, among):
-                encoding.plan.append_copy(row, 0, view.lsn, header, ts_ms, lists)
-                rows += 1
-                size += len(row)
-                if size >= self._chunk_bytes:
-                    full = True
-                    break
-            last = _key_of(encoding, row, header) if rows and not among else None
+            key: bytes | None = None
+            with closing(self._rows(view, encoding, progress, among)) as runs:
+                for run in runs:
+                    count, key = encoding.plan.append_copy(run, view.lsn, header, ts_ms, lists)
+                    rows += count
+                    size += len(run)
+                    if size >= self._chunk_bytes:
+                        full = True
+                        break
         return Chunk(
             topic=self._topic,
             encoding=encoding,
             lists=lists,
             snapshot=Snapshot.parse(view.snapshot),
             end_lsn=view.lsn,
-            last=last,
+            last=None if key is None or among else key[KEY_HEAD:],
             among=among,
             scanned=not among and not full and rows < self._chunk_rows,
             at_us=view.at_us,
@@ -134,13 +135,14 @@ class Reader:
 
     def _rows(
         self, view: CopyView, encoding: TableEncoding, progress: LoadProgress, among: frozenset[bytes]
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes]:
         assert view.described is not None
-        shape = encoding.shape
+        shape, mark = encoding.shape, self._chunk_bytes
         if among:
-            return self._copier.rows(view.described, shape, among=[key_texts(shape, key) for key in sorted(among)])
+            keys = [key_texts(shape, key) for key in sorted(among)]
+            return self._copier.rows(view.described, shape, among=keys, mark=mark)
         after = None if progress.after is None else key_texts(shape, progress.after)
-        return self._copier.rows(view.described, shape, after=after, limit=self._chunk_rows)
+        return self._copier.rows(view.described, shape, after=after, limit=self._chunk_rows, mark=mark)
 
     def _read_whole(self, view: CopyView, encoding: TableEncoding, begun: float) -> Chunk:
         """Read all rows at once: without a key nothing shows which of them the stream has too."""
@@ -149,11 +151,11 @@ class Reader:
         whole, batch = self._spool.new(), RowBatch()
         rows = size = 0
         try:
-            for row in self._copier.rows(view.described, encoding.shape):
-                encoding.plan.append_copy(row, 0, view.lsn, header, ts_ms, batch.lists(self._topic, 1))
-                rows += 1
-                size += len(row)
-                batch.bytes += len(row)
+            for run in self._copier.rows(view.described, encoding.shape):
+                count, _ = encoding.plan.append_copy(run, view.lsn, header, ts_ms, batch.lists(self._topic, 1))
+                rows += count
+                size += len(run)
+                batch.bytes += len(run)
                 if batch.bytes >= PIECE_BYTES:
                     whole.append(batch.to_bytes())
                     batch = RowBatch()
@@ -192,11 +194,3 @@ class Reader:
             rows=0,
             size=0,
         )
-
-
-def _key_of(encoding: TableEncoding, row: bytes, header: TransactionHeader) -> bytes | None:
-    """Return the row's message key without its schema's id."""
-    lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
-    encoding.plan.append_copy(row, 0, 0, header, 0, lists)
-    key = next(records[0]["key"] for records in lists if records)
-    return None if key is None else key[KEY_HEAD:]

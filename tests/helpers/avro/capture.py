@@ -98,14 +98,23 @@ class Bench:
         return self.checked(runs[0])
 
     def copy(self, tuples: list[bytes]) -> list[tuple[int, Message]]:
+        """The messages of COPY's tuples, in their order: of each alone, and the same of all in one
+        run.
+        """
         runs = []
         for module, plan in self.plans():
             header = self.header(module, snapshot=True)
             messages: list[tuple[int, Message]] = []
             for data in tuples:
                 lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
-                assert plan.append_copy(data, 0, LSN, header, TS_MS, lists) == 1
-                messages += [(p, m) for p, messages_of in enumerate(lists) for m in messages_of]
+                counted = plan.append_copy(data, LSN, header, TS_MS, lists)
+                [(partition, message)] = [(p, m) for p, messages_of in enumerate(lists) for m in messages_of]
+                assert counted == (1, message["key"])
+                messages.append((partition, message))
+            in_a_run: list[list[Message]] = [[] for _ in range(PARTITIONS)]
+            counted = plan.append_copy(b"".join(tuples), LSN, header, TS_MS, in_a_run)
+            assert counted == (len(messages), messages[-1][1]["key"] if messages else None)
+            assert in_a_run == [[m for at, m in messages if at == p] for p in range(PARTITIONS)]
             runs.append(messages)
         assert runs[0] == runs[1], "compiled and uncompiled differ"
         return self.checked(runs[0])
