@@ -13,12 +13,11 @@ from dataclasses import replace
 from twofold.backfill.chunk import KEY_HEAD, Chunk, EncodingRequest, SnapshotSeen, TableEncoding
 from twofold.backfill.chunk_rule import Snapshot
 from twofold.backfill.load_progress import LoadProgress, key_texts
-from twofold.sink.batch import RowBatch
 from twofold.source import locks
 from twofold.source.messages import Relation
 from twofold.source.table_copier import CopyView, TableCopier
 from twofold.spool import Spool
-from twofold_avro.transcode import TransactionHeader
+from twofold_avro.transcode import PackedRecords, PartitionPacker, TransactionHeader
 
 PIECE_BYTES = 1 << 20
 AGAIN_MAX = 200
@@ -104,14 +103,14 @@ class Reader:
             if progress.order not in {(), order}:
                 # The key was recreated: in another order, other rows follow the last one.
                 progress = replace(progress, after=None)
-            lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
+            packer = PartitionPacker(encoding.partitions)
             header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
             rows = size = 0
             full = False
             key: bytes | None = None
             with closing(self._rows(view, encoding, progress, among)) as runs:
                 for run in runs:
-                    count, key = encoding.plan.append_copy(run, view.lsn, header, ts_ms, lists)
+                    count, key = encoding.plan.append_copy(run, view.lsn, header, ts_ms, packer)
                     rows += count
                     size += len(run)
                     if size >= self._chunk_bytes:
@@ -120,7 +119,7 @@ class Reader:
         return Chunk(
             topic=self._topic,
             encoding=encoding,
-            lists=lists,
+            lists=[PackedRecords(packed) for packed in packer.take()],
             snapshot=Snapshot.parse(view.snapshot),
             end_lsn=view.lsn,
             last=None if key is None or among else key[KEY_HEAD:],
@@ -148,18 +147,18 @@ class Reader:
         """Read all rows at once: without a key nothing shows which of them the stream has too."""
         assert view.described is not None
         header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
-        whole, batch = self._spool.new(), RowBatch()
-        rows = size = 0
+        whole, packer = self._spool.new(), PartitionPacker(1)
+        rows = size = waiting = 0
         try:
             for run in self._copier.rows(view.described, encoding.shape):
-                count, _ = encoding.plan.append_copy(run, view.lsn, header, ts_ms, batch.lists(self._topic, 1))
+                count, _ = encoding.plan.append_copy(run, view.lsn, header, ts_ms, packer)
                 rows += count
                 size += len(run)
-                batch.bytes += len(run)
-                if batch.bytes >= PIECE_BYTES:
-                    whole.append(batch.to_bytes())
-                    batch = RowBatch()
-            whole.append(batch.to_bytes())
+                waiting += len(run)
+                if waiting >= PIECE_BYTES:
+                    whole.append(packer.take()[0])
+                    waiting = 0
+            whole.append(packer.take()[0])
         except BaseException:
             whole.drop()
             raise
