@@ -3,8 +3,9 @@ transcoder, compiled and not.
 
 The messages are captured from a real server: a table of ten columns of mixed types, filled by
 INSERTs, its pgoutput read in text form. A million of them go through (the captured hundred
-thousand, ten times), in batches of a thousand as a turn hands them on. Uncompiled the captured ones
-go through once. The last line is one JSON object.
+thousand, ten times), in batches of a thousand as a turn hands them on. The same rows go through as
+a load reads them: COPY in binary, in runs, packed. Uncompiled the captured ones go through once.
+The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from twofold.source.catalog import Catalog
 from twofold.source.connection import connect
 from twofold.source.decoder import decode
 from twofold.source.messages import Relation
+from twofold.source.table_copier import TableCopier
 from twofold.stack import PostgresServer, temporary_folder
 from twofold_avro import transcode
 from twofold_avro.shapes import TableShape
@@ -30,6 +32,7 @@ from twofold_avro.shapes import TableShape
 CAPTURED = 100_000
 PASSES = 10
 BATCH = 1_000
+RUNS = 100
 PARTITIONS = 6
 
 TABLE = """
@@ -46,20 +49,22 @@ SELECT i, i % 100, 'customer ' || i % 5000, (i % 100000) / 100.0, timestamptz '2
 
 
 def main() -> None:
-    shape, payloads = captured()
+    shape, payloads, runs = captured()
     size = sum(map(len, payloads)) // len(payloads)
     print(f"{len(payloads)} messages of {size} bytes on average")
-    figures: dict[str, float | None] = {"us_per_row": None, "us_per_row_uncompiled": None}
+    figures: dict[str, float | None] = {"us_per_row": None, "us_per_row_uncompiled": None, "us_per_copied_row": None}
     if transcode.is_compiled():
         figures["us_per_row"] = round(us_per_row(transcode, shape, payloads, PASSES), 3)
+        figures["us_per_copied_row"] = round(us_per_copied_row(transcode, shape, runs, PASSES), 3)
     else:
         print("the row path is not compiled: `make ready` says what to install")
     figures["us_per_row_uncompiled"] = round(us_per_row(uncompiled(), shape, payloads, 1), 3)
+    figures["us_per_copied_row_uncompiled"] = round(us_per_copied_row(uncompiled(), shape, runs, 1), 3)
     print(json.dumps(figures))
 
 
-def captured() -> tuple[TableShape, list[bytes]]:
-    """What pgoutput says of the rows, and of their table."""
+def captured() -> tuple[TableShape, list[bytes], list[bytes]]:
+    """What pgoutput says of the rows and of their table, and COPY's runs of the rows."""
     folder = temporary_folder()
     server = PostgresServer(folder / "postgres")
     try:
@@ -77,12 +82,24 @@ def captured() -> tuple[TableShape, list[bytes]]:
         assert isinstance(relation, Relation)
         catalog = Catalog(server.dsn())
         try:
-            return catalog.shape(relation), [bytes(data) for (data,) in found if data[:1] == b"I"]
+            shape = catalog.shape(relation)
         finally:
             catalog.close()
+        return shape, [bytes(data) for (data,) in found if data[:1] == b"I"], copied(server.dsn(), shape)
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def copied(dsn: str, shape: TableShape) -> list[bytes]:
+    """The rows as a load reads them."""
+    copier = TableCopier(dsn, "bench", shape.schema, shape.table)
+    try:
+        with copier.view() as view:
+            assert view.described is not None, "it is published"
+            return list(copier.rows(view.described, shape))
+    finally:
+        copier.close()
 
 
 def uncompiled() -> ModuleType:
@@ -118,6 +135,22 @@ def us_per_row(module: Any, shape: TableShape, payloads: list[bytes], passes: in
             part = received[first : first + BATCH]
             plan.append_run(part, 0, 1, header, 1_700_000_000_123, lists, size)
     return (time.process_time() - started) / (passes * len(payloads)) * 1e6
+
+
+def us_per_copied_row(module: Any, shape: TableShape, runs: list[bytes], passes: int) -> float:
+    """CPU time of this process for each of COPY's tuples, to packed key and envelope bytes."""
+    server = module.ServerConstants("0.1.0", "shop", "shop")
+    plan = module.RowPlan(
+        shape, key_schema_id=1, value_schema_id=2, partitions=PARTITIONS, server=server, tombstones=True
+    )
+    rows, started = 0, time.process_time()
+    for _ in range(passes):
+        header, packer = module.TransactionHeader(None, 1_700_000_000_123_456, None), module.PartitionPacker(PARTITIONS)
+        for number, run in enumerate(runs):
+            rows += plan.append_copy(run, 123_456_789_012, header, 1_700_000_000_123, packer)[0]
+            if number % RUNS == 0:
+                packer.take()
+    return (time.process_time() - started) / rows * 1e6
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ it does not. Compiled, neither is imported. mypy always reads this one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ def _same(thing: T) -> T:
 cclass = final = cfunc = inline = _same
 
 
-def cdivision(_: bool) -> Any:
+def cdivision(_: bool) -> Callable[[T], T]:
     return _same
 
 

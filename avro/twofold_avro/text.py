@@ -16,6 +16,7 @@ _INFINITE_TIMESTAMP = 0x7FFFFFFFFFFFFFFF
 _DAYS_TO_2000 = 730_425  # from 0000-03-01 to 2000-01-01
 _NUMERIC_SPECIAL = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
 _NUMERIC_NEGATIVE = 0x4000
+NO_DIGITS = "a numeric with a digit that is not below 10,000"
 
 
 def binary_text(how: int, data: bytes) -> str:
@@ -47,7 +48,10 @@ def numeric_text(data: bytes) -> str:
         return _NUMERIC_SPECIAL[sign]
     if len(data) != 8 + 2 * count:
         raise ValueError(f"a numeric of {count} digits in {len(data)} bytes")
-    groups = [f"{int.from_bytes(data[at : at + 2], 'big'):04d}" for at in range(8, len(data), 2)]
+    digits = [int.from_bytes(data[at : at + 2], "big") for at in range(8, len(data), 2)]
+    if digits and max(digits) > 9999:
+        raise ValueError(NO_DIGITS)
+    groups = [f"{digit:04d}" for digit in digits]
     before = "".join(groups[: max(weight + 1, 0)]) + "0000" * max(weight + 1 - count, 0)
     after = "0000" * max(-weight - 1, 0) + "".join(groups[max(weight + 1, 0) :])
     whole = before.lstrip("0") or "0"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from twofold_avro.errors import MalformedRow
 from twofold_avro.names import avro_name
 from twofold_avro.shapes import ColumnShape, TableShape
-from twofold_avro.text import array_elements, binary_text
+from twofold_avro.text import NO_DIGITS, array_elements, binary_text, numeric_text
 from twofold_avro.types import Encoding, How, encoding_of, key_encoding_of
 from twofold_avro.wire import HEADER_BYTES
 from twofold_avro.wire import header as frame_header
@@ -80,6 +80,8 @@ POINT = cython.declare(cython.uchar, 0x2E)
 COLON = cython.declare(cython.uchar, 0x3A)
 SPACE = cython.declare(cython.uchar, 0x20)
 ZERO = cython.declare(cython.uchar, 0x30)
+LETTER_BEFORE_10 = cython.declare(cython.uchar, 0x57)
+"""The a of hexadecimal digits, less ten."""
 
 LOWEST_TENTH = cython.declare(cython.longlong, -922_337_203_685_477_580)
 """The smallest number of 64 bits without its last digit."""
@@ -88,6 +90,12 @@ DAYS_1970_TO_2000 = cython.declare(cython.longlong, 10_957)
 FIRST_DAY = cython.declare(cython.longlong, -719_162)
 LAST_DAY = cython.declare(cython.longlong, 2_932_896)
 """0001-01-01 and 9999-12-31, from 1970: the years that every reader of Avro supports."""
+FLOAT8_FRACTION = cython.declare(cython.ulonglong, 0xF_FFFF_FFFF_FFFF)
+FLOAT8_NAN = cython.declare(cython.ulonglong, 0x7FF8_0000_0000_0000)
+FLOAT4_FRACTION = cython.declare(cython.ulonglong, 0x7F_FFFF)
+FLOAT4_NAN = cython.declare(cython.ulonglong, 0x7FC0_0000)
+NUMERIC_NEGATIVE = cython.declare(cython.longlong, 0x4000)
+NUMERIC_HEAD_BYTES = cython.declare(cython.Py_ssize_t, 8)
 
 PLACEHOLDER = "__debezium_unavailable_value"
 NAN = float("nan")
@@ -439,22 +447,108 @@ class Packer:
         i: cython.Py_ssize_t
         for i in range(start, end):
             record = records[i]
-            self._put(record["key"])
-            self._put(record["value"])
+            pack(self.writer, record["key"])
+            pack(self.writer, record["value"])
         return self.writer.taken()
 
+
+@cython.final
+@cython.cclass
+class PartitionPacker:
+    """Packs rows of a snapshot as bytes, by partition, for `PackedRecords`.
+
+    Many rows wait for their publication. Packed, they take half the memory of records, and are not
+    fetched from memory object by object.
+    """
+
+    writers: list[Writer]
+
+    def __init__(self, partitions: int) -> None:
+        self.writers = [Writer() for _ in range(partitions)]
+
+    def take(self) -> list[bytes]:
+        """Return each partition's packed rows, and empty the buffers."""
+        w: Writer
+        packed: list[bytes] = []
+        for w in self.writers:
+            packed.append(w.taken())  # noqa: PERF401 - the loop's variable has a type in C
+        return packed
+
     @cython.cfunc
-    def _put(self, data: bytes | None) -> None:
-        w: Writer = self.writer
-        if data is None:
-            w.whole(NOTHING)
-            return
-        size: cython.Py_ssize_t = len(data) + 1
-        w.byte(size >> 24 & 0xFF)
-        w.byte(size >> 16 & 0xFF)
-        w.byte(size >> 8 & 0xFF)
-        w.byte(size & 0xFF)
-        w.whole(data)
+    def add(self, partition: cython.Py_ssize_t, key: bytes | None, value: Writer) -> None:
+        """Pack a row whose value stands in a writer, and empty that."""
+        w: Writer = self.writers[partition]
+        pack(w, key)
+        pack_size(w, value.n)
+        w.copy(value.out, 0, value.n)
+        value.n = 0
+
+
+@cython.final
+@cython.cclass
+class PackedRecords:
+    """The records in packed bytes: an iterable, which makes each when it is asked for."""
+
+    packed: bytes
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+
+    def __iter__(self) -> PackedIterator:
+        return PackedIterator(self.packed)
+
+
+@cython.final
+@cython.cclass
+class PackedIterator:
+    """One walk through packed records."""
+
+    packed: bytes
+    at: cython.Py_ssize_t
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+        self.at = 0
+
+    def __iter__(self) -> PackedIterator:
+        return self
+
+    def __next__(self) -> dict[str, bytes | None]:
+        if self.at >= len(self.packed):
+            raise StopIteration
+        return {"key": self._next(), "value": self._next()}
+
+    @cython.cfunc
+    def _next(self) -> bytes | None:
+        src: cython.p_uchar = self.packed
+        size: cython.Py_ssize_t = be32(src, self.at) - 1
+        start: cython.Py_ssize_t = self.at + 4
+        if size < 0:
+            self.at = start
+            return None
+        self.at = start + size
+        return src[start : self.at]  # type: ignore[no-any-return]  # of a pointer: bytes
+
+
+@cython.cfunc
+def pack(w: Writer, data: bytes | None) -> None:
+    """Write a key or a value behind its size plus one; 0 means None."""
+    if data is None:
+        w.whole(NOTHING)
+        return
+    pack_size(w, len(data))
+    w.whole(data)
+
+
+@cython.cfunc
+@cython.inline
+def pack_size(w: Writer, size: cython.Py_ssize_t) -> None:
+    size += 1
+    w.reserve(SLACK)
+    w.byte(size >> 24 & 0xFF)
+    w.byte(size >> 16 & 0xFF)
+    w.byte(size >> 8 & 0xFF)
+    w.byte(size & 0xFF)
 
 
 @cython.final
@@ -549,23 +643,33 @@ class RowPlan:
     def append_copy(
         self,
         data: bytes,
-        offset: int,
-        snapshot_lsn: int,
+        snapshot_lsn: cython.longlong,
         header: TransactionHeader,
-        ts_ms: int,
-        lists: list[list[dict[str, bytes | None]]],
-    ) -> int:
-        """Append the message of one tuple of COPY's binary form; `types.copy_item` selected its
-        columns.
+        ts_ms: cython.longlong,
+        packer: PartitionPacker,
+    ) -> tuple[int, bytes | None]:
+        """Pack the messages of a run of tuples of COPY's binary form, which show their own ends.
+
+        `types.copy_item` selected their columns. Return their number and the last one's key. Tuples
+        before a malformed one are packed.
         """
-        self.column = -1
+        start: cython.Py_ssize_t = 0
+        at: cython.Py_ssize_t = 0
+        end: cython.Py_ssize_t = len(data)
+        rows: cython.Py_ssize_t = 0
+        key: bytes | None = None
         try:
-            self._scan_copy(data, offset, len(data))
-            key = self._key(data, self.new)
-            value = self._envelope(data, b"r", None, self.new, header, snapshot_lsn, ts_ms)
+            while at < end:
+                start = at
+                at = self._scan_copy(data, start, end)
+                key = self._key(data, self.new)
+                self._write_envelope(data, b"r", None, self.new, header, snapshot_lsn, ts_ms)
+                packer.add(0 if key is None else partition_of(key, self.partitions), key, self.writer)
+                rows += 1
         except ValueError as error:
+            self.at -= start
             raise self._malformed(str(error)) from error
-        return self._emit(key, value, False, lists)
+        return rows, key
 
     def truncate(
         self, wal_start: int, header: TransactionHeader, ts_ms: int, lists: list[list[dict[str, bytes | None]]]
@@ -679,14 +783,15 @@ class RowPlan:
         return at
 
     @cython.cfunc
-    def _scan_copy(self, data: bytes, offset: cython.Py_ssize_t, end: cython.Py_ssize_t) -> None:
+    def _scan_copy(self, data: bytes, offset: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Note the place of each column's value; return the end of the tuple."""
         src: cython.p_uchar = data
         at: cython.Py_ssize_t = offset + 2
         i: cython.Py_ssize_t
         field: Field
         column: Column
         if at > end or (src[offset] << 8 | src[offset + 1]) != self.width:
-            raise ValueError(f"not a COPY tuple of {self.width} columns")
+            raise self._in_column(-1, offset, f"not a COPY tuple of {self.width} columns")
         for i in range(self.width):
             field = self.new[i]
             column = self.columns[i]
@@ -703,8 +808,7 @@ class RowPlan:
                 field.tag = AS_BINARY if column.value.reads_binary else AS_TEXT
                 field.size = size
             at = field.at + field.size
-        if at != end:
-            raise ValueError(f"{end - at} bytes too many")
+        return at
 
     @cython.cfunc
     def _take_unchanged(self) -> None:
@@ -753,6 +857,20 @@ class RowPlan:
         lsn: cython.longlong,
         ts_ms: cython.longlong,
     ) -> bytes:
+        self._write_envelope(payload, op, before, after, header, lsn, ts_ms)
+        return self.writer.taken()
+
+    @cython.cfunc
+    def _write_envelope(
+        self,
+        payload: bytes,
+        op: bytes,
+        before: list[Field] | None,
+        after: list[Field] | None,
+        header: TransactionHeader,
+        lsn: cython.longlong,
+        ts_ms: cython.longlong,
+    ) -> None:
         w: Writer = self.writer
         w.n = 0
         w.whole(self.value_head)
@@ -775,7 +893,6 @@ class RowPlan:
         self._names(self.special)
         if header.open_end:
             w.whole(struct.pack(">I", origin_at))
-        return w.taken()
 
     @cython.cfunc
     def _row(self, payload: bytes, fields: list[Field] | None, label: bytes) -> None:
@@ -917,6 +1034,13 @@ def be32(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
 
 @cython.cfunc
 @cython.inline
+def be16(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+    value: cython.longlong = src[at] << 8 | src[at + 1]
+    return value
+
+
+@cython.cfunc
+@cython.inline
 def after_long(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Return the index behind a long that starts there."""
     while src[at] > 0x7F:
@@ -954,7 +1078,7 @@ def put(  # noqa: C901, PLR0912 - a switch, the most frequent first
         raise ValueError("came in binary form, which has no text: read this table without the option binary")
     if c.as_text or how == NUMERIC:
         if binary:
-            return put_text(w, binary_text(how, data[at : at + size]))
+            return put_binary_text(w, how, data, at, size)
         w.sized(src, at, size)
     elif how in (TEXT, TEXT_ONLY):
         w.sized(src, at, size)
@@ -972,7 +1096,7 @@ def put(  # noqa: C901, PLR0912 - a switch, the most frequent first
     elif how == BOOL:
         put_bool(w, src, at, size, binary)
     elif how == UUID:
-        put_uuid(w, data, at, size, binary)
+        put_uuid(w, src, at, size, binary)
     elif how == DECIMAL:
         return put_decimal(w, c.scale, data, at, size, binary)
     elif how == DATE:
@@ -1005,6 +1129,16 @@ def put_rare(
     else:
         return put_array(w, c, data[at : at + size])
     return True
+
+
+@cython.cfunc
+def put_binary_text(
+    w: Writer, how: cython.uint, data: bytes, at: cython.Py_ssize_t, size: cython.Py_ssize_t
+) -> cython.bint:
+    """Write the text of a value in binary form."""
+    if how in (NUMERIC, DECIMAL):
+        return put_numeric(w, data, at, size)
+    return put_text(w, binary_text(how, data[at : at + size]))
 
 
 @cython.cfunc
@@ -1058,20 +1192,17 @@ def put_float(
     binary: cython.bint,
     wide: cython.bint,
 ) -> None:
-    if binary and size != (8 if wide else 4):
-        raise ValueError(f"a float of {size} bytes")
-    raw: bytes = data[at : at + size]
-    value: float
     if binary:
-        value = struct.unpack(">d" if wide else ">f", raw)[0]
-    else:
-        text: str = raw.decode("latin-1")
-        try:
-            value = float(text)
-        except ValueError:  # compiled and not, Python words it differently where a zero byte is in the text
-            raise ValueError(f"not a float: {text!r}") from None
+        put_binary_float(w, data, at, size, wide)
+        return
+    text: str = data[at : at + size].decode("latin-1")
+    value: float
+    try:
+        value = float(text)
+    except ValueError:  # compiled and not, Python words it differently where a zero byte is in the text
+        raise ValueError(f"not a float: {text!r}") from None
     if isnan(value):
-        value = NAN  # one NaN, as in text: its bits would otherwise depend on how it came about
+        value = NAN
     try:
         w.whole(struct.pack("<d" if wide else "<f", value))
     except OverflowError:
@@ -1079,14 +1210,47 @@ def put_float(
 
 
 @cython.cfunc
-def put_uuid(w: Writer, data: bytes, at: cython.Py_ssize_t, size: cython.Py_ssize_t, binary: cython.bint) -> None:
+def put_binary_float(
+    w: Writer, src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, wide: cython.bint
+) -> None:
+    if size != (8 if wide else 4):
+        raise ValueError(f"a float of {size} bytes")
+    bits: cython.ulonglong = 0
+    i: cython.Py_ssize_t
+    for i in range(at, at + size):
+        bits = bits << 8 | src[i]
+    # One NaN, as in text: its bits would otherwise depend on how it came about.
+    if wide and (bits >> 52 & 0x7FF) == 0x7FF and bits & FLOAT8_FRACTION:
+        bits = FLOAT8_NAN
+    elif not wide and (bits >> 23 & 0xFF) == 0xFF and bits & FLOAT4_FRACTION:
+        bits = FLOAT4_NAN
+    for i in range(size):
+        w.byte((bits >> (8 * i)) & 0xFF)
+
+
+@cython.cfunc
+def put_uuid(
+    w: Writer, src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, binary: cython.bint
+) -> None:
     if size != (16 if binary else 36):
         raise ValueError("not a uuid")
-    if binary:
-        digits: str = data[at : at + 16].hex()
-        put_text(w, f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
-    else:
-        w.sized(data, at, size)
+    if not binary:
+        w.sized(src, at, size)
+        return
+    i: cython.Py_ssize_t
+    w.long(36)
+    for i in range(16):
+        if i in (4, 6, 8, 10):
+            w.byte(MINUS)
+        w.byte(hex_digit(src[at + i] >> 4))
+        w.byte(hex_digit(src[at + i] & 0xF))
+
+
+@cython.cfunc
+@cython.inline
+def hex_digit(value: cython.uchar) -> cython.uchar:
+    digit: cython.uchar = (ZERO if value < 10 else LETTER_BEFORE_10) + value
+    return digit
 
 
 @cython.cfunc
@@ -1263,7 +1427,7 @@ def put_decimal(
     src: cython.p_uchar = data
     unscaled: cython.longlong = 0
     if binary:
-        return put_decimal_text(w, scale, binary_text(DECIMAL, data[at : at + size]))
+        return put_binary_decimal(w, scale, data, at, size)
     if size > 18 or size == 0 or src[at + size - 1] == 0x4E:
         return put_decimal_text(w, scale, data[at : at + size].decode("ascii"))
     end: cython.Py_ssize_t = at + size
@@ -1283,6 +1447,12 @@ def put_decimal(
         at += 1
     if max(places, 0) != scale or src[end - 1] in (MINUS, POINT):
         raise ValueError(f"a number of {max(places, 0)} decimals where the type has {scale}")
+    put_unscaled(w, unscaled, negative)
+    return True
+
+
+@cython.cfunc
+def put_unscaled(w: Writer, unscaled: cython.longlong, negative: cython.bint) -> None:
     count: cython.Py_ssize_t = 1
     while count < 8 and unscaled >> (8 * count - 1):
         count += 1
@@ -1292,7 +1462,104 @@ def put_decimal(
     while count > 0:
         count -= 1
         w.byte((unscaled >> (8 * count)) & 0xFF)
+
+
+@cython.cfunc
+@cython.cdivision(True)
+def put_binary_decimal(
+    w: Writer, scale: cython.uint, data: bytes, at: cython.Py_ssize_t, size: cython.Py_ssize_t
+) -> cython.bint:
+    """Write a numeric of up to 18 digits; its text serves for the others."""
+    src: cython.p_uchar = data
+    if not is_finite_numeric(src, at, size):
+        return put_decimal_text(w, scale, numeric_text(data[at : at + size]))
+    weight: cython.longlong = be_signed(src, at + 2, 2, 2)
+    place: cython.longlong = max(weight, -1)
+    if 4 * (place + 1) + scale > 18 or be16(src, at + 6) != scale:
+        return put_decimal_text(w, scale, numeric_text(data[at : at + size]))
+    unscaled: cython.longlong = 0
+    left: cython.longlong = scale
+    while place >= 0:
+        unscaled = unscaled * 10_000 + numeric_digits(src, at, weight - place)
+        place -= 1
+    while left >= 4:
+        unscaled = unscaled * 10_000 + numeric_digits(src, at, weight - place)
+        place -= 1
+        left -= 4
+    if left > 0:
+        digits: cython.longlong = numeric_digits(src, at, weight - place)
+        divisor: cython.longlong = 1000
+        while left > 0:
+            unscaled = unscaled * 10 + digits // divisor % 10
+            divisor //= 10
+            left -= 1
+    put_unscaled(w, unscaled, be16(src, at + 4) == NUMERIC_NEGATIVE)
     return True
+
+
+@cython.cfunc
+def put_numeric(w: Writer, data: bytes, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.bint:
+    """Write the text of a numeric in binary form."""
+    src: cython.p_uchar = data
+    if not is_finite_numeric(src, at, size):
+        return put_text(w, numeric_text(data[at : at + size]))
+    weight: cython.longlong = be_signed(src, at + 2, 2, 2)
+    scale: cython.longlong = be16(src, at + 6)
+    negative: cython.bint = be16(src, at + 4) == NUMERIC_NEGATIVE
+    place: cython.longlong = max(weight, 0)
+    while place > 0 and numeric_digits(src, at, weight - place) == 0:
+        place -= 1
+    digits: cython.longlong = numeric_digits(src, at, weight - place)
+    shown: cython.longlong = 1 + (digits > 9) + (digits > 99) + (digits > 999)
+    length: cython.longlong = negative + shown + 4 * place + (1 + scale if scale else 0)
+    w.long(length)
+    w.reserve(length + SLACK)
+    if negative:
+        w.byte(MINUS)
+    put_digits(w, digits, 4 - shown, 4)
+    while place > 0:
+        place -= 1
+        put_digits(w, numeric_digits(src, at, weight - place), 0, 4)
+    if scale > 0:
+        w.byte(POINT)
+    while scale > 0:
+        place -= 1
+        put_digits(w, numeric_digits(src, at, weight - place), 0, min(scale, 4))
+        scale -= 4
+    return True
+
+
+@cython.cfunc
+@cython.cdivision(True)
+def put_digits(w: Writer, digits: cython.longlong, first: cython.longlong, end: cython.longlong) -> None:
+    """Write a part of the four decimal digits."""
+    divisor: cython.longlong = 1000
+    i: cython.longlong
+    for i in range(end):
+        if i >= first:
+            w.byte(ZERO + digits // divisor % 10)
+        divisor //= 10
+
+
+@cython.cfunc
+def is_finite_numeric(src: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.bint:
+    """Whether it is well-formed, and neither NaN nor infinite."""
+    return (
+        size >= NUMERIC_HEAD_BYTES
+        and be16(src, at + 4) in (0, NUMERIC_NEGATIVE)
+        and size == NUMERIC_HEAD_BYTES + 2 * be16(src, at)
+    )
+
+
+@cython.cfunc
+def numeric_digits(src: cython.p_uchar, at: cython.Py_ssize_t, index: cython.longlong) -> cython.longlong:
+    """Return four decimal digits of a numeric as a number; what it leaves out is zero."""
+    if index < 0 or index >= be16(src, at):
+        return 0
+    digits: cython.longlong = be16(src, at + NUMERIC_HEAD_BYTES + 2 * index)
+    if digits > 9999:
+        raise ValueError(NO_DIGITS)
+    return digits
 
 
 @cython.cfunc

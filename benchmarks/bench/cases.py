@@ -80,6 +80,18 @@ def _prepare_full_table(dsn: str, rows: int) -> None:
     _run(dsn, f"CALL bench_load({rows}, 100000, $cmd${insert}$cmd$)", "VACUUM (ANALYZE, FREEZE) orders", "CHECKPOINT")
 
 
+def _prepare_widest_table(dsn: str, rows: int) -> None:
+    columns = ", ".join(f"c{n} int" for n in range(1, 1001))
+    values = ", ".join(f"i % {n}" for n in range(1, 1001))
+    insert = f"INSERT INTO orders SELECT i, {values} FROM generate_series(1, {rows}) i"
+    _run(dsn, f"CREATE TABLE orders (id bigint PRIMARY KEY, {columns})", insert, "VACUUM (ANALYZE, FREEZE) orders")
+
+
+def _prepare_narrow_table(dsn: str, rows: int) -> None:
+    insert = f"INSERT INTO orders SELECT i, i % 1000 FROM generate_series(1, {rows}) i"
+    _run(dsn, "CREATE TABLE orders (id bigint PRIMARY KEY, v int)", insert, "VACUUM (ANALYZE, FREEZE) orders")
+
+
 def _load_nothing(_dsn: str, rows: int) -> int:
     return rows
 
@@ -218,5 +230,7 @@ CASES = (
     Case("g", "50 tables mixed", 1_000_000, _mixed_tables(), _prepare_mixed, _load_mixed),
     Case("h", "1 row a transaction", 250_000, _ORDERS, _prepare_ten, _in_transactions_of(1)),
     Case("i", "first load of a table", 5_000_000, _ORDERS, _prepare_full_table, _load_nothing, first_load=True),
+    Case("j", "first load, 1,001 columns", 50_000, _ORDERS, _prepare_widest_table, _load_nothing, first_load=True),
+    Case("k", "first load, narrow rows", 10_000_000, _ORDERS, _prepare_narrow_table, _load_nothing, first_load=True),
     Case("p", "one transaction, prepared long before", 1_000_000, _ORDERS, _prepare_ten, _load_in_doubt, in_doubt=True),
 )

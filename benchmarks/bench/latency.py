@@ -96,7 +96,7 @@ def main() -> None:
             connection.execute("CREATE TABLE live (id bigint PRIMARY KEY, note text, at timestamptz)")
             connection.execute("CREATE PUBLICATION bench FOR TABLE live")
         if wanted.loading:
-            (first_load,) = (case for case in CASES if case.first_load)
+            first_load = next(case for case in CASES if case.first_load)
             first_load.prepare(dsn, wanted.loading)
             with psycopg.connect(dsn, autocommit=True) as connection:
                 connection.execute(f"ALTER PUBLICATION bench ADD TABLE {first_load.tables[0]}".encode())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
@@ -59,8 +59,8 @@ class Chunk:
     topic: str
     encoding: TableEncoding | None
     """None: the publication no longer has the table."""
-    lists: Sequence[Sequence[Record]]
-    """The encoded rows, one list per partition."""
+    lists: Sequence[Iterable[Record]]
+    """The encoded rows of each partition; those that were read are packed."""
     snapshot: Snapshot
     end_lsn: Lsn
     last: bytes | None
@@ -78,7 +78,7 @@ class Chunk:
     """A person's command about the table's load, executed with this chunk. Then there are no
     rows, except a truncate for `start`."""
     whole: SpooledRows | None = None
-    """All rows of a table without a message key, as batches in the spool."""
+    """All rows of a table without a message key, packed, in the spool."""
     order: tuple[str, ...] = ()
     """The key's columns in the order of the read; empty if keys were read again."""
     answers: tuple[bytes, ...] = ()

@@ -11,9 +11,10 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import fastavro
@@ -26,6 +27,11 @@ from twofold.sink.publisher import Publisher
 from twofold.spool import Spool, SpooledRows
 from twofold_avro import wire
 from twofold_avro.records import Commit, Pin, Prepared, Progress, without_logical_types
+from twofold_avro.transcode import PackedRecords
+
+_UNPACKED_MAX = 2_000
+"""With fewer, librdkafka's batches would be smaller; more would not stay in the processor's caches.
+"""
 
 PinState = Literal["ready", "waiting", "running", "paused"]
 
@@ -175,25 +181,39 @@ class Gate:
     def _publish_rows(self, chunk: Chunk, load: _Load) -> None:
         drop = load.memory.judge(chunk.snapshot)
         load.memory.forget(chunk.snapshot)
-        batch = RowBatch()
-        if chunk.encoding is not None and chunk.whole is None and not drop.everything:
-            kept = batch.lists(chunk.topic, chunk.encoding.partitions)
-            for mine, read in zip(kept, chunk.lists, strict=True):
-                mine.extend([r for r in read if _key(r) not in drop.keys] if drop.keys else read)
+        rows = 0
         if chunk.whole is not None:
-            self._publish_whole(chunk.whole, chunk.snapshot, load)
+            rows = self._publish_whole(chunk.topic, chunk.whole, chunk.snapshot, load)
         elif chunk.encoding is None:
             self._release(load, None)  # the table no longer exists: no snapshot has any held row
-        rows = chunk.rows if chunk.whole is not None else batch.records
+        elif not drop.everything:
+            rows = self._publish_read(chunk.topic, chunk.lists, drop.keys)
         load.progress = _next_progress(load.progress, chunk, drop).counted(rows, chunk.size, load.seconds(chunk))
         load.state = "ready" if load.progress.complete else "running"
-        self._publisher.produce(batch)
 
-    def _publish_whole(self, whole: SpooledRows, snapshot: Snapshot, load: _Load) -> None:
+    def _publish_read(self, topic: str, lists: Sequence[Iterable[Record]], dropped: Set[bytes]) -> int:
+        """Publish the rows of a snapshot, except dropped keys; return their number.
+
+        They are unpacked a few at a time: those are then in the processor's caches.
+        """
+        published, batch = 0, RowBatch()
+        for partition, read in enumerate(lists):
+            records = iter(read)
+            while unpacked := list(islice(records, _UNPACKED_MAX)):
+                kept = [r for r in unpacked if _key(r) not in dropped] if dropped else unpacked
+                batch.lists(topic, len(lists))[partition].extend(kept)
+                if batch.records >= _UNPACKED_MAX:
+                    published += batch.records
+                    self._publisher.produce(batch)
+                    batch = RowBatch()
+        self._publisher.produce(batch)
+        return published + batch.records
+
+    def _publish_whole(self, topic: str, whole: SpooledRows, snapshot: Snapshot, load: _Load) -> int:
         """Publish all rows of the snapshot, then the changes that it did not see."""
-        for piece in whole.chunks():
-            self._publisher.produce(RowBatch.from_bytes(piece))
+        published = sum(self._publish_read(topic, [PackedRecords(piece)], frozenset()) for piece in whole.chunks())
         self._release(load, snapshot)
+        return published
 
     def _release(self, load: _Load, snapshot: Snapshot | None) -> None:
         """Publish the held rows that the snapshot did not see; all of them without a snapshot."""

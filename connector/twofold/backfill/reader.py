@@ -6,18 +6,18 @@ Each chunk has the position that the stream must pass before the rows may be pub
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import replace
 
 from twofold.backfill.chunk import KEY_HEAD, Chunk, EncodingRequest, SnapshotSeen, TableEncoding
 from twofold.backfill.chunk_rule import Snapshot
 from twofold.backfill.load_progress import LoadProgress, key_texts
-from twofold.sink.batch import RowBatch
 from twofold.source import locks
 from twofold.source.messages import Relation
 from twofold.source.table_copier import CopyView, TableCopier
 from twofold.spool import Spool
-from twofold_avro.transcode import TransactionHeader
+from twofold_avro.transcode import PackedRecords, PartitionPacker, TransactionHeader
 
 PIECE_BYTES = 1 << 20
 AGAIN_MAX = 200
@@ -103,26 +103,26 @@ class Reader:
             if progress.order not in {(), order}:
                 # The key was recreated: in another order, other rows follow the last one.
                 progress = replace(progress, after=None)
-            lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
+            packer = PartitionPacker(encoding.partitions)
             header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
             rows = size = 0
             full = False
-            row = b""
-            for row in self._rows(view, encoding, progress, among):
-                encoding.plan.append_copy(row, 0, view.lsn, header, ts_ms, lists)
-                rows += 1
-                size += len(row)
-                if size >= self._chunk_bytes:
-                    full = True
-                    break
-            last = _key_of(encoding, row, header) if rows and not among else None
+            key: bytes | None = None
+            with closing(self._rows(view, encoding, progress, among)) as runs:
+                for run in runs:
+                    count, key = encoding.plan.append_copy(run, view.lsn, header, ts_ms, packer)
+                    rows += count
+                    size += len(run)
+                    if size >= self._chunk_bytes:
+                        full = True
+                        break
         return Chunk(
             topic=self._topic,
             encoding=encoding,
-            lists=lists,
+            lists=[PackedRecords(packed) for packed in packer.take()],
             snapshot=Snapshot.parse(view.snapshot),
             end_lsn=view.lsn,
-            last=last,
+            last=None if key is None or among else key[KEY_HEAD:],
             among=among,
             scanned=not among and not full and rows < self._chunk_rows,
             at_us=view.at_us,
@@ -134,30 +134,31 @@ class Reader:
 
     def _rows(
         self, view: CopyView, encoding: TableEncoding, progress: LoadProgress, among: frozenset[bytes]
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes]:
         assert view.described is not None
-        shape = encoding.shape
+        shape, mark = encoding.shape, self._chunk_bytes
         if among:
-            return self._copier.rows(view.described, shape, among=[key_texts(shape, key) for key in sorted(among)])
+            keys = [key_texts(shape, key) for key in sorted(among)]
+            return self._copier.rows(view.described, shape, among=keys, mark=mark)
         after = None if progress.after is None else key_texts(shape, progress.after)
-        return self._copier.rows(view.described, shape, after=after, limit=self._chunk_rows)
+        return self._copier.rows(view.described, shape, after=after, limit=self._chunk_rows, mark=mark)
 
     def _read_whole(self, view: CopyView, encoding: TableEncoding, begun: float) -> Chunk:
         """Read all rows at once: without a key nothing shows which of them the stream has too."""
         assert view.described is not None
         header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
-        whole, batch = self._spool.new(), RowBatch()
-        rows = size = 0
+        whole, packer = self._spool.new(), PartitionPacker(1)
+        rows = size = waiting = 0
         try:
-            for row in self._copier.rows(view.described, encoding.shape):
-                encoding.plan.append_copy(row, 0, view.lsn, header, ts_ms, batch.lists(self._topic, 1))
-                rows += 1
-                size += len(row)
-                batch.bytes += len(row)
-                if batch.bytes >= PIECE_BYTES:
-                    whole.append(batch.to_bytes())
-                    batch = RowBatch()
-            whole.append(batch.to_bytes())
+            for run in self._copier.rows(view.described, encoding.shape):
+                count, _ = encoding.plan.append_copy(run, view.lsn, header, ts_ms, packer)
+                rows += count
+                size += len(run)
+                waiting += len(run)
+                if waiting >= PIECE_BYTES:
+                    whole.append(packer.take()[0])
+                    waiting = 0
+            whole.append(packer.take()[0])
         except BaseException:
             whole.drop()
             raise
@@ -192,11 +193,3 @@ class Reader:
             rows=0,
             size=0,
         )
-
-
-def _key_of(encoding: TableEncoding, row: bytes, header: TransactionHeader) -> bytes | None:
-    """Return the row's message key without its schema's id."""
-    lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
-    encoding.plan.append_copy(row, 0, 0, header, 0, lists)
-    key = next(records[0]["key"] for records in lists if records)
-    return None if key is None else key[KEY_HEAD:]

@@ -8,10 +8,10 @@ any width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import select
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain
 
 import psycopg
 from psycopg import sql
@@ -32,6 +32,11 @@ _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES = len(_SIGNATURE) + 8
 _END = b"\xff\xff"
 _PAGE_HEADER_BYTES_MAX = 40
+PREPARED_AFTER = 2
+"""A query that has run so often is planned once for all."""
+RUN_BYTES = 1 << 16
+"""A run of tuples is encoded in one call, which keeps Python's lock: other threads wait for less
+than a millisecond."""
 
 _IS_PARTITIONED = """
 SELECT c.relkind = 'p' FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -67,6 +72,8 @@ class TableCopier:
         self._publication = publication
         self._schema, self._table = schema, table
         self._connection.execute("SET row_security = off")  # an error is better than missing rows
+        # Each chunk asks the same again: to plan the table's description takes as long as its rows.
+        self._connection.prepare_threshold = PREPARED_AFTER
 
     def cancel(self) -> None:
         """Make the running query end with an error.
@@ -111,20 +118,18 @@ class TableCopier:
         after: Mapping[str, str] | None = None,
         among: Sequence[Mapping[str, str]] | None = None,
         limit: int | None = None,
-    ) -> Iterator[bytes]:
+        mark: int = 0,
+    ) -> Generator[bytes]:
         """Yield the tuples of a binary COPY: rows behind the key `after`, or of the keys `among`.
 
-        Rows behind `after` come in key order. The reader may stop before the end.
+        Tuples that have arrived come joined, as a run of about `RUN_BYTES` at most. A run ends with
+        the tuple at which all together reach `mark` bytes. Rows behind `after` come in key order.
+        The reader may stop before the end.
         """
         query = _query(described, shape, after=after, among=among, limit=limit)
         # In a savepoint: stopping early is an error to the server, but the view still COMMITs.
-        with self._connection.transaction(), self._connection.cursor().copy(query) as copy:
-            messages = _messages(self._connection.pgconn, copy)
-            head = next(messages, b"")
-            assert head.startswith(_SIGNATURE), "a binary COPY begins with its signature"
-            for data in chain([head[_HEADER_BYTES:]], messages):  # without rows, the end is in the first message
-                if data and data != _END:
-                    yield data
+        with self._connection.transaction(), self._connection.cursor().copy(query):
+            yield from _runs(self._connection.pgconn, mark)
 
     def estimate(self, described: DescribedTable) -> int:
         """Return the planner's row count, in an open view."""
@@ -168,27 +173,53 @@ def _reached(lsn: Lsn, page: int) -> Lsn:
     return Lsn(lsn - lsn % page) if lsn % page <= _PAGE_HEADER_BYTES_MAX else lsn
 
 
-def _messages(pgconn: PGconn, copy: psycopg.Copy) -> Iterator[bytes]:
-    """Yield the messages of COPY.
+def _runs(pgconn: PGconn, mark: int) -> Generator[bytes]:
+    """Yield COPY's messages without its frame, joined to runs.
 
-    psycopg's own iteration only serves to wait: its generator and wait for each row cost more than
-    the row.
+    libpq is called directly, and waited for here: psycopg's generator and wait for each row cost
+    more than the row.
     """
-    get = pgconn.get_copy_data
-    while True:
-        size, data = get(1)
-        if size > 0:
-            yield bytes(data)
-        elif size == 0:
-            if not (awaited := copy.read()):
-                return
-            yield bytes(awaited)
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    frame, ended = _SIGNATURE, False
+    while not ended:
+        tuples, ended = _receive(pgconn, min(RUN_BYTES, mark) if mark > 0 else RUN_BYTES)
+        if frame and tuples:
+            head = bytes(tuples[0])
+            assert head.startswith(frame), "a binary COPY begins with its signature"
+            tuples[0], frame = memoryview(head)[_HEADER_BYTES:], b""
+        if tuples and tuples[-1] == _END:  # without rows, it is in the first message
+            tuples.pop()
+        if run := b"".join(tuples):
+            mark -= len(run)
+            yield run
+        elif not ended:
+            poll.poll()
+    # Read all results: otherwise even a rollback fails, and its error hides this one.
+    failed = [r for r in iter(pgconn.get_result, None) if r.status != ExecStatus.COMMAND_OK]
+    if failed:
+        raise psycopg.errors.error_from_result(failed[0])
+
+
+def _receive(pgconn: PGconn, size_max: int) -> tuple[list[memoryview], bool]:
+    """Return the messages that have arrived, up to the one that reaches `size_max`, and whether
+    COPY has ended.
+    """
+    get, messages, size, is_read = pgconn.get_copy_data, list[memoryview](), 0, False
+    append = messages.append
+    while size < size_max:
+        length, data = get(1)
+        if length > 0:
+            append(data)
+            size += length
+        elif length < 0:
+            return messages, True
+        elif is_read:
+            break
         else:
-            # Read all results: otherwise even a rollback fails, and its error hides this one.
-            failed = [r for r in iter(pgconn.get_result, None) if r.status != ExecStatus.COMMAND_OK]
-            if failed:
-                raise psycopg.errors.error_from_result(failed[0])
-            return
+            pgconn.consume_input()
+            is_read = True
+    return messages, False
 
 
 def planned_rows(connection: PlainConnection, described: DescribedTable) -> int:

@@ -56,6 +56,15 @@ def append(plan: Any, payload: bytes, lsn: int, header: Any, lists: list[list[Me
     assert plan.append_run([(lsn, payload)], 0, offset, header, TS_MS, lists, 0) == (1, len(payload))
 
 
+def copied(module: Any, plan: Any, run: bytes, header: Any) -> tuple[tuple[int, bytes | None], list[list[Message]]]:
+    """What `append_copy` says of a run, and the messages that it packs."""
+    packer = module.PartitionPacker(PARTITIONS)
+    counted = plan.append_copy(run, LSN, header, TS_MS, packer)
+    lists = [list(module.PackedRecords(packed)) for packed in packer.take()]
+    assert packer.take() == [b""] * PARTITIONS, "taken once"
+    return counted, lists
+
+
 @dataclass(frozen=True)
 class Bench:
     """A table's plan in both runs; every call checks that they give the same bytes, and fastavro
@@ -98,14 +107,21 @@ class Bench:
         return self.checked(runs[0])
 
     def copy(self, tuples: list[bytes]) -> list[tuple[int, Message]]:
+        """The messages of COPY's tuples, in their order: of each alone, and the same of all in one
+        run.
+        """
         runs = []
         for module, plan in self.plans():
             header = self.header(module, snapshot=True)
             messages: list[tuple[int, Message]] = []
             for data in tuples:
-                lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
-                assert plan.append_copy(data, 0, LSN, header, TS_MS, lists) == 1
-                messages += [(p, m) for p, messages_of in enumerate(lists) for m in messages_of]
+                counted, lists = copied(module, plan, data, header)
+                [(partition, message)] = [(p, m) for p, messages_of in enumerate(lists) for m in messages_of]
+                assert counted == (1, message["key"])
+                messages.append((partition, message))
+            counted, lists = copied(module, plan, b"".join(tuples), header)
+            assert counted == (len(messages), messages[-1][1]["key"] if messages else None)
+            assert lists == [[m for at, m in messages if at == p] for p in range(PARTITIONS)]
             runs.append(messages)
         assert runs[0] == runs[1], "compiled and uncompiled differ"
         return self.checked(runs[0])

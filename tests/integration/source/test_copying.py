@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from itertools import islice
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from fixtures.connector import wait_until
 from twofold.source.catalog import Catalog
-from twofold.source.table_copier import TableCopier
+from twofold.source.table_copier import RUN_BYTES, TableCopier
 from twofold.stack import PostgresServer
+from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
 ROWS = 20_000
+WIDE_ROWS = 2_000
+TUPLE_BYTES = 2 + (4 + 4) + (4 + 100)
 FLUSHED_WITHIN_S = 5
 QUIET = {"wal_log_hints": "on", "bgwriter_delay": "10s", "autovacuum": "off"}
 
@@ -49,7 +54,81 @@ def test_what_reading_wrote_is_flushed_at_its_end(own_postgres: Callable[..., Po
             with copier.view() as view:
                 assert view.described is not None
                 shape = catalog.shape(view.described.relation)
-                assert sum(1 for _ in islice(copier.rows(view.described, shape), taken)) == taken
+                with closing(copier.rows(view.described, shape, mark=taken * TUPLE_BYTES)) as runs:
+                    received = 0
+                    while received < taken * TUPLE_BYTES:
+                        received += len(next(runs))
+                assert received == taken * TUPLE_BYTES
             written, _ = positions(connection)
             assert written > before, "reading writes hints into the log"
             wait_until(lambda: positions(connection)[1] >= written, FLUSHED_WITHIN_S, "it is flushed")
+
+
+def tuples_of(run: bytes) -> list[bytes]:
+    """Parse a run: it must begin and end with whole tuples."""
+    tuples, at = [], 0
+    while at < len(run):
+        begun, at = at, at + 2
+        for _ in range(int.from_bytes(run[begun:at], "big")):
+            at += 4 + max(0, int.from_bytes(run[at : at + 4], "big", signed=True))
+        tuples.append(run[begun:at])
+    assert at == len(run)
+    return tuples
+
+
+@pytest.fixture
+def copier(database: str) -> Iterator[TableCopier]:
+    """Reads a table whose rows are empty, as large as a page, and larger than two runs."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        # So few rows would be sorted, and all of them be read before the first is sent.
+        connection.execute(
+            sql.SQL("ALTER DATABASE {} SET enable_sort = off").format(sql.Identifier(connection.info.dbname))
+        )
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        connection.execute("CREATE PUBLICATION p FOR TABLE t")
+        connection.execute(
+            "INSERT INTO t SELECT n, CASE n % 50 WHEN 7 THEN repeat('x', 150000) WHEN 8 THEN NULL ELSE repeat('y', n % 300) END"
+            f" FROM generate_series(1, {WIDE_ROWS}) n"
+        )
+    with closing(TableCopier(database, "p", "public", "t")) as copier:
+        yield copier
+
+
+def table_shape() -> TableShape:
+    key = ColumnShape("id", TypeShape(23, "pg_catalog", "int4"), True, True)
+    return TableShape(1, "public", "t", (key, ColumnShape("v", TypeShape(25, "pg_catalog", "text"))))
+
+
+def test_runs_are_whole_tuples_in_order_and_not_large(copier: TableCopier) -> None:
+    with copier.view() as view:
+        assert view.described is not None
+        runs = list(copier.rows(view.described, table_shape()))
+        assert list(copier.rows(view.described, table_shape(), after={"id": str(WIDE_ROWS)})) == []
+    tuples = [each for run in runs for each in tuples_of(run)]
+    assert [int.from_bytes(each[6:10], "big") for each in tuples] == list(range(1, WIDE_ROWS + 1))
+    assert len(runs) < WIDE_ROWS / 2, "rows come together"
+    for run in runs:
+        assert len(run) - len(tuples_of(run)[-1]) < RUN_BYTES
+
+
+@pytest.mark.parametrize("mark", [1, 10_000, 400_000])
+def test_a_run_ends_with_the_tuple_that_reaches_the_mark(copier: TableCopier, mark: int) -> None:
+    with copier.view() as view:
+        assert view.described is not None
+        runs = list(copier.rows(view.described, table_shape(), mark=mark))
+    ends = set(accumulate(map(len, runs)))
+    tuples = [each for run in runs for each in tuples_of(run)]
+    assert len(tuples) == WIDE_ROWS
+    assert next(end for end in accumulate(map(len, tuples)) if end >= mark) in ends
+
+
+def test_an_error_behind_the_first_rows_is_told_and_the_copier_continues(copier: TableCopier) -> None:
+    shape = table_shape()
+    with copier.view() as view:
+        assert view.described is not None
+        broken = replace(view.described, row_filter=f"10 / ({WIDE_ROWS} - id) >= 0")
+        runs = copier.rows(broken, shape)
+        assert next(runs)
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            list(runs)
+        assert sum(len(tuples_of(run)) for run in copier.rows(view.described, shape)) == WIDE_ROWS

@@ -26,6 +26,7 @@ from helpers.avro.capture import (
 )
 from twofold_avro.errors import MalformedRow
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
+from twofold_avro.text import numeric_text
 from twofold_avro.types import How
 
 OID = 4711
@@ -289,3 +290,97 @@ def test_what_was_not_sent_is_null_or_debeziums_placeholder(placeholders: bool) 
     }
     assert value["after"] == {**dict.fromkeys(names), **(known if placeholders else {}), "id": 7}
     assert value["unchanged"] == names
+
+
+def copied_tuple(values: list[bytes | None]) -> bytes:
+    items = (b"\xff\xff\xff\xff" if value is None else struct.pack(">I", len(value)) + value for value in values)
+    return struct.pack(">H", len(values)) + b"".join(items)
+
+
+COPIED = copied_tuple(AS_BINARY)
+
+
+def test_a_copied_row_is_the_streamed_one_and_a_run_is_its_rows() -> None:
+    bench = Bench(SHAPE)
+    with_array = copied_tuple([*AS_BINARY[:-1], b"{}"])
+    messages = bench.copy([COPIED, with_array, COPIED])
+    [(_, streamed)] = bench.stream([IN_BINARY])
+    wanted = str(bench.value(streamed)["after"])  # a NaN is not itself
+    assert [str(bench.value(message)["after"]) for _, message in messages[::2]] == [wanted] * 2
+    assert bench.value(messages[1][1])["after"]["a"] == []
+    assert bench.copy([]) == []
+
+
+def test_a_run_ends_at_a_malformed_tuple_and_says_where_in_it() -> None:
+    for module, plan in Bench(SHAPE).plans():
+        for size in range(1, len(COPIED)):
+            packer = module.PartitionPacker(PARTITIONS)
+            header = module.TransactionHeader(None, TS_US, None)
+            with pytest.raises(MalformedRow) as found:
+                plan.append_copy(COPIED + COPIED[:size], LSN, header, TS_MS, packer)
+            assert found.value.offset <= size, "counted from the tuple's beginning"
+            assert sum(map(len, packer.take())) > 0, "the first one is packed"
+        with pytest.raises(MalformedRow, match="not a COPY tuple of"):
+            plan.append_copy(COPIED + b"\xff\xff", LSN, header, TS_MS, packer)
+
+
+NUMERICS = st.builds(
+    lambda digits, weight, sign, scale: struct.pack(f">HhHH{len(digits)}H", len(digits), weight, sign, scale, *digits),
+    st.lists(st.integers(0, 9999), max_size=6),
+    st.integers(-4, 6),
+    st.sampled_from([0, 0x4000]),
+    st.integers(0, 20),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(NUMERICS)
+@example(struct.pack(">HhHH", 0, 0, 0, 0))
+@example(struct.pack(">HhHHH", 1, -1, 0x4000, 1, 1000))
+@example(struct.pack(">HhHHH", 1, 0, 0, 3, 9999))
+@example(struct.pack(">HhHHHHHHH", 5, 3, 0x4000, 2, 9999, 9999, 9999, 9999, 9900))
+@example(struct.pack(">HhHH", 0, 0, 0xC000, 0))
+def test_a_binary_numeric_is_its_text(data: bytes) -> None:
+    """Of every size and scale, as a string, as a key, and as a decimal where it is one."""
+    text = numeric_text(data)
+    scale = int.from_bytes(data[6:8], "big")
+    decimal = type_("numeric", (38 << 16 | scale) + 4)
+    for in_key in (True, False):
+        columns = ColumnShape("d", decimal, in_key, in_key), ColumnShape("n", type_("numeric"))
+        bench = Bench(TableShape(OID, "public", "t", columns))
+        [(_, binary)] = bench.copy([copied_tuple([data, data])])
+        row = message(b"I", b"N" + tuple_of(b"t", [text.encode()] * 2))
+        [(_, streamed)] = bench.stream([row])
+        after = bench.value(binary)["after"]
+        assert after == bench.value(streamed)["after"]
+        assert after["n"] == text
+        assert binary["key"] == streamed["key"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(min_size=8, max_size=8))
+@example(b"\x7f\xf0\0\0\0\0\0\1")
+@example(b"\xff\xf0\0\0\0\0\0\0")
+@example(b"\x7f\x80\0\1\x7f\x80\0\0")
+def test_a_binary_float_keeps_its_bits_and_has_one_nan(data: bytes) -> None:
+    columns = tuple(ColumnShape(name, type_(name)) for name in ("float8", "float4"))
+    bench = Bench(TableShape(OID, "public", "t", columns))
+    [(_, copied)] = bench.copy([copied_tuple([data, data[:4]])])
+    value = copied["value"]
+    assert value is not None
+    wide, narrow = struct.unpack(">d", data)[0], struct.unpack(">f", data[:4])[0]
+    nan = float("nan")
+    wanted = b"\2" + struct.pack("<d", nan if wide != wide else wide)
+    wanted += b"\2" + (struct.pack("<f", nan) if narrow != narrow else data[3::-1])
+    assert wanted in value
+
+
+def test_a_numeric_digit_that_is_none_is_malformed() -> None:
+    for how in ("n", "n2"):
+        for scale in (2, 20):
+            broken = struct.pack(">HhHHH", 1, 0, 0, scale, 10_000)
+            values = [broken if name == how else value for name, value in zip(VALUES, AS_BINARY, strict=True)]
+            for module, plan in Bench(SHAPE).plans():
+                found = outcome(module, plan, message(b"I", b"N" + tuple_of(b"b", values)))
+                assert "below 10,000" in found
+                assert f"column {how} of" in found

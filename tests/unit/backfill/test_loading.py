@@ -29,6 +29,7 @@ from twofold.sink.batch import Record, RowBatch
 from twofold.sink.publisher import Publisher
 from twofold.spool import Spool
 from twofold_avro.records import Commit, Pin, Progress
+from twofold_avro.transcode import Packer
 from twofold_common.positions import Lsn
 
 TOPIC = "bank.public.account"
@@ -107,10 +108,9 @@ class Table(Reader):
     def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         del ask
         if self._world.keyless:
-            batch = RowBatch()
-            batch.lists(TOPIC, 1)[0].extend(record(None, key) for key in self._world.table)
+            rows = [record(None, key) for key in self._world.table]
             whole = self._world.spool.new()
-            whole.append(batch.to_bytes())
+            whole.append(Packer().pack(rows, 0, len(rows)))
             return self._chunk([], scanned=True, whole=whole)
         if place.again:
             found = [(key, value) for key, value in self._world.table.items() if key in place.again]
