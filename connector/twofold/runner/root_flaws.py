@@ -50,9 +50,7 @@ class RootFlaws:
         return root.oid, replace(said, table=self._void(said.table.shape, key, flawed)) if flawed else said
 
     def _void(self, shape: TableShape, key: frozenset[str], flawed: dict[int, str]) -> TableVersion:
-        # Without a key, because a row may lack its columns.
-        columns = tuple(replace(column, in_key=False) for column in shape.columns)
-        void = self._make_void(replace(shape, columns=columns))
+        void = self._make_void(shape)
         names = ", ".join(sorted(flawed.values()))
         void.flaw = refusal_of([uncovered(shape.schema, shape.table, names, key, ())])
         assert void.topic == VOID

@@ -254,7 +254,7 @@ class Tables:
             "%s no longer exists: rows that do not fit its topic are passed over: %s", table.name, refusal.what
         )
         self._uncommitted.pop(topic, None)  # a later description is examined again
-        table.pass_over(self._plan(shape, 1, PROVISIONAL_KEY_ID, table.provisional_id))
+        table.pass_over(self._void_plan(shape, table.provisional_id))
         if relation is None and pin is not None:
             self._give_up(topic)
 
@@ -322,8 +322,13 @@ class Tables:
 
     def _make_void(self, shape: TableShape) -> TableVersion:
         self._provisional_id += 1
-        plan = self._plan(shape, 1, PROVISIONAL_KEY_ID, self._provisional_id)
+        plan = self._void_plan(shape, self._provisional_id)
         return TableVersion(shape, VOID, 1, plan, self._provisional_id, self.in_backfill)
+
+    def _void_plan(self, shape: TableShape, value_id: int) -> RowPlan:
+        """Return a plan without a key: rows that are passed over may lack its values."""
+        columns = tuple(replace(column, in_key=False) for column in shape.columns)
+        return self._plan(replace(shape, columns=columns), 1, PROVISIONAL_KEY_ID, value_id)
 
     def _new(self, shape: TableShape, topic: str) -> TableVersion:
         pin = self._pins.get(topic)

@@ -120,6 +120,7 @@ def test_a_keyless_load_of_which_no_earlier_process_held_a_row_is_cancelled(conn
     here.sql("COMMIT PREPARED 'in doubt'")
     here.caught_up()
     run.stop()
+    here.forget_runs()
     with here.carrying():
         here.caught_up()
     assert values(here.read("line")) == [2, 100]
