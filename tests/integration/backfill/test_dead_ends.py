@@ -257,7 +257,7 @@ def test_in_the_middle_of_traffic(connector: Maker, dead_end: DeadEnd) -> None:
         ready(here)
         here.caught_up()
         same(here, published_name(here))
-        here.sql("UPDATE t SET v = v + 1 WHERE a > 20")
+        here.sql("UPDATE t SET v = v + 1 WHERE b > 20")
         here.caught_up()
         same(here, published_name(here))
 
