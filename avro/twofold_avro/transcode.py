@@ -466,7 +466,7 @@ class PartitionPacker:
     def __init__(self, partitions: int) -> None:
         self.writers = [Writer() for _ in range(partitions)]
 
-    def take(self) -> list[bytes]:
+    def take_rows(self) -> list[bytes]:
         """Return each partition's packed rows, and empty the buffers."""
         w: Writer
         packed: list[bytes] = []

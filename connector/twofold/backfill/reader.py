@@ -119,7 +119,7 @@ class Reader:
         return Chunk(
             topic=self._topic,
             encoding=encoding,
-            lists=[PackedRecords(packed) for packed in packer.take()],
+            lists=[PackedRecords(packed) for packed in packer.take_rows()],
             snapshot=Snapshot.parse(view.snapshot),
             end_lsn=view.lsn,
             last=None if key is None or among else key[KEY_HEAD:],
@@ -156,9 +156,9 @@ class Reader:
                 size += len(run)
                 waiting += len(run)
                 if waiting >= PIECE_BYTES:
-                    whole.append(packer.take()[0])
+                    whole.append(packer.take_rows()[0])
                     waiting = 0
-            whole.append(packer.take()[0])
+            whole.append(packer.take_rows()[0])
         except BaseException:
             whole.drop()
             raise

@@ -60,8 +60,8 @@ def copied(module: Any, plan: Any, run: bytes, header: Any) -> tuple[tuple[int, 
     """What `append_copy` says of a run, and the messages that it packs."""
     packer = module.PartitionPacker(PARTITIONS)
     counted = plan.append_copy(run, LSN, header, TS_MS, packer)
-    lists = [list(module.PackedRecords(packed)) for packed in packer.take()]
-    assert packer.take() == [b""] * PARTITIONS, "taken once"
+    lists = [list(module.PackedRecords(packed)) for packed in packer.take_rows()]
+    assert packer.take_rows() == [b""] * PARTITIONS, "taken once"
     return counted, lists
 
 

@@ -319,7 +319,7 @@ def test_a_run_ends_at_a_malformed_tuple_and_says_where_in_it() -> None:
             with pytest.raises(MalformedRow) as found:
                 plan.append_copy(COPIED + COPIED[:size], LSN, header, TS_MS, packer)
             assert found.value.offset <= size, "counted from the tuple's beginning"
-            assert sum(map(len, packer.take())) > 0, "the first one is packed"
+            assert sum(map(len, packer.take_rows())) > 0, "the first one is packed"
         with pytest.raises(MalformedRow, match="not a COPY tuple of"):
             plan.append_copy(COPIED + b"\xff\xff", LSN, header, TS_MS, packer)
 
