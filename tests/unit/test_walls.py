@@ -27,9 +27,11 @@ CONNECTOR: Mapping[str, Walls] = {
     "source": Walls({"errors"}, {"psycopg", "twofold_avro", "twofold_common"}),
     "sink": Walls({"errors", "failpoints"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "bridge": Walls({"errors"}, {"twofold_common"}),
-    "backfill": Walls({"config", "errors", "sink", "source", "spool"}, {"fastavro", "twofold_avro", "twofold_common"}),
+    "backfill": Walls(
+        {"config", "errors", "sink", "source", "spool", "thread_owner"}, {"fastavro", "twofold_avro", "twofold_common"}
+    ),
     "runner": Walls(
-        {"backfill", "bridge", "config", "errors", "failpoints", "gids", "sink", "source", "spool"},
+        {"backfill", "bridge", "config", "errors", "failpoints", "gids", "sink", "source", "spool", "thread_owner"},
         {"twofold_avro", "twofold_common"},
     ),
     "ops": Walls(
@@ -58,6 +60,7 @@ CONNECTOR: Mapping[str, Walls] = {
     "failpoints": Walls({"errors"}),
     "gids": Walls(),
     "spool": Walls({"errors"}),
+    "thread_owner": Walls(),
     "__init__": Walls(),
     "__main__": Walls({"cli"}),
 }

@@ -21,9 +21,6 @@ KEY_HEAD = 5
 registry's ids."""
 
 
-CommandName = Literal["start", "pause", "resume", "cancel"]
-
-
 @dataclass(frozen=True, slots=True)
 class TableEncoding:
     """A committed version of a table, with a plan that belongs to the reader."""
@@ -74,17 +71,14 @@ class Chunk:
     size: int
     begun: float = 0.0
     """When the read began, by the monotonic clock."""
-    command: CommandName | None = None
-    """A person's command about the table's load, executed with this chunk. Then there are no
-    rows, except a truncate for `start`."""
+    empties: bool = False
+    """It is the truncate that begins a reload, and its commit answers the command `start`."""
     whole: SpooledRows | None = None
     """All rows of a table without a message key, packed, in the spool."""
     order: tuple[str, ...] = ()
     """The key's columns in the order of the read; empty if keys were read again."""
     answers: tuple[bytes, ...] = ()
-    """The keys of the command and of those that it overtook."""
-    reload: bool = False
-    """With the command `pause` or `resume`: a reload had begun, and its truncate is unpublished."""
+    """The keys of the command `start` that it answers, and of those that it overtook."""
     answer: Future[ChunkResult | None] = field(default_factory=Future)
     """None: the chunk was not published and must be read again."""
 
@@ -96,6 +90,20 @@ class Chunk:
         """
         if self.whole is not None:
             self.whole.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCommand:
+    """A person's command about a load, carried out in a Kafka transaction of its own."""
+
+    topic: str
+    name: Literal["pause", "resume", "cancel"]
+    at_us: int
+    answers: tuple[bytes, ...]
+    """The keys of the command and of those that it overtook."""
+    reload: bool = False
+    """A reload had begun, and its truncate is unpublished."""
+    answer: Future[ChunkResult] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import fastavro
 
-from twofold.backfill.chunk import KEY_HEAD, Chunk, ChunkResult
+from twofold.backfill.chunk import KEY_HEAD, Chunk, ChunkResult, LoadCommand
 from twofold.backfill.chunk_rule import ChangeMemory, DroppedRows, Snapshot
 from twofold.backfill.load_progress import LoadProgress
 from twofold.sink.batch import VOID, Record, RowBatch
 from twofold.sink.publisher import Publisher
 from twofold.spool import Spool, SpooledRows
+from twofold.thread_owner import ThreadOwner
 from twofold_avro import wire
 from twofold_avro.records import Commit, Pin, Prepared, Progress, without_logical_types
 from twofold_avro.transcode import PackedRecords
@@ -67,6 +68,14 @@ class Published(NamedTuple):
     pins: Mapping[str, Pin]
 
 
+class Envelopes(Protocol):
+    """Reads the fields of rows that the gate needs."""
+
+    def read(self, value: bytes) -> tuple[int, str, bool]:
+        """Return the row's transaction, its op, and whether an unchanged value was left out."""
+        ...
+
+
 class Gate:
     """The gate of one run."""
 
@@ -75,24 +84,26 @@ class Gate:
         publisher: Publisher,
         *,
         pins: Mapping[str, Pin],
-        in_backfill: Mapping[str, bool],
-        schema_of: Callable[[int], str],
+        envelopes: Envelopes,
         spool: Spool,
     ) -> None:
-        """`in_backfill`: the topics of tables in backfill, and whether each lacks a message key.
-
-        The turn's thread adds a topic before its first row arrives.
-        """
         self._publisher = publisher
         self._pins = dict(pins)
-        self._in_backfill = in_backfill
+        self._in_backfill: Mapping[str, bool] = {}
+        """The topics of tables in backfill, and whether each lacks a message key.
+
+        Each job brings it along; a table is in it before its first row.
+        """
         self._loads: dict[str, _Load] = {}
         self._unwritten: set[str] = set()
-        self._envelopes = _EnvelopeReader(schema_of)
+        self._envelopes = envelopes
         self._spool = spool
+        self._owner = ThreadOwner("the gate")
 
-    def produce(self, batch: RowBatch) -> None:
+    def produce(self, batch: RowBatch, in_backfill: Mapping[str, bool]) -> None:
         """Publish rows of committed transactions."""
+        assert self._owner.check_first()
+        self._in_backfill = in_backfill
         batch.take_topic(VOID)
         if self._in_backfill:
             self._note_changes(batch)
@@ -100,6 +111,7 @@ class Gate:
 
     def _pins_to_write(self, pins: Mapping[str, Pin]) -> dict[str, Pin]:
         """Return the pins that a commit writes, completed with the gate's knowledge."""
+        assert self._owner.check_first()
         self._pins |= pins
         complete = {topic: self._complete_pin(topic, self._pins[topic]) for topic in self._unwritten | pins.keys()}
         self._pins |= complete
@@ -108,18 +120,20 @@ class Gate:
 
     def _topics_in_backfill(self) -> tuple[str, ...]:
         """Return the topics that a commit record must list as being in backfill now."""
-        return tuple(sorted(topic for topic in tuple(self._in_backfill) if self._load(topic).state != "ready"))
+        return tuple(sorted(topic for topic in self._in_backfill if self._load(topic).state != "ready"))
 
     def commit(
         self,
         commit: Commit | None,
         progress: Progress,
+        in_backfill: Mapping[str, bool],
         *,
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin],
         answered: Iterable[bytes] = (),
     ) -> Published:
         """Commit the main producer's transaction; the pins hold each backfill's progress."""
+        self._in_backfill = in_backfill
         if commit is not None:
             commit = replace(commit, backfilling=self._topics_in_backfill())
         written = self._pins_to_write(pins)
@@ -127,49 +141,62 @@ class Gate:
         return Published(done, written)
 
     def commit_prepared(
-        self, slot: int, commit: Commit, progress: Progress, *, ledger: Mapping[str, Prepared], pins: Mapping[str, Pin]
+        self,
+        slot: int,
+        commit: Commit,
+        progress: Progress,
+        in_backfill: Mapping[str, bool],
+        *,
+        ledger: Mapping[str, Prepared],
+        pins: Mapping[str, Pin],
     ) -> Published:
         """Commit the transaction of a producer of the pool.
 
         It has no rows of tables in backfill, because such prepared transactions are parked.
         """
+        self._in_backfill = in_backfill
         commit = replace(commit, backfilling=self._topics_in_backfill())
         written = self._pins_to_write(pins)
         return Published(self._publisher.commit_prepared(slot, commit, progress, ledger=ledger, pins=written), written)
 
-    def publish(self, chunk: Chunk, commit: Commit, progress: Progress, pins: Mapping[str, Pin]) -> Published:
-        """Publish a chunk with its progress, in a Kafka transaction of its own."""
-        load = self._load(chunk.topic)
-        if chunk.command is not None:
-            self._execute_command(chunk, load)
-        else:
-            self._publish_rows(chunk, load)
-        self._unwritten.add(chunk.topic)
-        published = self.commit(commit, progress, pins=pins, answered=chunk.answers)
-        chunk.drop()
-        chunk.answer.set_result(ChunkResult(load.progress, load.state))
+    def publish(
+        self,
+        due: Chunk | LoadCommand,
+        commit: Commit,
+        progress: Progress,
+        pins: Mapping[str, Pin],
+        in_backfill: Mapping[str, bool],
+    ) -> Published:
+        """Publish a chunk with its progress, or carry a command out, in a Kafka transaction of its
+        own.
+        """
+        self._in_backfill = in_backfill
+        load = self._load(due.topic)
+        match due:
+            case LoadCommand():
+                self._carry_out(due, load)
+            case Chunk(empties=True):
+                self._empty(due, load)
+            case _:
+                self._publish_rows(due, load)
+        self._unwritten.add(due.topic)
+        published = self.commit(commit, progress, in_backfill, pins=pins, answered=due.answers)
+        if isinstance(due, Chunk):
+            due.drop()
+        due.answer.set_result(ChunkResult(load.progress, load.state))
         return published
 
-    def _execute_command(self, chunk: Chunk, load: _Load) -> None:
-        """Execute a person's command.
+    def _carry_out(self, command: LoadCommand, load: _Load) -> None:
+        """Carry out a person's command.
 
         The earlier memory no longer counts, because a barrier precedes the next snapshot.
         """
         load.memory, load.published_at = ChangeMemory(), None
-        if chunk.reload:
+        if command.reload:
             load.progress = LoadProgress(reload=True, held=load.progress.held)
-        elif load.state == "ready" and chunk.command in {"pause", "resume"}:
+        elif load.state == "ready" and command.name in {"pause", "resume"}:
             return  # the load had ended before the command came
-        match chunk.command:
-            case "start":
-                load.state, load.progress = "running", LoadProgress(held=load.held is not None)
-                load.lost = False  # rows ahead of the truncate count no more
-                if chunk.encoding is not None:
-                    batch = RowBatch()
-                    kept = batch.lists(chunk.topic, chunk.encoding.partitions)
-                    for mine, read in zip(kept, chunk.lists, strict=True):
-                        mine.extend(read)
-                    self._publisher.produce(batch)
+        match command.name:
             case "pause":
                 load.state = "paused"
             case "resume":
@@ -177,6 +204,17 @@ class Gate:
             case "cancel" if not load.lost:
                 load.state = "ready"
                 self._release(load, None)
+
+    def _empty(self, chunk: Chunk, load: _Load) -> None:
+        """Begin a reload with its truncate. A barrier follows, so memory starts over."""
+        load.memory, load.published_at = ChangeMemory(), None
+        load.state, load.progress = "running", LoadProgress(held=load.held is not None)
+        load.lost = False  # rows ahead of the truncate count no more
+        if chunk.encoding is not None:
+            batch = RowBatch()
+            for mine, read in zip(batch.lists(chunk.topic, chunk.encoding.partitions), chunk.lists, strict=True):
+                mine.extend(read)
+            self._publisher.produce(batch)
 
     def _publish_rows(self, chunk: Chunk, load: _Load) -> None:
         drop = load.memory.judge(chunk.snapshot)
@@ -232,8 +270,10 @@ class Gate:
         load.held.drop()
         load.held = None
 
-    def forget(self, topic: str, snapshot: Snapshot) -> None:
+    def forget(self, topic: str, snapshot: Snapshot, in_backfill: Mapping[str, bool]) -> None:
         """Forget changes that all later snapshots of this table's load see."""
+        assert self._owner.check_first()
+        self._in_backfill = in_backfill
         self._load(topic).memory.forget(snapshot)
 
     def _load(self, topic: str) -> _Load:
@@ -303,7 +343,7 @@ def _next_progress(progress: LoadProgress, chunk: Chunk, drop: DroppedRows) -> L
     )
 
 
-class _EnvelopeReader:
+class EnvelopeReader:
     """A reader of the envelope's few fields that the gate needs; it decodes nothing else."""
 
     def __init__(self, schema_of: Callable[[int], str]) -> None:

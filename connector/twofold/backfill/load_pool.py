@@ -17,6 +17,7 @@ from twofold.backfill.chunk import Chunk, LoadDone, Offer
 from twofold.backfill.loader import BARRIER_PAUSE_S_MAX, Load, Loader
 from twofold.backfill.reader import Reader
 from twofold.config import BackfillConfig
+from twofold.thread_owner import ThreadOwner
 from twofold_common.positions import Lsn
 
 _CLOSE_WAIT_S = 2.0
@@ -43,9 +44,11 @@ class LoadPool:
         self._failure: BaseException | None = None
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._owner = ThreadOwner("the pool of loads")
 
     def begin(self, load: Load) -> None:
         """Begin a load. The gate must remember the table's keys from before this call on."""
+        assert self._owner.check_first()
         self._loads[load.topic] = load
         self._queue.put(load)
         if len(self._threads) < self._config.readers:
@@ -55,6 +58,7 @@ class LoadPool:
 
     def stop(self, topic: str) -> Load | None:
         """Stop reading the table, discard its offered chunk, and return the load as it was."""
+        assert self._owner.check_first()
         if load := self._loads.pop(topic, None):
             load.stopped.set()
         for chunk in [chunk for chunk in self._chunks if chunk.topic == topic]:
@@ -75,6 +79,7 @@ class LoadPool:
 
     def offers(self) -> Iterable[Offer]:
         """Yield the readers' offers, except chunks."""
+        assert self._owner.check_first()
         if self._failure is not None:
             raise self._failure
         while True:
@@ -94,6 +99,7 @@ class LoadPool:
 
     def due(self, read_lsn: Lsn) -> Chunk | None:
         """Return a chunk whose position the stream has passed."""
+        assert self._owner.check_first()
         for chunk in self._chunks:
             if chunk.end_lsn <= read_lsn:
                 self._chunks.remove(chunk)

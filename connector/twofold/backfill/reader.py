@@ -78,12 +78,12 @@ class Reader:
         """Make the truncate that begins a reload, and that answers its command."""
         with self._copier.view() as view:
             if view.described is None:
-                return replace(self._gone(LoadProgress(), view), command="start")
+                return replace(self._gone(LoadProgress(), view), empties=True)
             encoding = ask(EncodingRequest(view.described.relation))
             lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
             header = TransactionHeader(None, view.at_us, None)
             encoding.plan.truncate(view.lsn, header, time.time_ns() // 1_000_000, lists)
-        return replace(self._gone(LoadProgress(), view), encoding=encoding, lists=lists, command="start")
+        return replace(self._gone(LoadProgress(), view), encoding=encoding, lists=lists, empties=True)
 
     def read(self, progress: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         """Read the next chunk: keys to be read again first, otherwise the next range."""

@@ -243,6 +243,8 @@ class Collector:
         """Handle a message that neither begins nor ends a transaction."""
         match message:
             case m.Relation():
+                if self.gathered and self._current is not None and not self._current.rows:
+                    yield from self._hand_over()  # a new shape may have to wait for the registry
                 self._tables.relation(message)
             case m.Truncate():
                 self._truncate(message, wal_start, ts_ms)
@@ -308,7 +310,7 @@ class Collector:
         identity = message.identity
         topics = dict.fromkeys(table.topic for table in tables if not table.void)
         if has_messages:
-            topics[self._tables.messages_topic] = None
+            topics[self._tables.messages.topic] = None
         prepared = PreparedRows(
             identity,
             message.prepare_lsn,
@@ -366,7 +368,7 @@ class Collector:
         if message.transactional:
             current = self._transaction(message)
             if not current.skipped:
-                self._tables.message(message, wal_start, current.facts, current.header, ts_ms, current.batch)
+                self._tables.messages.append(message, wal_start, current.facts, current.header, ts_ms, current.batch)
                 current.has_messages = True
                 current.rows += 1
             return
@@ -375,7 +377,8 @@ class Collector:
             return
         yield from self._hand_over()
         batch = RowBatch()
-        self._tables.message(message, wal_start, TransactionInfo(None, ts_ms * 1000, None, None), None, ts_ms, batch)
+        facts = TransactionInfo(None, ts_ms * 1000, None, None)
+        self._tables.messages.append(message, wal_start, facts, None, ts_ms, batch)
         yield CollectedEvent(MessageRead(message.lsn), batch, at_us=ts_ms * 1000)
 
     def _transaction(self, message: m.Message) -> _Current:

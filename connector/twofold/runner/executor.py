@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from twofold.backfill.chunk import Chunk
+from twofold.backfill.chunk import Chunk, LoadCommand
 from twofold.backfill.chunk_rule import Snapshot
 from twofold.backfill.gate import Gate, Published
 from twofold.bridge import Event, actions, events
@@ -67,7 +67,7 @@ class ActionExecutor:
         self._tend = tend
         self.on_published: Callable[[Commit | None, Mapping[str, Pin]], None] = lambda *_: None
         """Called on the worker's thread after each Kafka transaction that has committed."""
-        self._chunk: Chunk | None = None
+        self._due: Chunk | LoadCommand | None = None
         self._prepared: dict[PreparedIdentity, PreparedRows] = {}
         self._begun: dict[PreparedIdentity, float] = {}
         self._outcomes: list[PreparedOutcome] = []
@@ -89,15 +89,29 @@ class ActionExecutor:
         """Produce rows for the group."""
         self.group_records += batch.records
         self.group_bytes += batch.bytes
-        self._submit(lambda: self._gate.produce(batch))
+        in_backfill = self._tables.pins.in_backfill
+        self._submit(lambda: self._gate.produce(batch, in_backfill))
 
-    def stage_chunk(self, chunk: Chunk) -> None:
-        """Keep a backfill's chunk for the CommitChunk that follows."""
-        self._chunk = chunk
+    def settle(self, identity: PreparedIdentity) -> None:
+        """Register what a prepared transaction's tables lack, now that it is committed.
+
+        Nothing is being executed, so that the run can go on with its commits while this waits.
+        """
+        if prepared := self._prepared.get(identity):
+            self._tables.settle(prepared.rows.provisional)
+
+    def begin(self) -> None:
+        """Make this thread the owner of the tables."""
+        self._tables.owner.claim()
+
+    def stage_due(self, due: Chunk | LoadCommand) -> None:
+        """Keep what is due of a backfill for the CommitChunk that follows."""
+        self._due = due
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
         """Let the gate forget what this snapshot sees of a table in backfill."""
-        self._submit(lambda: self._gate.forget(topic, snapshot))
+        in_backfill = self._tables.pins.in_backfill
+        self._submit(lambda: self._gate.forget(topic, snapshot, in_backfill))
 
     def prepared_with(self, topic: str) -> list[PreparedIdentity]:
         """Return the prepared transactions without an outcome that touch the table."""
@@ -122,7 +136,7 @@ class ActionExecutor:
     @property
     def pins(self) -> Mapping[str, Pin]:
         """What is pinned of each table, by topic."""
-        return self._tables.pins
+        return self._tables.pins.all
 
     @property
     def prepared(self) -> Iterable[PreparedRows]:
@@ -146,6 +160,7 @@ class ActionExecutor:
     def _hand_over(self) -> None:
         """Make one job of the rows that leave the spool."""
         leaving, self._leaving, self._leaving_bytes = self._leaving, [], 0
+        in_backfill = self._tables.pins.in_backfill
 
         def work() -> None:
             gathered = RowBatch()
@@ -154,11 +169,11 @@ class ActionExecutor:
                     for batch in rows.batches():
                         gathered.add(batch)
                         if gathered.bytes > CHUNK_BYTES:
-                            self._gate.produce(gathered)
+                            self._gate.produce(gathered, in_backfill)
                             gathered = RowBatch()
                 rows.drop()
             if gathered.topics:
-                self._gate.produce(gathered)
+                self._gate.produce(gathered, in_backfill)
 
         self._queue(work)
 
@@ -198,7 +213,8 @@ class ActionExecutor:
 
     def _tables_of(self, identity: PreparedIdentity) -> str:
         """Return the transaction's tables as the ledger names them."""
-        pins = [self._tables.pin(topic) for topic in self._ledger.topics(identity) if self._tables.has(topic)]
+        known = self._tables.pins
+        pins = [known[topic] for topic in self._ledger.topics(identity) if topic in known]
         return (
             " ".join(table_argument(pin.schema, pin.table) for pin in pins) or "<every table that it may have touched>"
         )
@@ -234,22 +250,24 @@ class ActionExecutor:
             prepared=tuple(self._outcomes),
         )
         ledger = self._ledger.take_entries(action.sequence if action.rows else None)
+        in_backfill = self._tables.pins.in_backfill
         self._outcomes = []
         self.group_records = self.group_bytes = self._committed_at_us = 0
         self._submit(
             lambda: self._report_published(
-                self._gate.commit(commit if action.rows else None, progress, ledger=ledger, pins=pins)
+                self._gate.commit(commit if action.rows else None, progress, in_backfill, ledger=ledger, pins=pins)
             ),
             events.MainCommitted(action.applied_lsn),
         )
 
     def _commit_chunk(self, sequence: int, applied_lsn: Lsn) -> None:
-        chunk, self._chunk = self._chunk, None
-        assert chunk is not None
-        kind: Kind = "reload" if chunk.command == "start" else "backfill"
-        commit, progress, pins = self._records(kind, sequence, applied_lsn, at_us=chunk.at_us)
+        due, self._due = self._due, None
+        assert due is not None
+        kind: Kind = "reload" if isinstance(due, Chunk) and due.empties else "backfill"
+        commit, progress, pins = self._records(kind, sequence, applied_lsn, at_us=due.at_us)
+        in_backfill = self._tables.pins.in_backfill
         self._submit(
-            lambda: self._report_published(self._gate.publish(chunk, commit, progress, pins)),
+            lambda: self._report_published(self._gate.publish(due, commit, progress, pins, in_backfill)),
             events.MainCommitted(applied_lsn),
         )
 
@@ -264,9 +282,10 @@ class ActionExecutor:
             prepared=(outcome(prepared, action.commit_lsn, at_us),),
         )
         ledger = self._ledger.committed(prepared, action.sequence) if action.in_ledger else {}
+        in_backfill = self._tables.pins.in_backfill
         self._submit(
             lambda: self._report_published(
-                self._gate.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins)
+                self._gate.commit_prepared(action.slot, commit, progress, in_backfill, ledger=ledger, pins=pins)
             ),
             events.PreparedCommitted(action.identity, action.applied_lsn),
         )
@@ -290,4 +309,4 @@ class ActionExecutor:
         The publisher fills in the commit record's rows and ranges.
         """
         commit = Commit(sequence, kind, applied_lsn, at_us, transactions, rows=0, prepared=prepared)
-        return commit, self._origin.progress(applied_lsn, sequence), self._tables.take_pins()
+        return commit, self._origin.progress(applied_lsn, sequence), self._tables.pins.take_unwritten()

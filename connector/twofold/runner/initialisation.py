@@ -17,6 +17,7 @@ from twofold.config import Config
 from twofold.errors import RESET_REPAIR, Refused, UncertainEnd, UsageError
 from twofold.runner.bookkeeping_records import ConnectorOrigin
 from twofold.runner.checks import check_source
+from twofold.runner.registrar import Registrar
 from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.status_report import read_progress
 from twofold.runner.tables import Tables
@@ -166,8 +167,7 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
             tombstones=config.kafka.tombstones,
             placeholders=config.kafka.placeholders,
             catalog=catalog,
-            registry=registry,
-            topics=Topics(kafka_settings(config), topic_policy(config)),
+            registrar=Registrar(registry, Topics(kafka_settings(config), topic_policy(config)), config.prefix),
             pins={},
             load_first=config.source.backfill,
         )
@@ -176,7 +176,7 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
         topic: pin
         if pin.backfill == "ready" or has_rows(config.conninfo, pin.schema, pin.table)
         else replace(pin, backfill="ready")
-        for topic, pin in tables.take_pins().items()
+        for topic, pin in tables.pins.take_unwritten().items()
     }
 
 

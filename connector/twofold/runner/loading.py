@@ -1,7 +1,7 @@
 """The backfill's part of the turn: begins loads, answers their readers, and releases a chunk when
 the stream has passed it.
 
-Used by the thread that reads the stream. A table is added to `Tables.in_backfill` before its load
+Used by the thread that reads the stream. A table is added to `Pins.in_backfill` before its load
 begins, so every row that a load must know of passes the gate.
 """
 
@@ -12,26 +12,53 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Protocol
 
-from twofold.backfill.chunk import Chunk, ChunkResult, CommandName, EncodingRequest, LoadDone, SnapshotSeen
+from twofold.backfill.chunk import Chunk, ChunkResult, EncodingRequest, LoadCommand, LoadDone, SnapshotSeen
 from twofold.backfill.chunk_rule import Snapshot
 from twofold.backfill.load_pool import LoadPool
 from twofold.backfill.load_progress import LoadProgress
 from twofold.backfill.loader import Load
 from twofold.bridge import State, events
-from twofold.runner.executor import ActionExecutor
-from twofold.runner.joined_tables import JoinedTables, JoinedTablesFound
+from twofold.runner.joined_tables import JoinedTablesFound
 from twofold.runner.observer import BackfillProgress
 from twofold.runner.table_version import IN_BACKFILL
 from twofold.runner.tables import Tables
-from twofold.sink.backfill_commands import BackfillCommands, PendingCommand
-from twofold_common.positions import NO_LSN
+from twofold.sink.backfill_commands import PendingCommand
+from twofold_common.positions import PreparedIdentity
 from twofold_common.table_names import table_argument
 
 _log = logging.getLogger(__name__)
 
 COMMANDS_CHECK_S = 0.25
+
+
+class PreparedTransactions(Protocol):
+    """What the executor knows and does for loads."""
+
+    def prepared_with(self, topic: str) -> list[PreparedIdentity]:
+        """Return the prepared transactions without an outcome that touch the table."""
+        ...
+
+    def forget(self, topic: str, snapshot: Snapshot) -> None:
+        """Let the gate forget what this snapshot sees of a table in backfill."""
+        ...
+
+
+class CommandSource(Protocol):
+    """Brings people's commands."""
+
+    def read_new(self) -> dict[str, PendingCommand]:
+        """Return the commands since the last call, by topic."""
+        ...
+
+
+class JoinedTablesSource(Protocol):
+    """Looks for tables that have joined the publication."""
+
+    def take_result(self) -> JoinedTablesFound:
+        """Return the result since the last call, if there is one."""
+        ...
 
 
 class Loading:
@@ -41,29 +68,33 @@ class Loading:
         self,
         loads: LoadPool,
         tables: Tables,
-        executor: ActionExecutor,
-        commands: BackfillCommands,
-        joined_tables: JoinedTables,
+        executor: PreparedTransactions,
+        commands: CommandSource,
+        joined_tables: JoinedTablesSource,
         *,
         reload_on_rewrite: bool = False,
+        check_s: float = COMMANDS_CHECK_S,
     ) -> None:
+        """`check_s`: how often commands and joined tables are looked at."""
         self._joined_tables = joined_tables
         self._reload_on_rewrite = reload_on_rewrite
         self._loads = loads
         self._tables = tables
         self._executor = executor
         self._commands = commands
-        self._answered: list[Chunk] = []
-        self._latest: dict[str, Chunk] = {}
+        self._answered: list[LoadCommand] = []
+        self._latest: dict[str, LoadCommand] = {}
         """Each table's last command to pause or to resume; earlier ones no longer count."""
         self._resumed: dict[str, LoadProgress] = {}
-        self._command_chunks: list[Chunk] = []
-        self._cancelled: dict[str, Future[ChunkResult | None]] = {}
+        self._waiting: list[LoadCommand] = []
+        """The commands that are to be carried out, in their order."""
+        self._cancelled: dict[str, Future[ChunkResult]] = {}
         self._start_keys: dict[str, tuple[bytes, ...]] = {}
+        self._check_s = check_s
         self._next_check = 0.0
         self._begun: set[str] = set()
-        for topic in tables.in_backfill:
-            if tables.pin(topic).backfill == "paused":
+        for topic in tables.pins.in_backfill:
+            if tables.pins[topic].backfill == "paused":
                 self._begun.add(topic)
 
     @property
@@ -77,7 +108,7 @@ class Loading:
             _shown(load.name, "waiting for locks" if load.holders else "reading", load.progress, load.estimate)
             for load in self._loads.all()
         )
-        paused = (self._tables.pin(topic) for topic in self._begun - self._loads.topics())
+        paused = (self._tables.pins[topic] for topic in self._begun - self._loads.topics())
         return reading + tuple(
             _shown(f"{pin.schema}.{pin.table}", "paused", LoadProgress.from_bytes(pin.bound), 0)
             for pin in paused
@@ -87,22 +118,22 @@ class Loading:
     def turn(self) -> Iterator[events.Event]:
         """Begin loads and answer requests; yield the bridge's events."""
         if (now := time.monotonic()) >= self._next_check:
-            self._next_check = now + COMMANDS_CHECK_S
+            self._next_check = now + self._check_s
             for topic, what in self._commands.read_new().items():
                 self._handle_command(topic, what)
             self._handle_joined_tables(self._joined_tables.take_result())
-        for topic in self._tables.take_recreated():
+        for topic in self._tables.pins.take_recreated():
             _log.info("backfill of %s: the table was dropped and created again", topic)
             self._start(topic)
         while self._answered:
             self._command_answered(self._answered.pop())
         for topic in [topic for topic, answer in self._cancelled.items() if answer.done()]:
             self._cancel_answered(topic, self._cancelled.pop(topic).result())
-        for topic in [topic for topic in self._tables.in_backfill if topic not in self._begun]:
+        for topic in [topic for topic in self._tables.pins.in_backfill if topic not in self._begun]:
             self._begun.add(topic)
             for identity in self._executor.prepared_with(topic):
                 yield events.ParkDue(identity, IN_BACKFILL)
-            pin = self._tables.pin(topic)
+            pin = self._tables.pins[topic]
             place = self._resumed.pop(topic, None) or LoadProgress.from_bytes(pin.bound)
             self._loads.begin(Load(topic, pin.schema, pin.table, place, resumed=place.after is not None))
         for offer in self._loads.offers():
@@ -120,8 +151,8 @@ class Loading:
         """Give new tables their topics; reload a rewritten table, or tell a person."""
         self._tables.announce(found.relations)
         reloads = self._reload_on_rewrite
-        for topic, what in self._tables.check_storage(found.relations, found.stored, reloads=reloads):
-            pin = self._tables.pin(topic)
+        for topic, what in self._tables.pins.check_storage(found.relations, found.stored, reloads=reloads):
+            pin = self._tables.pins[topic]
             name = f"{pin.schema}.{pin.table}"
             if reloads:
                 _log.warning("%s: %s; it is reloaded because source.reload_on_rewrite is on", name, what)
@@ -138,8 +169,8 @@ class Loading:
         what, keys = command.name, command.keys
         _log.info("backfill of %s: %s, as asked for", topic, what)
         self._latest.pop(topic, None)
-        known = self._tables.has(topic)
-        loading = topic in self._tables.in_backfill and topic not in self._cancelled
+        known = topic in self._tables.pins
+        loading = topic in self._tables.pins.in_backfill and topic not in self._cancelled
         match what:
             case "start" if known:
                 self._start(topic)
@@ -148,18 +179,18 @@ class Loading:
                 stopped = self._loads.stop(topic)
                 self._begun.add(topic)
                 reload = stopped is not None and stopped.progress.reload
-                asked = self._latest[topic] = replace(_command_chunk(topic, what, keys), reload=reload)
+                asked = self._latest[topic] = LoadCommand(topic, what, _now_us(), keys, reload)
                 asked.answer.add_done_callback(lambda _: self._answered.append(asked))
-                self._command_chunks.append(asked)
+                self._waiting.append(asked)
             case "cancel" if loading:
                 self._loads.stop(topic)
                 self._begun.add(topic)
-                cancel = _command_chunk(topic, "cancel", keys)
+                cancel = LoadCommand(topic, "cancel", _now_us(), keys)
                 # In backfill until then: rows that come meanwhile stay behind the gate's.
                 self._cancelled[topic] = cancel.answer
-                self._command_chunks.append(cancel)
+                self._waiting.append(cancel)
             case _ if known:
-                self._command_chunks.append(_command_chunk(topic, "cancel", keys))  # only to be answered
+                self._waiting.append(LoadCommand(topic, "cancel", _now_us(), keys))  # only to be answered
             case _:
                 _log.warning("backfill of %s: the table does not exist", topic)
 
@@ -167,25 +198,25 @@ class Loading:
         self._latest.pop(topic, None)
         self._loads.stop(topic)
         self._cancelled.pop(topic, None)
-        self._tables.reload(topic)
+        self._tables.pins.reload(topic)
         self._begun.discard(topic)
 
-    def _command_answered(self, asked: Chunk) -> None:
+    def _command_answered(self, asked: LoadCommand) -> None:
         """Continue a load after its resume, unless a later command says otherwise."""
         result = asked.answer.result()
-        if result is None or self._latest.get(asked.topic) is not asked:
+        if self._latest.get(asked.topic) is not asked:
             return
         if result.state == "ready":  # it had ended before the command came
             self._loaded(asked.topic)
-        elif asked.command == "resume":
+        elif asked.name == "resume":
             self._resumed[asked.topic] = result.progress
             self._begun.discard(asked.topic)
 
-    def _cancel_answered(self, topic: str, result: ChunkResult | None) -> None:
-        if result is None or result.state == "ready":
+    def _cancel_answered(self, topic: str, result: ChunkResult) -> None:
+        if result.state == "ready":
             self._loaded(topic)
             return
-        pin = self._tables.pin(topic)
+        pin = self._tables.pins[topic]
         _log.warning(
             "backfill of %s.%s: not cancelled, because rows that an earlier process held would be missing; only its end brings them (or ALTER PUBLICATION ... DROP TABLE)",
             pin.schema,
@@ -196,25 +227,25 @@ class Loading:
             self._begun.discard(topic)
 
     def _loaded(self, topic: str) -> None:
-        self._tables.loaded(topic)
+        self._tables.pins.loaded(topic)
         self._begun.discard(topic)
 
-    def due(self, state: State) -> Chunk | None:
-        """Return a chunk that may be published now.
+    def due(self, state: State) -> Chunk | LoadCommand | None:
+        """Return a command or a chunk that may be committed now.
 
-        If its table has changed since, it is read again.
+        If a chunk's table has changed since, it is read again.
         """
         if state.unfinished or not state.caught_up:
             return None
-        if self._command_chunks:
-            return self._command_chunks.pop(0)
+        if self._waiting:
+            return self._waiting.pop(0)
         while chunk := self._loads.due(state.read_lsn):
             if chunk.encoding is None or self._tables.is_current(chunk.encoding):
-                if chunk.command == "start":
+                if chunk.empties:
                     self._tables.emptied(chunk.topic)
                     chunk = replace(chunk, answers=self._start_keys.pop(chunk.topic, ()))
                 if chunk.encoding is None:
-                    self._tables.gone(chunk.topic)
+                    self._tables.pins.gone(chunk.topic)
                 return chunk
             chunk.drop()
             chunk.answer.set_result(None)
@@ -227,20 +258,5 @@ def _shown(
     return BackfillProgress(table, state, place.rows, estimate, place.per_second, place.left_s(estimate))
 
 
-def _command_chunk(topic: str, command: CommandName, keys: tuple[bytes, ...]) -> Chunk:
-    """Return a chunk without rows that carries the command out."""
-    return Chunk(
-        topic=topic,
-        encoding=None,
-        lists=[],
-        snapshot=Snapshot(0, frozenset()),
-        end_lsn=NO_LSN,
-        last=None,
-        among=frozenset(),
-        scanned=False,
-        at_us=time.time_ns() // 1000,
-        rows=0,
-        size=0,
-        command=command,
-        answers=keys,
-    )
+def _now_us() -> int:
+    return time.time_ns() // 1000

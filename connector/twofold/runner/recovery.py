@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from twofold import failpoints
-from twofold.backfill.gate import Gate
+from twofold.backfill.gate import EnvelopeReader, Gate
 from twofold.backfill.load_pool import LoadPool
 from twofold.backfill.loader import Load
 from twofold.backfill.reader import Reader
@@ -41,6 +41,7 @@ from twofold.runner.joined_tables import JoinedTables
 from twofold.runner.ledger import Ledger
 from twofold.runner.loading import Loading
 from twofold.runner.lookback import LookbackWindow, check_recent_commits
+from twofold.runner.registrar import Registrar
 from twofold.runner.run import Run
 from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.tables import Tables
@@ -97,6 +98,8 @@ def recover(
 
     catalog = Catalog(config.conninfo)
     opened.callback(catalog.close)
+    registrar = Registrar(registry, topics, config.prefix)
+    opened.callback(registrar.close)
     tables = Tables(
         prefix=config.prefix,
         database=server.database,
@@ -105,8 +108,7 @@ def recover(
         tombstones=config.kafka.tombstones,
         placeholders=config.kafka.placeholders,
         catalog=catalog,
-        registry=registry,
-        topics=topics,
+        registrar=registrar,
         pins=recovered.pins,
         load_first=config.source.backfill,
     )
@@ -130,9 +132,8 @@ def recover(
         state.sequence,
         len(recovered.unresolved),
     )
-    gate = Gate(
-        fencing.publisher, pins=recovered.pins, in_backfill=tables.in_backfill, schema_of=registry.schema, spool=spool
-    )
+    envelopes = EnvelopeReader(registry.schema)
+    gate = Gate(fencing.publisher, pins=recovered.pins, envelopes=envelopes, spool=spool)
     commands = BackfillCommands(
         kafka_settings(config), names_of(config), found=recovered.commands, offset=recovered.progress_end
     )
@@ -174,6 +175,7 @@ def recover(
         ),
         doubt_warnings=InDoubtWarnings(server.database, config.prepared.doubt_warning),
         limits=config.turn,
+        registrar=registrar,
         stop=stop,
     )
 

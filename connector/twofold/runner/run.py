@@ -22,8 +22,10 @@ from twofold.errors import MalformedMessage, Refused, RunEnded
 from twofold.runner.collector import Collector
 from twofold.runner.executor import ActionExecutor, ReportedPositions
 from twofold.runner.in_doubt_warnings import InDoubtWarnings
+from twofold.runner.interruptible import StopRequested
 from twofold.runner.loading import Loading
 from twofold.runner.observer import BackfillProgress, NullObserver, Observer
+from twofold.runner.registrar import Registrar
 from twofold.runner.timers import Timers
 from twofold.runner.topic_mismatch import TopicRestart
 from twofold.runner.waiting_rows import CollectedEvent
@@ -77,6 +79,7 @@ class Run:
         timers: Timers,
         doubt_warnings: InDoubtWarnings,
         limits: TurnConfig,
+        registrar: Registrar,
         stop: threading.Event,
     ) -> None:
         self.state = state
@@ -88,7 +91,10 @@ class Run:
         self._timers = timers
         self._doubt_warnings = doubt_warnings
         self._limits = limits
+        self._registrar = registrar
         self._stop = stop
+        self._executing = False
+        """Actions of a step are being carried out: no other step may come between them."""
         self._observer: Observer = NullObserver()
         self._shown: tuple[BackfillProgress, ...] = ()
         self._group_since: float | None = None
@@ -99,8 +105,13 @@ class Run:
         self._observer = observer
         observer.tables_known(self._executor.pins)
         self._executor.on_published = observer.published
+        self._executor.begin()
+        self._registrar.begin(self._while_waiting)
         try:
             self._turns()
+        except StopRequested:
+            if self._executing:  # some actions were not carried out: nothing may be committed
+                raise
         except MalformedRow as error:  # of the stream, or of a backfill's reader
             raise MalformedMessage(error.what, offset=error.offset) from error
         self._finish()
@@ -127,8 +138,8 @@ class Run:
         first.
         """
         self._step_all(self._loading.turn())
-        if chunk := self._loading.due(self.state):
-            self._executor.stage_chunk(chunk)
+        if due := self._loading.due(self.state):
+            self._executor.stage_due(due)
             self._step_bridge(events.ChunkDue())
         if (progress := self._loading.progress()) != self._shown:
             self._shown = progress
@@ -155,7 +166,30 @@ class Run:
         self._end_turn_if_full()
         return False
 
+    def _while_waiting(self) -> None:
+        """Do what cannot wait while the registrar waits for a server.
+
+        Between two events of the collector answers and due times may come, and what lies before
+        the wait is committed.
+        """
+        self._session.tend()
+        self._observer.turned()
+        if self._stop.is_set():
+            raise StopRequested
+        if self._executing:
+            return
+        now = time.monotonic()
+        self._step_all(self._worker.answers())
+        self._step_all(self._timers.due(now, drained=True))
+        self._step_bridge(events.Drained(self._timers.young(now)))
+        self._report()
+
     def _take_collected(self, collected: CollectedEvent) -> None:
+        match collected.event:
+            case events.CommitPreparedRead(identity, commit_lsn) if not self.state.skips(commit_lsn):
+                self._executor.settle(identity)
+            case _:
+                pass
         if collected.batch is not None:
             self._executor.produce(collected.batch)
         if collected.waited is not None:
@@ -197,10 +231,12 @@ class Run:
                 self._executor.joins(at_us)
             case _:
                 pass
+        self._executing = True
         for action in decided:
             if isinstance(action, actions.CommitMain):
                 self._group_since = None
             self._executor.execute(action, at_us)
+        self._executing = False
 
     def _report(self) -> None:
         if self._executor.positions != self._reported:

@@ -97,7 +97,7 @@ class Streamed:
     def message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> None:
         """Keep a message. PostgreSQL does not say which subtransaction made it."""
         assert message.xid is not None
-        self._all_tables.await_messages()
+        self._all_tables.messages.register()
         self._run = None
         self._runs.append([message.xid, _MESSAGE, 0, message.lsn, wal_start, ts_ms, message.prefix, message.content])
         self._made.setdefault(message.xid, _Made()).count(1)
@@ -196,7 +196,7 @@ class Streamed:
             if number == _MESSAGE:
                 lsn, wal_start, ts_ms, prefix, content = place
                 said = m.LogicalMessage(True, Lsn(lsn), prefix, content, subxid)
-                self._all_tables.message(said, wal_start, facts, header, ts_ms, batch)
+                self._all_tables.messages.append(said, wal_start, facts, header, ts_ms, batch)
             elif subxid not in self._gone and not (table := tables[number]).void:
                 header.finish(packed, table.shape.oid, table.registered_ids, table.lists(batch))
         batch.bytes = len(chunk)

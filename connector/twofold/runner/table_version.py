@@ -6,7 +6,7 @@ makes and keeps versions. Nothing here asks a server.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from twofold import gids
@@ -54,8 +54,8 @@ class TableVersion:
     plan: RowPlan
     provisional_id: int
     """The place of the envelope schema's id in rows that were encoded before it was committed."""
-    in_backfill: Collection[str]
-    """The topics of all tables in backfill."""
+    is_in_backfill: Callable[[str], bool]
+    """Whether the topic's table is in backfill now."""
     ids: tuple[int, int] | None = None
     """The ids of key and envelope, once committed."""
     passed_over: str | None = None
@@ -101,7 +101,7 @@ class TableVersion:
         """The rule that forbids opening a prepared transaction that touches the table."""
         if not self.committed:
             return CHANGED_SHAPE
-        if self.topic in self.in_backfill:
+        if self.is_in_backfill(self.topic):
             return IN_BACKFILL
         return KEYLESS if self.keyless else None
 

@@ -65,17 +65,20 @@ class Registry:
         if known is None:
             known = int(self._ask(subject, f"{subject_path(subject)}/versions", _body(schema))["id"])
             self._ids[subject, schema] = known
+            self._schemas[known] = schema
         return known
 
     def known_id(self, subject: str, schema: str) -> int | None:
         """The id of the schema under the subject if it is registered there; registers nothing."""
         try:
-            return int(self._ask(subject, subject_path(subject), _body(schema))["id"])
+            known = int(self._ask(subject, subject_path(subject), _body(schema))["id"])
         except _Absent:
             return None
+        self._schemas[known] = schema
+        return known
 
     def schema(self, schema_id: int) -> str:
-        """The schema of an id, as JSON."""
+        """The schema of an id, as JSON, asked for only if it is not known from another call."""
         if schema_id not in self._schemas:
             self._schemas[schema_id] = str(self._ask(f"schema {schema_id}", f"/schemas/ids/{schema_id}")["schema"])
         return self._schemas[schema_id]

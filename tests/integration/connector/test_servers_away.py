@@ -176,7 +176,7 @@ def test_the_registry_is_away_at_start_and_when_a_table_is_changed(
     registry.kill()
     said = len(run.said())
     here.sql("ALTER TABLE account ADD COLUMN more int", "INSERT INTO account VALUES (2, 1, 'b', 3)")
-    wait_until(lambda: "the run has ended (Unreachable" in run.said()[said:])
+    wait_until(lambda: "the stream waits up to" in run.said()[said:])
     registry.start()
     here.check()
     assert not run.dead

@@ -4,16 +4,22 @@ nothing is lost, and all is there when it is back. Answers get lost: nobody wait
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from fixtures.connector import Maker
+from fixtures.connector import Maker, wait_until
+from helpers.connector.ledger import SCHEMA
 from helpers.connector.topics import Reader, Seen
 from helpers.security.gates import Door
+from twofold.config import load
 from twofold.errors import Unreachable
+from twofold.runner.status_report import backfills, read_progress
 from twofold.sink.schema_registry import Registry, RegistrySettings
 
 
@@ -37,6 +43,16 @@ def test_a_lost_answer_is_asked_for_again_and_not_for_ever(door: Door, registry:
     assert time.monotonic() - begun < 4
     door.to_lose = 0
     assert client.known_id(f"{prefix}-value", schema) == known
+
+
+def test_schema_that_was_registered_or_looked_up_is_not_asked_for(door: Door, registry: Any, prefix: str) -> None:
+    schema = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}'
+    first, second = Registry(RegistrySettings(door.url, 1.0)), Registry(RegistrySettings(door.url, 1.0))
+    known = first.register(f"{prefix}-value", schema)
+    assert second.known_id(f"{prefix}-value", schema) == known
+    door.shut()
+    assert first.schema(known) == second.schema(known) == schema
+    door.reopen()
 
 
 def has(key: int) -> Callable[[Seen], bool]:
@@ -70,3 +86,37 @@ def test_publishing_resumes_where_it_stopped(connector: Maker, door: Door, regis
     assert tail.wait_for(has(5), within_s=40)
     assert not run.dead
     here.check()
+
+
+class CountingDoor(Door):
+    """Keeps the first line of each request that was passed on."""
+
+    def __init__(self, url: str) -> None:
+        self.requests: list[bytes] = []
+        super().__init__(url)
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            self.requests.append(source.recv(1 << 16, socket.MSG_PEEK).partition(b"\r\n")[0])
+        super()._pass_on(source, target)
+
+
+def test_rows_of_a_table_in_backfill_ask_for_no_schema(connector: Maker, registry: Any) -> None:
+    """The gate reads them on the row path: what this process has registered is known to it."""
+    door = CountingDoor(registry.url)
+    here = connector(registry_server=door, init=False)
+    here.at_end(door.shut)
+    here.reader = Reader(here.reader.bootstrap, registry.url)
+    here.sql(SCHEMA, "INSERT INTO account VALUES (1, 1, 'x')")
+    assert here.init().returncode == 0
+    subprocess.run(here.command("backfill", "pause", "public.account"), check=True, capture_output=True, timeout=60)
+    with here.carrying():
+        config = load(here.file)
+        wait_until(lambda: backfills(config, read_progress(config))[0].state == "paused", 60, "the load is paused")
+        door.requests.clear()
+        here.sql("ALTER TABLE account ADD more int", "INSERT INTO account VALUES (2, 1, 'a new schema', 2)")
+        assert here.tail("account").wait_for(has(2))
+        requests = set(door.requests)
+    assert [line for line in requests if line.startswith(b"POST") and b"account-value/versions" in line]
+    asked = [line for line in requests if line.startswith(b"GET") and b"/schemas/ids/" in line]
+    assert len(asked) == 1, "that of the pinned schema, for the new one's optional columns"

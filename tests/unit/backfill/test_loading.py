@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from twofold.backfill.chunk import KEY_HEAD, Chunk, EncodingRequest, SnapshotSeen, TableEncoding
+from twofold.backfill.chunk import KEY_HEAD, Chunk, EncodingRequest, LoadCommand, SnapshotSeen, TableEncoding
 from twofold.backfill.chunk_rule import Snapshot
 from twofold.backfill.gate import Gate
 from twofold.backfill.load_pool import LoadPool
@@ -20,15 +20,17 @@ from twofold.backfill.load_progress import LoadProgress
 from twofold.backfill.reader import Reader
 from twofold.bridge import initial
 from twofold.config import BackfillConfig
-from twofold.runner.executor import ActionExecutor
-from twofold.runner.joined_tables import JoinedTables, JoinedTablesFound
+from twofold.runner.joined_tables import JoinedTablesFound
 from twofold.runner.loading import Loading
+from twofold.runner.pins import Pins
+from twofold.runner.registrar import Registrar
 from twofold.runner.tables import Tables
-from twofold.sink.backfill_commands import BackfillCommands, PendingCommand
+from twofold.sink.backfill_commands import PendingCommand
 from twofold.sink.batch import Record, RowBatch
 from twofold.sink.publisher import Publisher
 from twofold.spool import Spool
 from twofold_avro.records import Commit, Pin, Progress
+from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import Packer
 from twofold_common.positions import Lsn
 
@@ -103,7 +105,7 @@ class Table(Reader):
 
     def make_truncate(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         del ask
-        return self._chunk([TRUNCATE], command="start")
+        return self._chunk([TRUNCATE], empties=True)
 
     def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         del ask
@@ -143,6 +145,31 @@ class Described(Tables):
         return copying.partitions == 1
 
 
+class Commands:
+    """What a person has asked for since the last look."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, str] = {}
+
+    def read_new(self) -> dict[str, PendingCommand]:
+        given, self.given = self.given, {}
+        return {topic: PendingCommand(what, (what.encode(),)) for topic, what in given.items()}
+
+
+class Executor:
+    """Has no prepared transactions; its worker is done at once."""
+
+    def __init__(self, gate: Gate, pins: Pins) -> None:
+        self._gate = gate
+        self._pins = pins
+
+    def prepared_with(self, topic: str) -> list[Any]:
+        return []
+
+    def forget(self, topic: str, snapshot: Snapshot) -> None:
+        self._gate.forget(topic, snapshot, self._pins.in_backfill)
+
+
 class World:
     """One session over one table."""
 
@@ -152,7 +179,6 @@ class World:
         self.keyless = pinned.key_schema is None
         self.snapshot = Snapshot(1000, frozenset())
         self.topic = Topic()
-        self._wished: dict[str, str] = {}
         nothing = cast("Any", None)
         pins = {TOPIC: pinned}
         self.tables = Described(
@@ -163,29 +189,19 @@ class World:
             tombstones=False,
             placeholders=False,
             catalog=nothing,
-            registry=nothing,
-            topics=nothing,
+            registrar=Registrar(nothing, nothing, "bank"),
             pins=pins,
             load_first=True,
         )
         publisher = cast("Publisher", self.topic)
-        self.gate = Gate(publisher, pins=pins, in_backfill=self.tables.in_backfill, schema_of=lambda _: "", spool=spool)
-        self.gate._envelopes = cast("Any", Looking())
+        self.gate = Gate(publisher, pins=pins, envelopes=Looking(), spool=spool)
         config = BackfillConfig(readers=readers)  # type: ignore[call-arg]
         self.loads = LoadPool(config, make_reader=lambda _: Table(self), delivered=lambda: ())
-        others = cast("ActionExecutor", self), cast("BackfillCommands", self), cast("JoinedTables", Nobody())
-        self.loading = Loading(self.loads, self.tables, *others)
+        self.commands = Commands()
+        self.loading = Loading(
+            self.loads, self.tables, Executor(self.gate, self.tables.pins), self.commands, Nobody(), check_s=0
+        )
         self._state = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=0, pool=1)
-
-    def prepared_with(self, _topic: str) -> list[Any]:
-        return []
-
-    def forget(self, topic: str, snapshot: Snapshot) -> None:
-        self.gate.forget(topic, snapshot)
-
-    def read_new(self) -> dict[str, PendingCommand]:
-        wished, self._wished = self._wished, {}
-        return {topic: PendingCommand(what, (what.encode(),)) for topic, what in wished.items()}
 
     def busy(self, *, on: bool) -> None:
         """In the midst of a transaction: nothing is carried out."""
@@ -196,15 +212,15 @@ class World:
         if chunk := self.look(wish):
             self.publish(chunk)
 
-    def look(self, wish: str = "") -> Chunk | None:
-        self.loading._next_check = 0
+    def look(self, wish: str = "") -> Chunk | LoadCommand | None:
         if wish:
-            self._wished[TOPIC] = wish
+            self.commands.given[TOPIC] = wish
         assert not list(self.loading.turn())
         return self.loading.due(self._state)
 
-    def publish(self, chunk: Chunk) -> None:
-        self.gate.publish(chunk, COMMIT, PROGRESS, self.tables.take_pins())
+    def publish(self, chunk: Chunk | LoadCommand) -> None:
+        pins = self.tables.pins
+        self.gate.publish(chunk, COMMIT, PROGRESS, pins.take_unwritten(), pins.in_backfill)
 
     def until(self, happened: Callable[[], object]) -> None:
         deadline = time.monotonic() + WITHIN_S
@@ -214,11 +230,11 @@ class World:
             time.sleep(0.001)
 
     def until_ready(self) -> None:
-        self.until(lambda: TOPIC not in self.tables.in_backfill)
+        self.until(lambda: TOPIC not in self.tables.pins.in_backfill)
 
-    def until_carried_out(self) -> None:
-        """All orders, and what follows from them has begun or not."""
-        self.until(lambda: not self.loading._command_chunks)
+    def until_paused(self) -> None:
+        """And what follows from it has begun or not."""
+        self.until(lambda: TOPIC in self.topic.pins and self.topic.pins[TOPIC].backfill == "paused")
         self.turn()
 
     def next_chunk(self) -> Chunk:
@@ -227,6 +243,7 @@ class World:
         while (chunk := self.look()) is None:
             assert time.monotonic() < deadline
             time.sleep(0.001)
+        assert isinstance(chunk, Chunk)
         return chunk
 
 
@@ -288,7 +305,7 @@ def test_a_pause_behind_a_resume(world: Making) -> None:
     here.turn("resume")
     here.turn("pause")
     here.busy(on=False)
-    here.until_carried_out()
+    here.until_paused()
     assert not here.loads.busy
     assert here.topic.pins[TOPIC].backfill == "paused"
     here.turn("resume")
@@ -299,7 +316,7 @@ def test_a_pause_behind_a_resume(world: Making) -> None:
 def test_a_pause_before_the_load_has_begun(world: Making) -> None:
     here = world(pin("waiting"))
     here.turn("pause")
-    here.until_carried_out()
+    here.until_paused()
     assert not here.loads.busy
     assert here.topic.pins[TOPIC].backfill == "paused"
 
@@ -324,7 +341,7 @@ def test_a_reload_that_had_not_begun_is_paused_over_a_restart(world: Making) -> 
     before.turn("start")
     before.turn("pause")
     before.busy(on=False)
-    before.until_carried_out()
+    before.until_paused()
     assert not before.loads.busy
     here = world(before.topic.pins[TOPIC])
     here.turn("resume")
@@ -357,7 +374,7 @@ def test_a_row_under_a_new_key_that_is_not_visible_yet(world: Making) -> None:
     here = world(pin("running", LoadProgress(after=b"D", again=frozenset({b"BB"}))))
     moved = RowBatch()
     moved.lists(TOPIC, 1)[0].extend([record(b"B", b"2000 d"), record(b"BB", b"2000 c*")])
-    here.gate.produce(moved)
+    here.gate.produce(moved, here.tables.pins.in_backfill)
     here.publish(here.next_chunk())
     assert LoadProgress.from_bytes(here.topic.pins[TOPIC].bound).again == {b"BB"}
     here.table[b"BB"] = here.table.pop(b"B")
@@ -366,22 +383,14 @@ def test_a_row_under_a_new_key_that_is_not_visible_yet(world: Making) -> None:
     assert sorted(here.topic.rows[2:]) == [(b"BB", ROWS[b"B"]), *BEHIND_D]
 
 
-def test_a_table_that_joins_while_a_commit_record_is_made() -> None:
-    """The thread that reads adds it, and the worker's is asking which tables are in backfill."""
-
-    class Joining(dict[str, bool]):
-        def get(self, topic: str, default: Any = None) -> Any:
-            self["bank.public.other"] = False
-            return super().get(topic, default)
-
-    nothing = cast("Any", None)
+def test_a_commit_record_has_the_tables_that_were_in_backfill_when_it_was_made() -> None:
+    """The thread that reads may add one meanwhile: each job has its own."""
+    pins = Pins("bank", {TOPIC: pin("running")}, load_first=True)
     topic = Topic()
-    gate = Gate(
-        cast("Publisher", topic),
-        pins={TOPIC: pin("running")},
-        in_backfill=Joining({TOPIC: False}),
-        schema_of=lambda _: "",
-        spool=nothing,
-    )
-    gate.commit(COMMIT, PROGRESS, pins={})
-    assert topic.commits[0].backfilling == (TOPIC,)
+    gate = Gate(cast("Publisher", topic), pins=pins.all, envelopes=Looking(), spool=cast("Any", None))
+    when_it_was_made = pins.in_backfill
+    other = TableShape(7, "public", "other", (), "nothing")
+    pins.pin_version(other, "bank.public.other", 1, None, (None, 1))
+    gate.commit(COMMIT, PROGRESS, when_it_was_made, pins={})
+    gate.commit(COMMIT, PROGRESS, pins.in_backfill, pins=pins.take_unwritten())
+    assert [commit.backfilling for commit in topic.commits] == [(TOPIC,), (TOPIC, "bank.public.other")]

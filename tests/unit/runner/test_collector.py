@@ -44,8 +44,16 @@ class Table:
     committed = True
 
 
+class Messages:
+    topic = "messages"
+
+    def append(self, message: Any, wal_start: int, facts: Any, header: Any, ts_ms: int, batch: RowBatch) -> None:
+        batch.lists("messages", 1)[0].append({"key": b"", "value": message.content})
+        batch.bytes += len(message.content)
+
+
 class Tables:
-    messages_topic = "messages"
+    messages = Messages()
 
     def __init__(self) -> None:
         self._table = Table()
@@ -55,10 +63,6 @@ class Tables:
 
     def adopt(self, described: Any) -> None:
         pass
-
-    def message(self, message: Any, wal_start: int, facts: Any, header: Any, ts_ms: int, batch: RowBatch) -> None:
-        batch.lists("messages", 1)[0].append({"key": b"", "value": message.content})
-        batch.bytes += len(message.content)
 
 
 @pytest.fixture

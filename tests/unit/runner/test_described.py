@@ -17,6 +17,7 @@ import pytest
 from twofold.bridge import events
 from twofold.errors import Refused
 from twofold.runner.collector import Collector
+from twofold.runner.registrar import Registrar
 from twofold.runner.table_version import CHANGED_SHAPE
 from twofold.runner.tables import Tables
 from twofold.runner.topic_mismatch import PASSED_OVER, TopicRestart
@@ -100,8 +101,7 @@ def tables(registry: Registry, pins: dict[str, Pin], now: m.Relation | None = No
         tombstones=True,
         placeholders=False,
         catalog=catalog,
-        registry=registry_,
-        topics=topics,
+        registrar=Registrar(registry_, topics, "p"),
         pins=pins,
         load_first=False,
     )
@@ -158,7 +158,7 @@ def announced(registry: Registry, columns: Columns) -> dict[str, Pin]:
     """The pins of a run that knows the table like this."""
     first = tables(registry, {})
     first.announce([relation(columns)])
-    return first.take_pins()
+    return first.pins.take_unwritten()
 
 
 def numeric(precision: int, scale: int) -> tuple[int, int]:
@@ -244,7 +244,7 @@ def topics(collected: list[CollectedEvent]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("ends", "then"),
-    [(Tables.emptied, TopicRestart), (Tables.loaded, Refused)],
+    [(Tables.emptied, TopicRestart), (lambda tables, topic: tables.pins.loaded(topic), Refused)],
     ids=["emptied", "cancelled"],
 )
 def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
@@ -287,7 +287,7 @@ def test_a_reload_that_was_cut_off_before_its_truncate_goes_on(collect: Callable
     """It is known by its pin: the wish may have been answered by a later one."""
     registry = Registry()
     here, before, _ = starting_anew(registry)
-    next_run = tables(registry, here.take_pins())
+    next_run = tables(registry, here.pins.take_unwritten())
     assert topics(collect(next_run, transaction(1, said(before), insert(b"1", b"10")))) == [VOID]
 
 
@@ -303,17 +303,17 @@ def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_st
     here = tables(registry, announced(registry, before))
     assert topics(collect(here, transaction(1, said(before), insert(b"1", b"10")))) == [TOPIC]
     assert topics(collect(here, transaction(2, said(after), insert(b"1", b"11")))) == [VOID]
-    assert here.pin(TOPIC).relation == PASSED_OVER
+    assert here.pins[TOPIC].relation == PASSED_OVER
     [waits] = collect(here, prepared(said(before), insert(b"2", b"20"), said(after), insert(b"2", b"21")))
     assert waits.prepared is not None
     here.settle(waits.prepared.rows.provisional)
     assert [batch.topics for batch in waits.prepared.rows.batches()] == [()]
-    next_run = tables(registry, here.take_pins(), relation(before))
+    next_run = tables(registry, here.pins.take_unwritten(), relation(before))
     with pytest.raises(TopicRestart):
         collect(next_run, transaction(3, said(before), insert(b"3", b"30")))
     next_run.restart_topics([], [relation(before)])
     next_run.announce([relation(before)])
-    assert next_run.in_backfill
+    assert next_run.pins.in_backfill
     assert topics(collect(next_run, transaction(3, said(before), insert(b"3", b"30")))) == [TOPIC]
 
 
@@ -326,7 +326,7 @@ def test_a_table_gets_its_first_key(collect: Callable[..., list[CollectedEvent]]
     with pytest.raises(TopicRestart):
         collect(here, transaction(1, said(keyed), insert(b"1", b"10")))
     before = registry.versions(f"{TOPIC}-value")
-    next_run = tables(registry, here.take_pins(), relation(keyed))
+    next_run = tables(registry, here.pins.take_unwritten(), relation(keyed))
     next_run.restart_topics([TOPIC], [relation(keyed)])
     next_run.announce([relation(keyed)])
     assert registry.versions(f"{TOPIC}-value") == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -12,6 +13,7 @@ from twofold.bridge import Event, events
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
 from twofold.runner import run as module
+from twofold.runner.interruptible import StopRequested
 from twofold.runner.observer import NullObserver
 from twofold.runner.run import Run
 from twofold.runner.timers import Timers
@@ -24,7 +26,7 @@ def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where:
     """It would come again, so the supervisor does not try again: by a backfill's reader, and in the
     stream.
     """
-    names = "state session collector executor worker loading timers doubt_warnings limits"
+    names = "state session collector executor worker loading timers doubt_warnings limits registrar"
     parts: Any = {name: MagicMock() for name in names.split()}
     parts["state"].must_wait = False
     parts["loading"].due.return_value = None
@@ -40,7 +42,7 @@ def test_no_table_is_registered_by_a_load_while_a_prepared_transaction_is_half_r
     """Some of its rows would have a provisional schema id and others not, and nothing would say
     so.
     """
-    names = "session executor worker timers doubt_warnings limits"
+    names = "session executor worker timers doubt_warnings limits registrar"
     parts: Any = {name: MagicMock() for name in names.split()}
     loading, state = MagicMock(), MagicMock(must_wait=False, group=None)
     loading.due.return_value = None
@@ -53,7 +55,7 @@ def test_no_table_is_registered_by_a_load_while_a_prepared_transaction_is_half_r
 
 def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka's own timeout has counted all the while."""
-    names = "state session collector worker loading doubt_warnings limits"
+    names = "state session collector worker loading doubt_warnings limits registrar"
     parts: Any = {name: MagicMock() for name in names.split()}
     timers = Timers(open_within_s=0, hold_s=30, idle_s=1000, pool=1, now=100)
     executor = MagicMock(begun=lambda _: 100.0)
@@ -79,7 +81,7 @@ def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest
 def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
     monkeypatch: pytest.MonkeyPatch, committing: bool, rows: int, size: int, full: bool
 ) -> None:
-    names = "session collector worker loading timers doubt_warnings"
+    names = "session collector worker loading timers doubt_warnings registrar"
     state = MagicMock(in_flight=("one",) if committing else ())
     executor = MagicMock(group_records=rows, group_bytes=size)
     parts: Any = {name: MagicMock() for name in names.split()}
@@ -94,3 +96,42 @@ def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
     monkeypatch.setattr(run, "_step_bridge", taken.append)
     run._end_turn_if_full()
     assert taken == ([events.TurnFull()] if full else [])
+
+
+@pytest.mark.parametrize("executing", [True, False])
+def test_while_the_registrar_waits_commits_go_on_except_between_the_actions_of_a_step(
+    monkeypatch: pytest.MonkeyPatch, executing: bool
+) -> None:
+    names = "state session collector executor worker loading timers doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    answer = events.MainCommitted(Lsn(7))
+    parts["worker"].answers.return_value, parts["timers"].due.return_value = [answer], [events.IdleDue()]
+    parts["timers"].young.return_value = frozenset()
+    run = Run(**parts, stop=threading.Event())
+    taken: list[Event] = []
+    monkeypatch.setattr(run, "_step_bridge", taken.append)
+    monkeypatch.setattr(run, "_executing", executing)
+    run._while_waiting()
+    assert parts["session"].tend.called
+    assert taken == ([] if executing else [answer, events.IdleDue(), events.Drained()])
+
+
+@pytest.mark.parametrize("executing", [True, False])
+def test_a_stop_in_the_midst_of_a_wait_commits_what_is_whole_and_nothing_of_half_a_step(
+    monkeypatch: pytest.MonkeyPatch, executing: bool
+) -> None:
+    names = "session collector executor worker loading timers doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    run = Run(**parts, state=MagicMock(unfinished=False, in_flight=()), stop=threading.Event())
+    parts["worker"].busy = False
+    taken: list[Event] = []
+    monkeypatch.setattr(run, "_step_bridge", taken.append)
+
+    def turns() -> None:
+        run._executing = executing
+        raise StopRequested
+
+    monkeypatch.setattr(run, "_turns", turns)
+    with pytest.raises(StopRequested) if executing else nullcontext():
+        run.go(NullObserver())
+    assert taken == ([] if executing else [events.TurnFull()])

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from twofold.runner.registrar import Registrar
 from twofold.runner.tables import Tables
 from twofold.sink.topic_rules import RequiredTopic
 from twofold_avro.records import Pin
@@ -42,13 +43,12 @@ def test_a_table_in_backfill_that_is_published_no_more_and_whose_topic_is_gone(s
         tombstones=False,
         placeholders=False,
         catalog=nothing,
-        registry=nothing,
-        topics=cast("Any", NoTopics()),
+        registrar=Registrar(nothing, cast("Any", NoTopics()), "bank"),
         pins={TOPIC: Pin("public", "account", 1, '"bytes"', backfill=state)},
         load_first=True,
     )
     tables.restart_topics(wished, [])
     tables.check([])
     tables.announce([])
-    assert not tables.has(TOPIC)
-    assert not tables.in_backfill
+    assert TOPIC not in tables.pins
+    assert not tables.pins.in_backfill

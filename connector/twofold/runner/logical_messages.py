@@ -1,0 +1,67 @@
+"""Logical messages of the stream as records of the messages topic."""
+
+from __future__ import annotations
+
+from twofold import __version__
+from twofold.runner.registrar import Registrar
+from twofold.runner.table_version import TransactionInfo
+from twofold.sink.batch import RowBatch
+from twofold.source import messages as m
+from twofold_avro.records import Message, MessageBody, Source, Transaction
+from twofold_avro.transcode import TransactionHeader
+
+
+class LogicalMessages:
+    """The messages topic of one run. Its schema is registered when the first message comes."""
+
+    def __init__(self, prefix: str, database: str, registrar: Registrar) -> None:
+        self._prefix = prefix
+        self._database = database
+        self._registrar = registrar
+        self._schema_id: int | None = None
+        self.topic = f"{prefix}.messages"
+
+    def register(self) -> int:
+        """Return the schema's id. The thread that reads calls this before the first message."""
+        if self._schema_id is None:
+            self._schema_id = self._registrar.register_message(self.topic)
+        return self._schema_id
+
+    def append(
+        self,
+        message: m.LogicalMessage,
+        wal_start: int,
+        facts: TransactionInfo,
+        header: TransactionHeader | None,
+        ts_ms: int,
+        batch: RowBatch,
+    ) -> None:
+        """Add a message to the batch; `header` counts it if it belongs to a transaction.
+
+        The worker's thread calls it too, when the schema is registered.
+        """
+        schema_id = self.register()
+        transaction = None
+        if header is not None and facts.transaction_id is not None:
+            transaction = Transaction(facts.transaction_id, *header.next_order(0))
+        parsed = facts.parsed
+        record = Message(
+            source=Source(
+                version=__version__,
+                name=self._prefix,
+                db=self._database,
+                ts_ms=facts.ts_us // 1000,
+                ts_us=facts.ts_us,
+                lsn=wal_start,
+                txId=facts.xid,
+                gid=facts.gid,
+                global_id=parsed.global_id,
+                branch=parsed.branch,
+            ),
+            message=MessageBody(message.prefix, message.content),
+            transaction=transaction,
+            ts_ms=ts_ms,
+        )
+        value = record.to_bytes(schema_id)
+        batch.lists(self.topic, 1)[0].append({"key": message.prefix.encode(), "value": value})
+        batch.bytes += len(value)
