@@ -102,7 +102,7 @@ class ConnectWorker:
             # Not known to the worker yet: it was asked for a moment ago.
             return None
         parts = [status["connector"], *status["tasks"]]
-        return next((str(part.get("trace", part))[:2000] for part in parts if part["state"] == "FAILED"), None)
+        return next((str(part.get("trace", part)) for part in parts if part["state"] == "FAILED"), None)
 
     def _settings(self) -> dict[str, str]:
         topics = {f"{kind}.storage.topic": f"{self._group}-{kind}" for kind in ("config", "offset", "status")}

@@ -117,7 +117,6 @@ class JdbcSinkMakesTables(JdbcSink):
 
 def cause(trace: str) -> str:
     """The innermost cause in a connector's trace."""
-    # The worker's answer is cut at a length: a last line may be a beginning alone.
     causes = [line for line in trace.splitlines() if line.startswith("Caused by: ") and line.count(": ") > 1]
     last = (causes or trace.splitlines())[-1]
     return last.removeprefix("Caused by: ").partition(": ")[2][:200] or last[:200]
