@@ -103,7 +103,10 @@ class Keeper:
             self.refusals["set the subject to another compatibility"] += 1
             self._registry("PUT", f"config/{subject[1]}", {"compatibility": "NONE"})
         elif tables is not None:
-            if "delete the table's topic and the registry's subject" in words:
+            if (statements := re.search(r"repair: +(.*;) then twofold backfill start", words)) is not None:
+                self.refusals["the table's repair, then twofold backfill start"] += 1
+                self._here.sql(*re.findall(r".+?;(?= |$)", statements[1]))
+            elif "delete the table's topic and the registry's subject" in words:
                 self.refusals["delete the topic and its subject, then twofold backfill start"] += 1
                 self._delete(f"{self._here.prefix}.{tables[1].strip()}")
             else:

@@ -8,12 +8,17 @@ the row that they replace, or not at all. Reads only the catalog.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from twofold.errors import Refused
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from twofold.errors import Refused, Unreachable
 from twofold.source.catalog import unique_keys
-from twofold.source.connection import PlainConnection, connect, quoted
+from twofold.source.connection import PlainConnection, address, connect, quoted
+from twofold.source.diagnosis import error_text
 from twofold.source.messages import Relation
 from twofold.source.published_tables import DescribedTable, describe_filters
 from twofold_common.table_names import table_argument
@@ -98,7 +103,9 @@ class _Finder:
 
     def of_table(self, described: DescribedTable, stored: list[_Stored]) -> Iterator[TableFlaw]:
         relation = described.relation
-        own = next(each for each in stored if each.oid == relation.oid)
+        own = next((each for each in stored if each.oid == relation.oid), None)
+        if own is None:
+            return  # dropped, and described from PostgreSQL's caches, which are ahead of the snapshot
         leaves = [each for each in stored if each.kind == "r"]
         yield from self._unlogged(relation, leaves)
         if relation.replica_identity in {"default", "index"}:
@@ -205,20 +212,41 @@ def uncovered(schema: str, table: str, leaf: str, key: frozenset[str], repair: t
 
 def find_flaws(connection: PlainConnection, publication: str) -> tuple[TableFlaw, ...]:
     """Return the flaws of the publication's present tables."""
-    tables = describe_filters(connection, publication)
-    rows = connection.execute(_IDENTITIES, ([table.relation.oid for table in tables],)).fetchall()
-    stored: dict[int, list[_Stored]] = {}
-    for row in rows:
-        each = _stored(row)
-        stored.setdefault(each.published, []).append(each)
-    finder = _Finder(connection, publication)
-    return tuple(flaw for table in tables for flaw in finder.of_table(table, stored.get(table.relation.oid, [])))
+    with _one_snapshot(connection):
+        tables = describe_filters(connection, publication)
+        rows = connection.execute(_IDENTITIES, ([table.relation.oid for table in tables],)).fetchall()
+        stored: dict[int, list[_Stored]] = {}
+        for row in rows:
+            each = _stored(row)
+            stored.setdefault(each.published, []).append(each)
+        finder = _Finder(connection, publication)
+        return tuple(flaw for table in tables for flaw in finder.of_table(table, stored.get(table.relation.oid, [])))
+
+
+@contextmanager
+def _one_snapshot(connection: PlainConnection) -> Iterator[None]:
+    """Let all answers be of one moment: tables come and go meanwhile."""
+    if connection.info.transaction_status != TransactionStatus.IDLE:
+        yield  # within the transaction that tries a publication out
+        return
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            connection.rollback()
 
 
 def require_none(conninfo: str, publication: str) -> None:
-    """Refused: the publication has tables that cannot be followed."""
-    with connect(conninfo) as connection:
-        flaws = find_flaws(connection, publication)
+    """Refused: the publication has tables that cannot be followed.
+
+    Unreachable: PostgreSQL failed to answer a query, as it may while tables are dropped.
+    """
+    try:
+        with connect(conninfo) as connection:
+            flaws = find_flaws(connection, publication)
+    except psycopg.Error as error:
+        raise Unreachable(f"PostgreSQL at {address(conninfo)}: {error_text(error)}") from error
     if flaws:
         raise refusal_of(flaws)
 

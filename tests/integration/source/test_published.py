@@ -8,7 +8,10 @@ import psycopg
 import pytest
 
 from twofold.errors import Refused
-from twofold.source.published_tables import published_tables
+from twofold.source import flaws
+from twofold.source.connection import PlainConnection, connect
+from twofold.source.flaws import find_flaws
+from twofold.source.published_tables import DescribedTable, describe_filters, published_tables
 
 pytestmark = pytest.mark.core
 
@@ -81,3 +84,24 @@ def test_it_does_not_wait_for_a_table_that_is_locked(database: str, connection: 
     finally:
         connection.execute("ROLLBACK PREPARED 'locked'")
     assert [column.name for column in relation.columns] == ["id", "a"]
+
+
+def test_a_table_that_is_dropped_while_flaws_are_looked_for(
+    database: str, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.execute("CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root)")
+
+    def dropped_behind(asked: PlainConnection, publication: str) -> tuple[DescribedTable, ...]:
+        found = describe_filters(asked, publication)
+        connection.execute("DROP TABLE plain, part CASCADE")
+        return found
+
+    monkeypatch.setattr(flaws, "describe_filters", dropped_behind)
+    with connect(database) as asked:
+        assert find_flaws(asked, "p") == ()
+    monkeypatch.undo()
+    with connect(database) as asked:
+        described = describe_filters(asked, "p")
+        connection.execute("DROP TABLE whole")
+        monkeypatch.setattr(flaws, "describe_filters", lambda *_: described)
+        assert find_flaws(asked, "p") == (), "as if it was described from a cache that is behind"
