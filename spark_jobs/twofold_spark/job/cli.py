@@ -33,7 +33,7 @@ from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.mirror_progress import ProgressPublisher
 from twofold_spark.signals import ended_at_once
-from twofold_spark.sources.kafka_client import Kafka, check_broker_answers, require_connector, require_reachable
+from twofold_spark.sources.kafka_client import Kafka, require_connector, require_reachable
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_database import SourceDatabase
@@ -182,7 +182,6 @@ def _start_metrics(spark: SparkSession, options: argparse.Namespace) -> JobMetri
 def _connect_kafka(spark: SparkSession, options: argparse.Namespace) -> Kafka:
     """Return where the brokers are, after one has answered that it has the connector's topics."""
     kafka = Kafka(options.bootstrap, {**(options.kafka_file or {}), **dict(options.kafka)})
-    check_broker_answers(spark, kafka)
     require_connector(spark, kafka, options.prefix)
     return kafka
 

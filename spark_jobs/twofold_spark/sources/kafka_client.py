@@ -51,20 +51,12 @@ def open_admin(spark: SparkSession, kafka: Kafka) -> Any:
     return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
 
 
-def check_broker_answers(spark: SparkSession, kafka: Kafka) -> None:
-    """Raise `SetupError` unless a broker answers within `ANSWER_WITHIN_S`.
-
-    The stream itself would ask for three minutes without a message.
-    """
-    options = cast("Any", spark._jvm).org.apache.kafka.clients.admin.DescribeClusterOptions()
-    with _asking(spark, kafka) as ask:
-        ask(lambda admin: admin.describeCluster(options.timeoutMs(ANSWER_WITHIN_S * 1000)).nodes())
-
-
 def require_connector(spark: SparkSession, kafka: Kafka, prefix: str) -> None:
-    """Raise `SetupError` if Kafka has no commit records of this prefix.
+    """Raise `SetupError` unless a broker answers within `ANSWER_WITHIN_S`, and has the topic of
+    this prefix's commit records.
 
-    Asked for some seconds: a broker that has just started does not know all topics yet.
+    The stream itself would ask for three minutes without a message. A broker that has just started
+    does not know all topics yet: it is asked for some seconds.
     """
     options = cast("Any", spark._jvm).org.apache.kafka.clients.admin.ListTopicsOptions()
     deadline = time.monotonic() + TOPIC_WITHIN_S
@@ -112,6 +104,8 @@ def _asking(spark: SparkSession, kafka: Kafka) -> Iterator[Callable[[Callable[[A
             yield ask
         finally:
             admin.close(jvm.java.time.Duration.ofSeconds(0))
+        if end.is_set():  # it came with the last answer
+            raise KeyboardInterrupt
 
 
 def _no_answer(kafka: Kafka, error: Py4JJavaError) -> SetupError:
