@@ -16,7 +16,7 @@ from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
 from twofold.ops.doctor.tables import published
 from twofold.runner.initialisation import wanted_publication
 from twofold.source import identity, publishable
-from twofold.source.connection import PAST_THE_POOLER, PlainConnection, connect
+from twofold.source.connection import PAST_THE_POOLER, PlainConnection, connect, quoted
 from twofold.source.diagnosis import INTO_UTF8
 from twofold.source.readiness import FLOORS, NO_ENCODING, POOLER, unreached_settings
 
@@ -121,7 +121,7 @@ def _role(source: Source) -> Iterator[Finding]:
             Severity.MUST,
             f"role {name} may not replicate",
             "PostgreSQL refuses the stream",
-            f"ALTER ROLE {_quoted(source, str(name))} REPLICATION;",
+            f"ALTER ROLE {quoted(source.connection, str(name))} REPLICATION;",
         )
 
 
@@ -234,10 +234,6 @@ def _failover(source: Source) -> Iterator[Finding]:
             "twofold init cannot make such a slot",
             "source.failover = false",
         )
-
-
-def _quoted(source: Source, name: str) -> str:
-    return sql.Identifier(name).as_string(source.connection)
 
 
 _CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (

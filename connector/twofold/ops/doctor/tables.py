@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from psycopg import sql
-
 from twofold.config import Config
 from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
-from twofold.source.connection import PlainConnection
+from twofold.source.connection import PlainConnection, quoted
 from twofold.source.flaws import find_flaws
 from twofold.source.read_rights import missing_rights
 from twofold_common.table_names import table_argument
@@ -38,7 +36,7 @@ def published(config: Config, connection: PlainConnection) -> Iterator[Finding]:
 
 
 def _publication(config: Config, connection: PlainConnection) -> Iterator[Finding]:
-    name = sql.Identifier(config.publication).as_string(connection)
+    name = quoted(connection, config.publication)
     row = connection.execute(_PUBLICATION, (config.publication,)).fetchone()
     if row is None:
         used = connection.execute(
@@ -75,7 +73,7 @@ def _publication(config: Config, connection: PlainConnection) -> Iterator[Findin
 
 def _flaws(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     for flaw in find_flaws(connection, config.publication):
-        name = sql.Identifier(flaw.schema, flaw.table).as_string(connection)
+        name = quoted(connection, flaw.schema, flaw.table)
         reload = f"twofold backfill start {table_argument(flaw.schema, flaw.table)}"
         yield _finding(
             "table_flaw", Severity.MUST, f"table {name}: {flaw.what}", flaw.at_stake, *flaw.repair, f"-- then {reload}"
@@ -85,7 +83,7 @@ def _flaws(config: Config, connection: PlainConnection) -> Iterator[Finding]:
 def _tables(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     rows = connection.execute(_TABLES, (config.publication,)).fetchall()
     for schema, table, replica_identity, has_key, wide in rows[:SHOWN_MAX]:
-        name = sql.Identifier(schema, table).as_string(connection)
+        name = quoted(connection, schema, table)
         alter = f"ALTER TABLE {name}"
         if replica_identity == "n":
             yield _finding(
