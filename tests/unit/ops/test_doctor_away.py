@@ -21,6 +21,7 @@ def config(folder: Path, bootstrap: str = NOWHERE, options: str = "{}") -> Confi
     file.write_text(
         f'name = "bank"\n[source]\ndsn = "host=127.0.0.1 port=1 dbname=bank"\n[registry]\nurl = "http://{NOWHERE}"\ntimeout = 1\n'
         f'[kafka]\nbootstrap = "{bootstrap}"\ncall_timeout = 2\noptions = {options}\n'
+        f'[spool]\nfolder = "{folder}"\n'
     )
     return load(file)
 
