@@ -2,6 +2,7 @@
 interleaved.
 
 python -m bench [--quick] [--cases adh] [--systems twofold,pg_recvlogical] [--rounds N] [--rows N]
+[--uncompiled]
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from bench.cases import CASES, END_TABLE, Case, published
 from bench.drain import Sample, drain
 from bench.ground import Ground
 from bench.systems import Debezium, Recvlogical, Run, System, Twofold
+from twofold.row_path import slowness
 
 SLOWEST = "debezium-avro"
 ALL = ("pg_recvlogical", "twofold", "debezium-json", SLOWEST)
@@ -23,6 +25,8 @@ ALL = ("pg_recvlogical", "twofold", "debezium-json", SLOWEST)
 
 def main() -> None:
     wanted = arguments()
+    if "twofold" in wanted.systems and not wanted.uncompiled and (slow := slowness()):
+        sys.exit(f"{slow}; to compare it as it is: ARGS=--uncompiled")
     rounds = wanted.rounds or (2 if wanted.quick else 5)
     results: list[tuple[Case, list[Sample]]] = []
     with Ground(wanted.postgres, {"fsync": "off"}) as ground:
@@ -48,6 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--systems", default=ALL, type=lambda text: text.split(","))
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--rows", type=int)
+    parser.add_argument("--uncompiled", action="store_true", help="compare a row path that is not compiled")
     parser.add_argument("--postgres", help="major version; this machine's own if not given")
     return parser.parse_args()
 

@@ -89,18 +89,36 @@ def test_a_distribution_installs_and_imports_alone(
     if distribution == "twofold":
         said = run(tmp_path / "venv/bin/twofold", "version")
         assert said.startswith("twofold ")
-        assert "row path: not compiled" in said
+        assert "(the row path is not compiled, so a row costs some fifty times as much; remedy: " in said
+        assert "WARNING" in (first := first_line_of_a_run(tmp_path / "venv/bin/twofold", tmp_path)), first
+        assert "the row path is not compiled" in first
         assert "should  machine: the row path is not compiled" in diagnosed(tmp_path / "venv/bin/twofold", tmp_path)
+
+
+def nowhere(folder: Path) -> Path:
+    """A configuration whose servers do not answer."""
+    file = folder / "nowhere.toml"
+    file.write_text(
+        'name = "nowhere"\nsource.dsn = "host=127.0.0.1 port=1 user=u dbname=d"\nregistry.url = "http://127.0.0.1:1"\n'
+        'kafka.bootstrap = "127.0.0.1:1"\nkafka.call_timeout = 1.0\nstatus.listen = "none"\n'
+    )
+    return file
+
+
+def first_line_of_a_run(twofold: Path, folder: Path) -> str:
+    """What `twofold run` says first."""
+    with subprocess.Popen([twofold, "-c", nowhere(folder), "run"], stderr=subprocess.PIPE, text=True, cwd="/") as run:
+        assert run.stderr is not None
+        first = run.stderr.readline()
+        run.terminate()
+    return first
 
 
 def diagnosed(twofold: Path, folder: Path) -> str:
     """What `twofold doctor` finds where no server answers: it still looks at the machine."""
-    file = folder / "nowhere.toml"
-    file.write_text(
-        'name = "nowhere"\nsource.dsn = "host=127.0.0.1 port=1 user=u dbname=d"\nregistry.url = "http://127.0.0.1:1"\n'
-        'kafka.bootstrap = "127.0.0.1:1"\nkafka.call_timeout = 1.0\n'
+    done = subprocess.run(
+        [twofold, "-c", nowhere(folder), "doctor"], capture_output=True, text=True, check=False, cwd="/"
     )
-    done = subprocess.run([twofold, "-c", file, "doctor"], capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 3, done.stderr
     return done.stdout
 

@@ -35,7 +35,7 @@ CONNECTOR: Mapping[str, Walls] = {
         {"twofold_avro", "twofold_common"},
     ),
     "ops": Walls(
-        {"bridge", "config", "errors", "gids", "runner", "sink", "source"},
+        {"bridge", "config", "errors", "gids", "row_path", "runner", "sink", "source"},
         {
             "confluent_kafka",
             "prometheus_client",
@@ -51,8 +51,8 @@ CONNECTOR: Mapping[str, Walls] = {
         {"errors", "stack"}, {"confluent_kafka", "fastavro", "psycopg", "rich", "twofold_avro", "twofold_common"}
     ),
     "cli": Walls(
-        {"config", "demo", "errors", "gids", "ops", "runner", "sink", "source", "stack"},
-        {"click", "rich", "twofold_avro", "twofold_common"},
+        {"config", "demo", "errors", "gids", "ops", "row_path", "runner", "sink", "source", "stack"},
+        {"click", "rich", "twofold_common"},
     ),
     # It reads the conninfo as psycopg does.
     "config": Walls({"errors"}, {"psycopg", "pydantic", "pydantic_settings"}),
@@ -61,6 +61,7 @@ CONNECTOR: Mapping[str, Walls] = {
     "gids": Walls(),
     "spool": Walls({"errors"}),
     "thread_owner": Walls(),
+    "row_path": Walls(set(), {"twofold_avro"}),
     "__init__": Walls(),
     "__main__": Walls({"cli"}),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from pathlib import Path
@@ -30,10 +31,13 @@ from twofold.config import load
 def command(config_file: Path | None, *, take_over: bool) -> None:
     from twofold.ops.logs import set_up  # noqa: PLC0415  (loads the clients)
     from twofold.ops.watching import serve_status  # noqa: PLC0415
+    from twofold.row_path import slowness  # noqa: PLC0415
     from twofold.runner.supervisor import supervise  # noqa: PLC0415
 
     config = load(config_file)
     set_up(config.log.format, config.log.level)
+    if slow := slowness():
+        logging.getLogger(__name__).warning(slow)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -127,6 +127,7 @@ def _as_json(seen: Seen) -> dict[str, Any]:
         "behind_s": seen.page and seen.page.behind_s,
         "cause": (seen.page and seen.page.cause) or None,
         "cause_since": seen.page and seen.page.cause_since,
+        "slow": seen.page and seen.page.slow,
         "kafka_error": seen.kafka_error and str(seen.kafka_error),
     }
 
@@ -147,12 +148,18 @@ def _source_lines(status: Status) -> list[str]:
 def _kafka_lines(seen: Seen) -> list[str]:
     status = seen.status
     if seen.kafka_error is not None:
-        return [f"in Kafka    not known: {seen.kafka_error}", *_cause_lines(seen), *_in_doubt_lines(status)]
+        return [
+            f"in Kafka    not known: {seen.kafka_error}",
+            *_cause_lines(seen),
+            *_slow_lines(seen),
+            *_in_doubt_lines(status),
+        ]
     if not status.initialised:
         return [] if status.confirmed_lsn is None else ["in Kafka    nothing: run twofold init"]
     lines = [
         f"in Kafka    {_lsn(status.applied_lsn)}, commit record {status.sequence}, {_lag(seen)}",
         *_cause_lines(seen),
+        *_slow_lines(seen),
         f"two_phase   {status.two_phase}",
     ]
     if seen.mirror_error is not None:
@@ -196,6 +203,10 @@ def _cause_lines(seen: Seen) -> list[str]:
         return []
     since = "" if seen.page.cause_since is None else f" since {_clock(seen.page.cause_since)}"
     return [f"behind      {seen.page.cause}{since}"]
+
+
+def _slow_lines(seen: Seen) -> list[str]:
+    return [f"slow        {seen.page.slow}"] if seen.page is not None and seen.page.slow else []
 
 
 def _clock(at: float) -> str:

@@ -16,6 +16,7 @@ from twofold import __version__
 from twofold.ops.activity_view import LATENCY_BOUNDS_S, ActivityView
 from twofold.ops.health import Health
 from twofold.ops.sampler import Sampler
+from twofold.row_path import slowness
 
 END_CAUSES = ("UncertainEnd", "EndedElsewhere", "Fenced", "Refused", "RunEnded", "Unreachable")
 PHASES = ("starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped")
@@ -46,7 +47,14 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         view, health = self._view(), self._health()
-        yield self._gauge("twofold_build_info", "Constant 1.", 1, version=__version__, connector=self._name)
+        yield self._gauge(
+            "twofold_build_info",
+            "Constant 1.",
+            1,
+            version=__version__,
+            connector=self._name,
+            compiled=str(slowness() is None).lower(),
+        )
         yield self._states(view)
         yield self._gauge("twofold_ready", "1: the slot is held, recovery is done, and the loop turns.", health.ready)
         yield self._gauge("twofold_healthy", "0: stalled or refused.", health.healthy)

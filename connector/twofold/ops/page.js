@@ -78,6 +78,7 @@ function draw() {
   put($("cause"), causeOf(s));
   put($("uptime"), `${s.phase === "running" ? "" : "since " + when(s.since) + ", "}process up ${time(s.now - s.started_at)}`);
   put($("version"), `Twofold ${s.version}`);
+  $("slow").hidden = !s.slow; put($("slow"), s.slow || "");
   const why = s.phase === "running" && s.ready ? "" : s.why;
   $("why").hidden = !why; put($("why"), why); $("why").className = `card banner ${kind === "bad" ? "bad" : ""}`;
   drawPath(s); drawTables(s); drawTiles(s); drawPlots(); drawDoubt(s); drawWal(s); drawJournal(s);

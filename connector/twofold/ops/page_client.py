@@ -25,6 +25,8 @@ class PageAnswer:
     """Why it is behind, or empty."""
     cause_since: float | None
     mirror_gone_since: float | None
+    slow: str | None
+    """Why its rows are slow, where its row path is not compiled."""
 
 
 def ask_page(config: Config) -> PageAnswer | None:
@@ -50,4 +52,5 @@ def _parse(said: dict[str, Any], config: Config) -> PageAnswer | None:
         cause.get("words", ""),
         cause.get("since"),
         mirror.get("gone_since"),
+        said["slow"],
     )

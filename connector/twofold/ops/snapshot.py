@@ -18,6 +18,7 @@ from twofold.ops.history import INTERVAL_S, Sample
 from twofold.ops.sampler import Sampler
 from twofold.ops.snapshot_in_doubt import list_in_doubt, list_settled
 from twofold.ops.snapshot_tables import list_tables
+from twofold.row_path import slowness
 from twofold_common.positions import Lsn, format_lsn
 
 
@@ -43,6 +44,7 @@ def take_snapshot(
     return {
         "name": config.name,
         "version": __version__,
+        "slow": slowness(),
         "now": now,
         "started_at": view.started_at,
         "phase": view.phase,

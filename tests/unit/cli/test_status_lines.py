@@ -5,6 +5,7 @@ does not run.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from twofold.cli.status import Seen, _clock, _kafka_lines
 from twofold.errors import Unreachable
 from twofold.ops.mirror_view import MirrorPlace
 from twofold.ops.page_client import PageAnswer
+from twofold.row_path import SLOW
 from twofold.runner.status_report import Status
 from twofold_common.positions import Lsn
 
@@ -24,7 +26,14 @@ NOON = time.mktime((2024, 3, 1, 12, 0, 0, 0, 0, -1))
 
 
 def page(**said: object) -> PageAnswer:
-    known = {"behind_bytes": 1000, "behind_s": 0.0, "cause": "", "cause_since": None, "mirror_gone_since": None}
+    known = {
+        "behind_bytes": 1000,
+        "behind_s": 0.0,
+        "cause": "",
+        "cause_since": None,
+        "mirror_gone_since": None,
+        "slow": None,
+    }
     return PageAnswer(**{**known, **said})  # type: ignore[arg-type]
 
 
@@ -37,6 +46,12 @@ def test_the_cause_stands_below_the_lag() -> None:
     assert "1,000 bytes of WAL behind, 72 s\nbehind      Kafka does not answer since 2024-03-01 12:00:00\n" in lines(
         seen
     )
+
+
+def test_rows_that_are_slow_are_told_beside_the_lag() -> None:
+    seen = Seen(STATUS, page(behind_s=72.4, slow=SLOW))
+    assert f"72 s\nslow        {SLOW}\ntwo_phase" in lines(seen)
+    assert f"\nslow        {SLOW}\n" in lines(replace(seen, kafka_error=Unreachable("away")))
 
 
 def test_a_connector_that_keeps_up_has_no_cause() -> None:

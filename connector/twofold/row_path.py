@@ -1,0 +1,18 @@
+"""What is said where the row path is not compiled: the same everywhere, so that nobody drains a
+backlog slowly without knowing why.
+"""
+
+from __future__ import annotations
+
+from twofold_avro.transcode import is_compiled
+
+SLOW = (
+    "the row path is not compiled, so a row costs some fifty times as much;"
+    " remedy: install the wheel, or install a C compiler (Debian: apt install gcc libc6-dev python3-dev) and then run"
+    " pip install --force-reinstall --no-binary twofold-avro twofold-avro (in a checkout: make ready)"
+)
+
+
+def slowness() -> str | None:
+    """Return why rows are slow here, and the remedy; None where the row path is compiled."""
+    return None if is_compiled() else SLOW
