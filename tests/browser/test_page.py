@@ -105,6 +105,16 @@ def test_behind(bank: Installation, browser: Browser) -> None:
         looks(browser, url, "behind", drawn, judge)
 
 
+def test_a_row_path_that_is_not_compiled(bank: Installation, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twofold.row_path.is_compiled", lambda: False)
+    scene = Scene(bank, Clock(time.time()))
+    scene.activity.recovered(scene.state)
+    scene.sampler.sample()
+    with scene.served() as url:
+        assert b'compiled="false"' in urlopen(f"{url}metrics").read()
+        looks(browser, url, "slow", has("● running", "the row path is not compiled", "remedy:"), lambda page: None)
+
+
 def test_a_silent_broker(bank: Installation, browser: Browser) -> None:
     scene = Scene(bank, Clock(time.time() - 3600))
     scene.activity.recovered(scene.state)
