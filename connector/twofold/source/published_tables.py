@@ -155,10 +155,15 @@ def published_tables(conninfo: str, publication: str) -> tuple[Relation, ...]:
     Refused: the publication does not exist. Recreating it does not help, because the slot is older.
     """
     with connect(conninfo) as connection:
-        row = connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (publication,)).fetchone()
-        if row is None:
-            raise missing_publication(f"{publication!r} does not exist in this database")
-        rows = connection.execute(_TABLES.format(more="", which=""), (publication,)).fetchall()
+        return published_in(connection, publication)
+
+
+def published_in(connection: PlainConnection, publication: str) -> tuple[Relation, ...]:
+    """Return what `published_tables` does, by an open connection."""
+    row = connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (publication,)).fetchone()
+    if row is None:
+        raise missing_publication(f"{publication!r} does not exist in this database")
+    rows = connection.execute(_TABLES.format(more="", which=""), (publication,)).fetchall()
     return tuple(map(_relation, rows))
 
 

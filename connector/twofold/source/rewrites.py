@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import psycopg
 
 from twofold.errors import Unreachable
-from twofold.source.connection import address, connect
+from twofold.source.connection import PlainConnection, address, connect
 from twofold.source.diagnosis import error_text
 from twofold.source.flaws import TableFlaw, find_flaws
 from twofold.source.messages import Relation
-from twofold.source.published_tables import published_tables
+from twofold.source.published_tables import published_in
 
 # Not pg_partition_tree(): it locks the tables that it names. ALTER TABLE changes the xmin of a
 # column's row; a rewrite alone (VACUUM FULL, CLUSTER, TRUNCATE) does not.
@@ -76,10 +76,9 @@ class TableStorage:
         return cls(files, columns, *map(frozenset, lists))
 
 
-def storage_of(conninfo: str, tables: Iterable[int]) -> dict[int, TableStorage]:
+def storage_of(connection: PlainConnection, tables: Iterable[int]) -> dict[int, TableStorage]:
     """Return the present storage of these tables."""
-    with connect(conninfo) as connection:
-        rows = connection.execute(_STORED, (list(tables),)).fetchall()
+    rows = connection.execute(_STORED, (list(tables),)).fetchall()
     return {
         oid: TableStorage(
             _digest(files),
@@ -101,10 +100,10 @@ def storage_of_tables(
     Unreachable: PostgreSQL failed to answer a query.
     """
     try:
-        relations = published_tables(conninfo, publication)
         with connect(conninfo) as connection:
+            relations = published_in(connection, publication)
             flaws = find_flaws(connection, publication)
-        return relations, storage_of(conninfo, [relation.oid for relation in relations]), flaws
+            return relations, storage_of(connection, [relation.oid for relation in relations]), flaws
     except psycopg.Error as error:
         raise Unreachable(f"PostgreSQL at {address(conninfo)}: {error_text(error)}") from error
 

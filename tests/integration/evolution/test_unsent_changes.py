@@ -11,6 +11,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.evolving import Evolving
 from twofold.config import load
 from twofold.runner.initialisation import initialise
+from twofold.source.connection import connect
 from twofold.source.rewrites import storage_of, unsent_change
 
 TABLES = """
@@ -45,13 +46,13 @@ REWRITTEN = "ALTER TABLE rewrote the table"
     ],
 )
 def test_what_the_catalog_tells(database: str, change: str, what: str | None) -> None:
-    with psycopg.connect(database, autocommit=True) as connection:
+    with psycopg.connect(database, autocommit=True) as connection, connect(database) as looking:
         connection.execute(TABLES)
         rows = connection.execute("SELECT 't'::regclass::oid::int, 'root'::regclass::oid::int").fetchone()
         assert rows is not None
-        before = storage_of(database, rows)
+        before = storage_of(looking, rows)
         connection.execute(change)
-        now = storage_of(database, rows)
+        now = storage_of(looking, rows)
     told = [words for oid in rows if (words := unsent_change(before[oid], now[oid]))]
     assert len(told) == (what is not None)
     assert what is None or what in told[0]
