@@ -52,5 +52,5 @@ def _parse(said: dict[str, Any], config: Config) -> PageAnswer | None:
         cause.get("words", ""),
         cause.get("since"),
         mirror.get("gone_since"),
-        said["slow"],
+        said.get("slow"),
     )
