@@ -45,6 +45,8 @@ def table(prefix: str) -> str:
 def make(admin: AdminClient, name: str, partitions: int = 3, **config: str) -> None:
     topic = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
     admin.create_topics([topic])[name].result(20)
+    # The controller has answered; the broker may show the topic a moment later.
+    wait_until(lambda: name in admin.list_topics(timeout=20).topics)
 
 
 def config_of(admin: AdminClient, name: str) -> dict[str, str]:
