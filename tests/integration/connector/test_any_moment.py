@@ -22,6 +22,7 @@ from helpers.connector.topics import Seen
 from helpers.connector.workload import Workload
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_while_several_sessions_write(kills: int, connector: Maker) -> None:
     here = connector()

@@ -96,7 +96,7 @@ def compare(here: Installation, work: Workload) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.core] * (kind == "committing")) for kind in CHAINS]
+    "kind", [pytest.param(kind, marks=[pytest.mark.core] * (kind in {"committing", "prepared"})) for kind in CHAINS]
 )
 def test_killed_again_and_again(kind: str, here: Installation, work: Workload, died: Died) -> None:
     try:

@@ -99,6 +99,7 @@ def test_many_side_by_side_half_taken_back(
         wait_until(lambda: streamed(here) > 50, 10, "they were streamed")
 
 
+@pytest.mark.core
 def test_killed_while_transactions_are_in_progress(connector: Maker) -> None:
     here = connector(spool={"memory": 20_000})
     force(here)

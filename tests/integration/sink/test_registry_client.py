@@ -20,6 +20,8 @@ from twofold.sink.names import Names
 from twofold.sink.records import register_fixed
 from twofold.sink.schema_registry import Registry, RegistrySettings, key_subject, value_subject
 
+pytestmark = pytest.mark.core
+
 
 def record(*fields: str, kind: str = "long") -> str:
     return json.dumps({"type": "record", "name": "R", "fields": [{"name": f, "type": kind} for f in fields]})
@@ -34,7 +36,6 @@ def client(registry: Any) -> Registry:
     return make_client(registry.url)
 
 
-@pytest.mark.core
 def test_a_schema_has_one_id_however_often_it_is_registered(client: Registry, registry: Any, prefix: str) -> None:
     subject = value_subject(f"{prefix}.public.a")
     assert client.versions(subject) == []
@@ -47,7 +48,6 @@ def test_a_schema_has_one_id_however_often_it_is_registered(client: Registry, re
     assert key_subject("t") == "t-key"
 
 
-@pytest.mark.core
 def test_a_subject_is_withdrawn_once_or_again(client: Registry, prefix: str) -> None:
     """A table may lose its key twice before a schema of a key is registered again."""
     subject = key_subject(f"{prefix}.public.a")
@@ -74,7 +74,6 @@ def test_a_known_schema_asks_the_registry_no_more(own_registry: Callable[[], Any
     assert fresh.register(f"{prefix}-value", record("a")) == known  # it kept its data
 
 
-@pytest.mark.core
 def test_an_incompatible_schema_is_refused_with_the_registrys_reason(
     client: Registry, registry: Any, prefix: str
 ) -> None:
@@ -92,14 +91,12 @@ def test_an_incompatible_schema_is_refused_with_the_registrys_reason(
     assert client.register(subject, record("a", "b")), "the repair that the message names"
 
 
-@pytest.mark.core
 def test_a_first_version_is_accepted_and_nonsense_is_refused(client: Registry, prefix: str) -> None:
     assert client.accepts(f"{prefix}-value", record("a"))
     with pytest.raises(Refused, match="valid"):
         client.register(f"{prefix}-value", '{"type": "nonsense"}')
 
 
-@pytest.mark.core
 def test_an_id_that_the_registry_does_not_know_is_told(client: Registry) -> None:
     with pytest.raises(SetupError, match="schema 2000000000"):
         client.schema(2_000_000_000)
@@ -123,7 +120,6 @@ def test_a_404_that_is_not_the_registrys_is_no_answer(client: Registry, registry
             ask()
 
 
-@pytest.mark.core
 def test_the_fixed_records_have_subjects_of_their_own(client: Registry, prefix: str) -> None:
     ids = register_fixed(client, Names(prefix, "me"))
     kinds = [json.loads(client.schema(i))["name"] for i in (ids.commit, ids.progress, ids.pin, ids.prepared)]
@@ -131,7 +127,6 @@ def test_the_fixed_records_have_subjects_of_their_own(client: Registry, prefix: 
     assert ids == register_fixed(client, Names(prefix, "me"))
 
 
-@pytest.mark.core
 def test_an_address_where_nobody_answers_is_told_within_the_bound() -> None:
     begun = time.monotonic()
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
@@ -139,7 +134,6 @@ def test_an_address_where_nobody_answers_is_told_within_the_bound() -> None:
     assert time.monotonic() - begun < 3
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     "settings",
     [{"url": ""}, {"url": "ftp://x"}, {"url": "http://"}, {"url": "https://x", "ca_file": Path("/none")}],
@@ -155,7 +149,6 @@ CREDENTIALS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("how", ["basic", "bearer"])
 def test_credentials_and_tls_are_used_and_their_lack_is_told(
     registry: Any, tmp_path: Path, prefix: str, how: str

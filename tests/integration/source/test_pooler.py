@@ -23,7 +23,7 @@ from twofold.source.readiness import unreached_settings
 from twofold.stack import temporary_folder
 from twofold.stack.process import choose_port
 
-pytestmark = pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="PgBouncer is not here")
+pytestmark = [pytest.mark.core, pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="PgBouncer is not here")]
 
 WAYS = ("", "ignore_startup_parameters = options, extra_float_digits")
 """As it is installed, and as people set it whose clients send options."""

@@ -100,6 +100,7 @@ def test_a_record_that_came_before_a_main_producers_marker_is_not_taken_for_it(l
         lake.assert_equal()
 
 
+@pytest.mark.core
 def test_toasted_values_are_carried_over_also_through_chains_of_key_changes(lake: Lake) -> None:
     w = lake.writer
     docs = w.table(DOCS)
