@@ -6,10 +6,13 @@ from __future__ import annotations
 
 from twofold_avro.transcode import is_compiled
 
+NOT_COMPILED = "the row path is not compiled"
+COST = "a row costs some fifty times as much"
+COMPILE = "pip install --force-reinstall --no-binary twofold-avro twofold-avro"
 SLOW = (
-    "the row path is not compiled, so a row costs some fifty times as much;"
+    f"{NOT_COMPILED}, so {COST};"
     " remedy: install the wheel, or install a C compiler (Debian: apt install gcc libc6-dev python3-dev) and then run"
-    " pip install --force-reinstall --no-binary twofold-avro twofold-avro (in a checkout: make ready)"
+    f" {COMPILE} (in a checkout: make ready)"
 )
 
 

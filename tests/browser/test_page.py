@@ -106,7 +106,8 @@ def test_behind(bank: Installation, browser: Browser) -> None:
 
 
 def test_a_row_path_that_is_not_compiled(bank: Installation, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twofold.row_path.is_compiled", lambda: False)
+    for module in ("twofold.row_path", "twofold.ops.metrics"):
+        monkeypatch.setattr(f"{module}.is_compiled", lambda: False)
     scene = Scene(bank, Clock(time.time()))
     scene.activity.recovered(scene.state)
     scene.sampler.sample()

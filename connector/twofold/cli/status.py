@@ -148,18 +148,12 @@ def _source_lines(status: Status) -> list[str]:
 def _kafka_lines(seen: Seen) -> list[str]:
     status = seen.status
     if seen.kafka_error is not None:
-        return [
-            f"in Kafka    not known: {seen.kafka_error}",
-            *_cause_lines(seen),
-            *_slow_lines(seen),
-            *_in_doubt_lines(status),
-        ]
+        return [f"in Kafka    not known: {seen.kafka_error}", *_page_lines(seen), *_in_doubt_lines(status)]
     if not status.initialised:
         return [] if status.confirmed_lsn is None else ["in Kafka    nothing: run twofold init"]
     lines = [
         f"in Kafka    {_lsn(status.applied_lsn)}, commit record {status.sequence}, {_lag(seen)}",
-        *_cause_lines(seen),
-        *_slow_lines(seen),
+        *_page_lines(seen),
         f"two_phase   {status.two_phase}",
     ]
     if seen.mirror_error is not None:
@@ -197,16 +191,13 @@ def _lag(seen: Seen) -> str:
     return f"{size}, {behind_s:,.0f} s" if behind_s else size
 
 
-def _cause_lines(seen: Seen) -> list[str]:
-    """Why it is behind, as the running connector says."""
-    if seen.page is None or not seen.page.cause:
+def _page_lines(seen: Seen) -> list[str]:
+    """Why it is behind, and why its rows are slow, as the running connector says."""
+    if seen.page is None:
         return []
     since = "" if seen.page.cause_since is None else f" since {_clock(seen.page.cause_since)}"
-    return [f"behind      {seen.page.cause}{since}"]
-
-
-def _slow_lines(seen: Seen) -> list[str]:
-    return [f"slow        {seen.page.slow}"] if seen.page is not None and seen.page.slow else []
+    behind = [f"behind      {seen.page.cause}{since}"] if seen.page.cause else []
+    return behind + ([f"slow        {seen.page.slow}"] if seen.page.slow else [])
 
 
 def _clock(at: float) -> str:

@@ -16,7 +16,7 @@ from twofold import __version__
 from twofold.ops.activity_view import LATENCY_BOUNDS_S, ActivityView
 from twofold.ops.health import Health
 from twofold.ops.sampler import Sampler
-from twofold.row_path import slowness
+from twofold_avro.transcode import is_compiled
 
 END_CAUSES = ("UncertainEnd", "EndedElsewhere", "Fenced", "Refused", "RunEnded", "Unreachable")
 PHASES = ("starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped")
@@ -53,7 +53,7 @@ class Metrics:
             1,
             version=__version__,
             connector=self._name,
-            compiled=str(slowness() is None).lower(),
+            compiled=str(is_compiled()).lower(),
         )
         yield self._states(view)
         yield self._gauge("twofold_ready", "1: the slot is held, recovery is done, and the loop turns.", health.ready)

@@ -12,6 +12,7 @@ from pathlib import Path
 from twofold.config import Config
 from twofold.errors import TwofoldError
 from twofold.ops.doctor.finding import Finding, Severity, finder
+from twofold.row_path import COMPILE, COST, NOT_COMPILED
 from twofold.source.connection import connect
 from twofold_avro.transcode import is_compiled
 
@@ -31,10 +32,10 @@ def _compiled(_: Config) -> Iterator[Finding]:
         yield _finding(
             "compiled",
             Severity.SHOULD,
-            "the row path is not compiled",
-            "a row costs some fifty times as much",
+            NOT_COMPILED,
+            COST,
             "apt-get install gcc python3-dev  # or what your system calls a C compiler",
-            "pip install --force-reinstall --no-binary twofold-avro twofold-avro",
+            COMPILE,
         )
 
 
