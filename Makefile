@@ -24,11 +24,11 @@ unit: ready ## The tests that need no server.
 
 .PHONY: test
 test: lint $(if $(ARGS),,unit) ## Lint, unit, then the core tests against real servers. ARGS='-k name' chooses of all.
-	$(BIN)/pytest $(or $(ARGS),-m 'core and not slow' -n 2 --dist loadfile)
+	$(BIN)/pytest $(or $(ARGS),-m 'core and not slow' -n 3 --dist loadfile)
 
 .PHONY: test-all
 test-all: lint ## Lint, then all tests but the slow ones: what CI runs.
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile
 
 .PHONY: lint
 lint: ready ## Style, vocabulary and strict types.
