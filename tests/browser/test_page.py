@@ -64,7 +64,9 @@ def test_healthy(bank: Installation, url: str, browser: Browser) -> None:
     bank.sql("INSERT INTO account SELECT g, 0, 'x' FROM generate_series(5000, 5099) g")
     wait_until(lambda: rows() == before + 100)
     mirrored(bank, 0, 1)
-    drawn = has(bank.prefix, "● running", "up to date", "In doubt: nothing", "recovered", "← ours", "Mirror", "of WAL to go")
+    drawn = has(
+        bank.prefix, "● running", "up to date", "In doubt: nothing", "recovered", "← ours", "Mirror", "of WAL to go"
+    )
     looks(browser, url, "healthy", drawn, lambda page: None)
     mirrored(bank, 1_000_000, 1 << 60)
     with browser.page(url) as page:
@@ -113,7 +115,9 @@ def test_a_row_path_that_is_not_compiled(bank: Installation, browser: Browser, m
     scene.sampler.sample()
     with scene.served() as url:
         assert b'compiled="false"' in urlopen(f"{url}metrics").read()
-        drawn = has("● running", "the row path is not compiled", "remedy:", "Every prepared transaction has its outcome")
+        drawn = has(
+            "● running", "the row path is not compiled", "remedy:", "Every prepared transaction has its outcome"
+        )
         looks(browser, url, "slow", drawn, lambda page: None)
 
 
