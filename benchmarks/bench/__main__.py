@@ -16,8 +16,7 @@ from bench import in_doubt, initial, report
 from bench.cases import CASES, END_TABLE, Case, published
 from bench.drain import Sample, drain
 from bench.ground import Ground
-from bench.systems import Debezium, Recvlogical, Run, System, Twofold
-from twofold.row_path import slowness
+from bench.systems import Debezium, Recvlogical, Run, System, Twofold, refuse_uncompiled
 
 SLOWEST = "debezium-avro"
 ALL = ("pg_recvlogical", "twofold", "debezium-json", SLOWEST)
@@ -25,8 +24,7 @@ ALL = ("pg_recvlogical", "twofold", "debezium-json", SLOWEST)
 
 def main() -> None:
     wanted = arguments()
-    if "twofold" in wanted.systems and not wanted.uncompiled and (slow := slowness()):
-        sys.exit(f"{slow}; to compare it as it is: ARGS=--uncompiled")
+    refuse_uncompiled(wanted.systems, wanted.uncompiled)
     rounds = wanted.rounds or (2 if wanted.quick else 5)
     results: list[tuple[Case, list[Sample]]] = []
     with Ground(wanted.postgres, {"fsync": "off"}) as ground:

@@ -2,7 +2,7 @@
 Debezium side by side, the same transactions.
 
     python -m bench.latency [--count 1000] [--rates 50,1000] [--in-doubt 0.1]
-                            [--systems twofold,debezium-json] [--loading ROWS]
+                            [--systems twofold,debezium-json] [--loading ROWS] [--uncompiled]
 
 The connectors take turns, each alone with the servers, since on one machine each would wait for the
 other's use of the cores; one that does not run has no process but Connect's idle worker. A consumer
@@ -28,7 +28,7 @@ from confluent_kafka import TopicPartition
 from bench import report, writers
 from bench.cases import CASES
 from bench.ground import Committed, Ground, wait_until
-from bench.systems import Debezium, Run, System, Twofold
+from bench.systems import Debezium, Run, System, Twofold, refuse_uncompiled
 
 _LIVELY = {"poll.interval.ms": "5", "producer.override.linger.ms": "0"}
 _ARRIVES_S = 120
@@ -90,6 +90,7 @@ def percentiles(latencies: list[float]) -> dict[str, float]:
 
 def main() -> None:
     wanted = arguments()
+    refuse_uncompiled(wanted.systems, wanted.uncompiled)
     with Ground(wanted.postgres) as ground:
         dsn = ground.database("latency")
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -129,6 +130,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--in-doubt", type=float, default=0.1)
     parser.add_argument("--loading", type=int, default=0, metavar="ROWS")
     parser.add_argument("--systems", default=("twofold", "debezium-json"), type=lambda text: tuple(text.split(",")))
+    parser.add_argument("--uncompiled", action="store_true", help="compare a row path that is not compiled")
     parser.add_argument("--postgres", help="major version; this machine's own if not given")
     return parser.parse_args()
 

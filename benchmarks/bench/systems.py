@@ -20,9 +20,16 @@ from psycopg.conninfo import conninfo_to_dict
 
 from bench.cases import END_TABLE
 from bench.ground import PARTITIONS, Committed, Ground, wait_until
+from twofold.row_path import slowness
 
 _STOP_S = 60
 _START_S = 120
+
+
+def refuse_uncompiled(systems: Sequence[str], uncompiled: bool) -> None:
+    """End a benchmark that would compare a row path that is not compiled, without being told to."""
+    if "twofold" in systems and not uncompiled and (slow := slowness()):
+        sys.exit(f"{slow}; to compare it as it is: ARGS=--uncompiled")
 
 
 @dataclass(frozen=True, slots=True)
