@@ -151,7 +151,7 @@ SELECT DISTINCT
        CASE WHEN p.gid IS NULL THEN held.pid END AS pid,
        coalesce(p.database, a.datname)::text AS database,
        coalesce(p.owner, a.usename)::text AS owner,
-       clock_timestamp() - coalesce(p.prepared, a.xact_start) AS age,
+       statement_timestamp() - coalesce(p.prepared, a.xact_start) AS age,
        held.mode || ' on ' || CASE held.locktype
            WHEN 'transactionid' THEN 'transaction ' || held.transactionid
            WHEN 'virtualxid' THEN 'transaction ' || held.virtualxid
@@ -174,7 +174,8 @@ SELECT DISTINCT
 def blockers(connection: PlainConnection, pids: Sequence[int]) -> tuple[Blocker, ...]:
     """Return the transactions that block these processes now, according to pg_locks.
 
-    Prepared transactions are included, which pg_blocking_pids calls 0.
+    Prepared transactions are included, which pg_blocking_pids calls 0. One that blocks several
+    processes is there once: so its age has one time for all rows.
     """
     cursor = connection.cursor(row_factory=class_row(Blocker))
     return tuple(cursor.execute(_BLOCKERS, (list(pids),)).fetchall())

@@ -5,11 +5,13 @@ told for whom, and goes on when it is released.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import psycopg
 import pytest
 
+from fixtures.connector import wait_until
 from integration.source.stream import Writer, kinds, streaming
 from twofold.errors import Unreachable
 from twofold.source import locks
@@ -44,6 +46,22 @@ def test_the_streams_start_waits_and_says_for_whom(database: str, prefix: str, w
     assert kinds(got)[:3] == [Begin, Insert, Commit]
     assert [k for k in kinds(got)[3:] if k is not Insert] == [BeginPrepare, Prepare, RollbackPrepared]
     assert locks.connector_blockers(database, slot=prefix, application_name=prefix) == ()
+
+
+def test_who_blocks_two_sessions_is_named_once(database: str, prefix: str, writer: Writer) -> None:
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'pg_publication_rel'::regclass"
+
+    def look() -> None:
+        with psycopg.connect(database, application_name="twofold looks") as connection:
+            connection.execute("SELECT FROM pg_publication_rel")
+
+    with ThreadPoolExecutor(2) as pool, locked(writer, "pg_publication_rel"):
+        looks = [pool.submit(look) for _ in range(2)]
+        wait_until(lambda: writer.execute(waiting).fetchone() == (2,))
+        (holder,) = locks.connector_blockers(database, slot=prefix, application_name=prefix)
+        assert holder.gid == "shuts"
+    for done in looks:
+        done.result(10)
 
 
 def test_a_stream_that_has_begun_goes_on(database: str, prefix: str, writer: Writer) -> None:
