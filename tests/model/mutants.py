@@ -68,7 +68,7 @@ def _park_without_abort(state: State, identity: Any, why: str, out: Any) -> Stat
 
 
 def _forget_the_ledger(state: State, identity: Any, how: Any, out: Any) -> State:
-    return state._replace(ledger=state.ledger - {identity})
+    return state._replace(ledger=state.ledger.without(identity))
 
 
 def _follow_at_any_time(state: State) -> State:
@@ -104,7 +104,8 @@ def _release_nothing(state: State, identity: Any) -> State:
 
 
 def _one_record_too_far(state: State) -> Any:
-    return state.prepared[0].prepare_lsn + LENGTH if state.prepared else NO_FLOOR
+    oldest = state.prepared.oldest
+    return oldest.prepare_lsn + LENGTH if oldest else NO_FLOOR
 
 
 def _sequence_for_all(state: State, out: Any) -> State:

@@ -12,7 +12,7 @@ from model.recovery import Recovery
 from model.worker import Worker
 from model.world import Numbers, World, ended, stopped
 from twofold.bridge import State, actions, events, step
-from twofold.bridge.state import Phase
+from twofold.bridge.in_doubt import Phase
 from twofold_common.positions import PreparedIdentity
 
 
@@ -115,8 +115,8 @@ class Model:
             yield events.IdleDue()
         if self.scenario.turns:
             yield events.TurnFull()
-            for entry in bridge.prepared:
-                yield events.OpenDue(entry.identity)
+        for entry in bridge.prepared:
+            yield events.OpenDue(entry.identity)
 
     def _park(self, world: World, bridge: State) -> Iterator[World]:
         for entry in bridge.prepared:

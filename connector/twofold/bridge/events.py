@@ -84,12 +84,7 @@ class RollbackPreparedRead:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Nothing more waits on the replication socket.
-
-    The `young` were prepared a moment ago and may have their outcome soon: this does not open them.
-    """
-
-    young: frozenset[PreparedIdentity] = frozenset()
+    """Nothing more waits on the replication socket: the group may close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +97,11 @@ class TurnFull:
 
 @dataclass(frozen=True, slots=True)
 class OpenDue:
-    """A staged transaction has waited for `prepared.open_within`."""
+    """A staged transaction is to be opened.
+
+    It has waited for `prepared.open_within`, or nothing more waits to be read and its outcome has
+    not followed at once.
+    """
 
     identity: PreparedIdentity
 

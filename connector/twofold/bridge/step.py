@@ -1,7 +1,7 @@
 """One step of the bridge: take an event, return the next state and the actions.
 
-Deterministic, and without side effects. The time of a step grows with the number of outstanding
-prepared transactions, never with the size of a turn.
+Deterministic, and without side effects. The time of a step grows neither with the outstanding
+prepared transactions nor with the size of a turn.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901
             return prepared.opened(state, identity)
         case events.PreparedAborted(identity):
             return prepared.aborted(state, identity)
-        case events.Drained(young):
-            return group.ask_to_close(prepared.all_due_except(state, young))
+        case events.Drained():
+            return group.ask_to_close(state)
         case events.TurnFull():
             return group.ask_to_close(state)._replace(full=state.group is not None)
         case events.IdleDue():

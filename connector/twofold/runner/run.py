@@ -152,7 +152,7 @@ class Run:
         received = self._session.read(rows_max=READ_ROWS_MAX, bytes_max=READ_BYTES_MAX, wait_s=wait_s)
         if not received:
             if not drained:
-                self._step_bridge(events.Drained(self._timers.young(time.monotonic())))
+                self._step_bridge(events.Drained())
             return True
         failpoints.hit("after_read")
         try:
@@ -181,7 +181,7 @@ class Run:
         now = time.monotonic()
         self._step_all(self._worker.answers())
         self._step_all(self._timers.due(now, drained=True))
-        self._step_bridge(events.Drained(self._timers.young(now)))
+        self._step_bridge(events.Drained())
         self._report()
 
     def _take_collected(self, collected: CollectedEvent) -> None:

@@ -106,7 +106,6 @@ def test_while_the_registrar_waits_commits_go_on_except_between_the_actions_of_a
     parts: Any = {name: MagicMock() for name in names.split()}
     answer = events.MainCommitted(Lsn(7))
     parts["worker"].answers.return_value, parts["timers"].due.return_value = [answer], [events.IdleDue()]
-    parts["timers"].young.return_value = frozenset()
     run = Run(**parts, stop=threading.Event())
     taken: list[Event] = []
     monkeypatch.setattr(run, "_step_bridge", taken.append)
