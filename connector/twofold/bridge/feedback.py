@@ -32,9 +32,9 @@ def flush_position(state: State) -> Lsn:
 
 
 def oldest_unresolved(state: State) -> Lsn:
-    """Return the oldest prepare without an outcome."""
+    """Return the oldest prepare without an outcome, announced or not."""
     oldest = state.prepared.oldest
-    return NO_FLOOR if oldest is None else oldest.prepare_lsn
+    return state.unannounced if oldest is None else min(state.unannounced, oldest.prepare_lsn)
 
 
 def oldest_uncommitted(state: State) -> Lsn:
@@ -70,4 +70,5 @@ def write_position(state: State) -> Lsn:
 def oldest_unacknowledged(state: State) -> Lsn:
     """Return the oldest prepare that Kafka has not accepted, of those beyond what was reported."""
     beyond = state.prepared.since(state.write)
-    return next((each.prepare_lsn for each in beyond if not each.acknowledged), NO_FLOOR)
+    first = next((each.prepare_lsn for each in beyond if not each.acknowledged), NO_FLOOR)
+    return min(first, state.unannounced)

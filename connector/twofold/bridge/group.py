@@ -91,7 +91,7 @@ def advance_progress(state: State) -> State:
     Only if the server can then forget WAL, or the ledger lacks an entry.
     """
     oldest = state.prepared.oldest
-    reachable = min(state.read_lsn, oldest.prepare_lsn) if oldest else state.read_lsn
+    reachable = min(state.read_lsn, state.unannounced, oldest.prepare_lsn if oldest else NO_FLOOR)
     if not state.caught_up or not may_close(state) or (reachable <= state.flush and not state.unnoted):
         return state
     return join(state, state.read_lsn)

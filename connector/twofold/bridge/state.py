@@ -63,6 +63,7 @@ class State(NamedTuple):
     held: tuple[tuple[PreparedIdentity, int], ...] = ()
     """Slots, from OpenPrepared until the answer that ends it."""
     prepared: TransactionsInDoubt = TransactionsInDoubt()  # without an outcome
+    unannounced: Lsn = NO_FLOOR  # the oldest prepare that was read and is not among these
     due: SortedMap[Lsn, PreparedIdentity] = SortedMap()  # staged ones that are to be opened, by prepare
     unnoted: SortedMap[Lsn, PreparedIdentity] = SortedMap()
     """Open or parked ones that the ledger does not have yet, by prepare."""

@@ -27,8 +27,9 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
 def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901, PLR0911, PLR0912  (one flat dispatch)
     """Say which function decides at which event."""
     match event:
-        case events.PlainRead(transactions, rows, end_lsn, unfinished):
-            return group.join(state, end_lsn, transactions=transactions, rows=rows)._replace(unfinished=unfinished)
+        case events.PlainRead(transactions, rows, end_lsn, unfinished, floor):
+            joined = group.join(state, end_lsn, transactions=transactions, rows=rows, floor=floor)
+            return joined._replace(unfinished=unfinished)
         case events.MessageRead(end_lsn):
             return group.join(state, end_lsn, rows=1)
         case events.Passed(lsn):
@@ -37,6 +38,8 @@ def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901
             return state._replace(unfinished=True)
         case events.PrepareRead():
             return prepared.stage(state, event, out)
+        case events.Unannounced(prepare_lsn):
+            return state._replace(unannounced=prepare_lsn)
         case events.CommitPreparedRead():
             return prepared.commit(state, event, out)
         case events.RollbackPreparedRead():

@@ -44,6 +44,12 @@ class PreparedFollower:
                 why[identity] = reason
             case events.CommitPreparedRead(identity, _, end_lsn):
                 count["committing"] += log.resolve(identity, end_lsn)
+            case events.PlainRead(end_lsn=end_lsn, committed=committed, rolled_back=rolled_back):
+                if committed or rolled_back:
+                    count["staged"] += committed + rolled_back
+                    count["committing"] += committed
+                    count["rolled back"] += rolled_back
+                    log.resolve_unannounced(committed, end_lsn)
             case events.RollbackPreparedRead(identity):
                 count["rolled back"] += log.end(identity, "rolled back", now)
             case _:
