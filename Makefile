@@ -108,6 +108,10 @@ ground:
 bench-transcode: ready ## What a row costs on its way to Kafka's bytes.
 	@$(BIN)/python benchmarks/transcode.py
 
+.PHONY: bench-prepared
+bench-prepared: ready ## What a prepared transaction costs the thread that reads, by how many are in doubt.
+	@$(BIN)/python benchmarks/prepared.py $(ARGS)
+
 .PHONY: model
 model: ready ## Explore the protocol: every scenario in full, every mutant. Minutes, two cores.
 	PYTHONPATH=tests $(BIN)/python -m model.check

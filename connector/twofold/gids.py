@@ -27,6 +27,7 @@ class ParsedGid:
     branch: str | None = None
 
 
+OPAQUE = ParsedGid()
 _NARAYANA = 131077
 """The format id of Narayana (JBoss, WildFly, Quarkus).
 
@@ -46,6 +47,8 @@ def parse(gid: str) -> ParsedGid:
 
     Cached, because a transaction's rows and its prepare ask for the same gid soon after each other.
     """
+    if "_" not in gid:
+        return OPAQUE
     if found := _XA.fullmatch(gid):
         global_part, branch = _base64(found[2]), _base64(found[3])
         if global_part is not None and branch is not None:
@@ -55,7 +58,7 @@ def parse(gid: str) -> ParsedGid:
         return ParsedGid(f"citus:{group}:{process}:{transaction}", connection)
     if found := _SUBSCRIBER.fullmatch(gid):
         return ParsedGid(f"pg_gid:{found[2]}", found[1])
-    return ParsedGid()
+    return OPAQUE
 
 
 def _base64(text: str) -> str | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from model import gathering
 from model.kafka import MAIN, End, Initialise, Sink, fenced, producer_of
 from model.logs import LENGTH, RECOVERY, Scenario
 from model.recovery import Recovery
@@ -68,7 +69,7 @@ def _park_without_abort(state: State, identity: Any, why: str, out: Any) -> Stat
 
 
 def _forget_the_ledger(state: State, identity: Any, how: Any, out: Any) -> State:
-    return state._replace(ledger=state.ledger - {identity})
+    return state._replace(ledger=state.ledger.without(identity))
 
 
 def _follow_at_any_time(state: State) -> State:
@@ -99,12 +100,33 @@ def _flush_applied(state: State) -> Any:
     )
 
 
+def _hold_whatever_kafka_has(state: State, record: Any) -> bool:
+    return record.kind in "PE" and record.identity not in state.ledger
+
+
+def _hold_whatever_the_ledger_has(state: State, record: Any) -> bool:
+    return record.kind in "PE" and not state.skips(record.start)
+
+
+def _announced_only(state: State) -> Any:
+    return state.prepared.oldest.prepare_lsn if state.prepared.oldest else NO_FLOOR
+
+
+def _unacknowledged_of_the_announced(state: State) -> Any:
+    return _oldest_unacknowledged(state._replace(unannounced=NO_FLOOR))
+
+
+def _without_floor(state: State, event: Any, out: Any) -> State:
+    return _apply(state, replace(event, floor=NO_FLOOR) if isinstance(event, PlainRead) else event, out)
+
+
 def _release_nothing(state: State, identity: Any) -> State:
     return state
 
 
 def _one_record_too_far(state: State) -> Any:
-    return state.prepared[0].prepare_lsn + LENGTH if state.prepared else NO_FLOOR
+    oldest = state.prepared.oldest
+    return oldest.prepare_lsn + LENGTH if oldest else NO_FLOOR
 
 
 def _sequence_for_all(state: State, out: Any) -> State:
@@ -171,6 +193,7 @@ class InitialisingZombie(Recovery):
             yield going_on._replace(queue=(first, *going_on.queue))
 
 
+_oldest_unacknowledged = feedback.oldest_unacknowledged
 _stage, _park, _join, _close = prepared.stage, prepared.park, group.join, group.close
 _apply: Callable[[State, Any, Any], State] = stepping.apply
 
@@ -243,6 +266,17 @@ MUTANTS = (
         feedback,
         "oldest_unacknowledged",
         lambda _: NO_FLOOR,
+    ),
+    Mutant("hold one that Kafka may have", BY_NAME["held back"], gathering, "may_hold", _hold_whatever_kafka_has),
+    Mutant("hold one that the ledger has", BY_NAME["held back"], gathering, "may_hold", _hold_whatever_the_ledger_has),
+    Mutant("report beyond one that is held", BY_NAME["held back"], feedback, "oldest_unresolved", _announced_only),
+    Mutant("report beyond what a run resolves", BY_NAME["held back"], stepping, "apply", _without_floor),
+    Mutant(
+        "acknowledge a prepare that is held",
+        BY_NAME["held back, synchronous"],
+        feedback,
+        "oldest_unacknowledged",
+        _unacknowledged_of_the_announced,
     ),
     Mutant("keep the epoch after an end that may have been sent twice", LATE, Sink, "ends_the_epoch", _no_end),
     Mutant("the same, of the pool's producers", LATE, Sink, "ends_the_epoch", _only_main),

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
+from model import gathering
 from model.kafka import MAIN, Chunk, Item, Kafka, Sink, arrives, raised, settled
 from model.logs import LENGTH, Record, Scenario, Violation, check
 from model.recovery import Recovery
 from model.worker import Worker
 from model.world import Numbers, World, ended, stopped
 from twofold.bridge import State, actions, events, step
-from twofold.bridge.state import Phase
+from twofold.bridge.in_doubt import Phase
 from twofold_common.positions import PreparedIdentity
 
 
@@ -50,6 +51,7 @@ class Model:
             scenario.timeouts,
             scenario.parks,
             scenario.chunks,
+            (),
         )
 
     @property
@@ -84,8 +86,11 @@ class Model:
 
     def _live(self, world: World, bridge: State) -> Iterator[World]:
         if world.place < len(self.log) and not bridge.must_wait:
-            yield self._read(world, bridge)
+            held = any(each.name == self.log[world.place].name for each in world.held)
+            yield self._resolve(world) if held else self._read(world, bridge)
             yield from self._read_with_half_of_the_next(world, bridge)
+            yield from self._hold(world, bridge)
+        yield from self._announce(world)
         for event in self._due(bridge):
             yield self._step(world, event)
         if world.chunks and bridge.caught_up and not bridge.unfinished:
@@ -115,8 +120,8 @@ class Model:
             yield events.IdleDue()
         if self.scenario.turns:
             yield events.TurnFull()
-            for entry in bridge.prepared:
-                yield events.OpenDue(entry.identity)
+        for entry in bridge.prepared:
+            yield events.OpenDue(entry.identity)
 
     def _park(self, world: World, bridge: State) -> Iterator[World]:
         for entry in bridge.prepared:
@@ -167,6 +172,29 @@ class Model:
         rows = (*record.rows[1 if world.half else 0 :], *behind[0].rows[:1])
         read = self._queued(world._replace(place=world.place + 1, half=True), rows)
         yield self._step(read, events.PlainRead(1, len(record.rows), record.end, unfinished=True))
+
+    def _hold(self, world: World, bridge: State) -> Iterator[World]:
+        """The prepare that is next is read, and nobody hears of it yet."""
+        record = self.log[world.place]
+        if self.scenario.holds and gathering.may_hold(bridge, record):
+            yield self._told(world._replace(place=world.place + 1, held=(*world.held, record)))
+
+    def _announce(self, world: World) -> Iterator[World]:
+        if world.held:
+            first, *others = world.held
+            yield self._told(self._prepare(world._replace(held=tuple(others)), first))
+
+    def _told(self, world: World) -> World:
+        return self._step(world, gathering.unannounced(world.held))
+
+    def _resolve(self, world: World) -> World:
+        """An outcome of one that is held: its rows go to the main producer with it."""
+        outcome, world = self.log[world.place], world._replace(place=world.place + 1)
+        prepare = next(each for each in world.held if each.name == outcome.name)
+        held = tuple(each for each in world.held if each is not prepare)
+        queued = outcome.kind == "K" and prepare.rows
+        world = self._queued(world, prepare.rows) if queued else world
+        return self._told(self._step(world, gathering.resolved(prepare, outcome))._replace(held=held))
 
     def _prepare(self, world: World, record: Record) -> World:
         rule = "rule" if record.kind == "Q" else None

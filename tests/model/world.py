@@ -28,6 +28,7 @@ from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from model.kafka import Kafka
+from model.logs import Record
 from twofold_common.positions import PreparedIdentity
 
 T = TypeVar("T", bound=Hashable)
@@ -53,6 +54,7 @@ class World(NamedTuple):
     timeouts: int
     parks: int
     chunks: int
+    held: tuple[Record, ...]  # prepares that were read and that the bridge has not heard of
 
 
 class Numbers(Generic[T]):
@@ -77,7 +79,7 @@ def ended(world: World, confirmed: int) -> World:
     its queue.
     """
     nothing: frozenset[PreparedIdentity] = frozenset()
-    return world._replace(bridge=None, stage=0, confirmed=confirmed, place=0, half=False, accepted=nothing)
+    return world._replace(bridge=None, stage=0, confirmed=confirmed, place=0, half=False, accepted=nothing, held=())
 
 
 def stopped(world: World, confirmed: int) -> World:

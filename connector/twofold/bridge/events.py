@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twofold.bridge.state import NO_FLOOR
 from twofold_common.positions import Lsn, PreparedIdentity
 
 
@@ -31,7 +32,8 @@ class PlainUnfinished:
 
 @dataclass(frozen=True, slots=True)
 class PlainRead:
-    """A run of neighbouring plain transactions, none of them skipped.
+    """A run of neighbouring outcomes, none of them skipped: of plain transactions, and of prepared
+    ones whose PREPARE no event has announced.
 
     Their rows go to the main producer.
 
@@ -42,6 +44,12 @@ class PlainRead:
     rows: int
     end_lsn: Lsn
     unfinished: bool = False
+    floor: Lsn = NO_FLOOR
+    """The oldest prepare that one of the outcomes resolves."""
+    committed: int = 0
+    """So many of the outcomes are COMMIT PREPARED."""
+    rolled_back: int = 0
+    """So many are ROLLBACK PREPARED. They have no rows and are no transactions here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,16 @@ class PrepareRead:
 
 
 @dataclass(frozen=True, slots=True)
+class Unannounced:
+    """The oldest PREPARE that was read and that no event has announced; NO_FLOOR if there is none.
+
+    It comes before an event that passes such a PREPARE, and behind the one that ends its wait.
+    """
+
+    prepare_lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
 class CommitPreparedRead:
     """COMMIT PREPARED."""
 
@@ -84,12 +102,7 @@ class RollbackPreparedRead:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Nothing more waits on the replication socket.
-
-    The `young` were prepared a moment ago and may have their outcome soon: this does not open them.
-    """
-
-    young: frozenset[PreparedIdentity] = frozenset()
+    """Nothing more waits on the replication socket: the group may close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +115,11 @@ class TurnFull:
 
 @dataclass(frozen=True, slots=True)
 class OpenDue:
-    """A staged transaction has waited for `prepared.open_within`."""
+    """A staged transaction is to be opened.
+
+    It has waited for `prepared.open_within`, or nothing more waits to be read and its outcome has
+    not followed at once.
+    """
 
     identity: PreparedIdentity
 
@@ -168,6 +185,7 @@ Event = (
     | PlainRead
     | MessageRead
     | PrepareRead
+    | Unannounced
     | CommitPreparedRead
     | RollbackPreparedRead
     | Drained

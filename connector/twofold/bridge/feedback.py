@@ -32,8 +32,9 @@ def flush_position(state: State) -> Lsn:
 
 
 def oldest_unresolved(state: State) -> Lsn:
-    """Return the oldest prepare without an outcome."""
-    return state.prepared[0].prepare_lsn if state.prepared else NO_FLOOR
+    """Return the oldest prepare without an outcome, announced or not."""
+    oldest = state.prepared.oldest
+    return state.unannounced if oldest is None else min(state.unannounced, oldest.prepare_lsn)
 
 
 def oldest_uncommitted(state: State) -> Lsn:
@@ -67,5 +68,7 @@ def write_position(state: State) -> Lsn:
 
 
 def oldest_unacknowledged(state: State) -> Lsn:
-    """Return the oldest prepare that Kafka has not accepted."""
-    return next((each.prepare_lsn for each in state.prepared if not each.acknowledged), NO_FLOOR)
+    """Return the oldest prepare that Kafka has not accepted, of those beyond what was reported."""
+    beyond = state.prepared.since(state.write)
+    first = next((each.prepare_lsn for each in beyond if not each.acknowledged), NO_FLOOR)
+    return min(first, state.unannounced)

@@ -6,7 +6,9 @@ Commits are serial, in the order of the source.
 from __future__ import annotations
 
 from twofold.bridge.actions import Action, CommitChunk, CommitMain, LedgerState, NoteInDoubt
-from twofold.bridge.state import NO_FLOOR, Flight, Group, Phase, State
+from twofold.bridge.in_doubt import Phase
+from twofold.bridge.sorted_map import SortedMap
+from twofold.bridge.state import NO_FLOOR, Flight, Group, State
 from twofold.errors import RunEnded
 from twofold_common.positions import Lsn, PreparedIdentity
 
@@ -48,9 +50,13 @@ def close(state: State, out: list[Action]) -> State:
 def _note_in_ledger(state: State, out: list[Action]) -> State:
     if not state.unnoted:
         return state
-    parked = {each.identity for each in state.prepared if each.phase is Phase.PARKED}
-    out.extend(NoteInDoubt(each, LedgerState.PARKED if each in parked else LedgerState.OPEN) for each in state.unnoted)
-    return state._replace(unnoted=(), ledger=state.ledger | set(state.unnoted))
+    ledger = state.ledger
+    for identity in state.unnoted.values():
+        entry = state.find(identity)
+        parked = entry is not None and entry.phase is Phase.PARKED
+        out.append(NoteInDoubt(identity, LedgerState.PARKED if parked else LedgerState.OPEN))
+        ledger = ledger.put(identity, None)
+    return state._replace(unnoted=SortedMap(), ledger=ledger)
 
 
 def may_close(state: State) -> bool:
@@ -84,12 +90,9 @@ def advance_progress(state: State) -> State:
 
     Only if the server can then forget WAL, or the ledger lacks an entry.
     """
-    oldest = state.prepared[0].prepare_lsn if state.prepared else NO_FLOOR
-    if (
-        not state.caught_up
-        or not may_close(state)
-        or (min(state.read_lsn, oldest) <= state.flush and not state.unnoted)
-    ):
+    oldest = state.prepared.oldest
+    reachable = min(state.read_lsn, state.unannounced, oldest.prepare_lsn if oldest else NO_FLOOR)
+    if not state.caught_up or not may_close(state) or (reachable <= state.flush and not state.unnoted):
         return state
     return join(state, state.read_lsn)
 

@@ -6,8 +6,6 @@ before the confirmed or the applied position.
 
 from __future__ import annotations
 
-from bisect import insort
-
 from twofold.bridge.actions import (
     AbortPrepared,
     Action,
@@ -21,7 +19,8 @@ from twofold.bridge.actions import (
 )
 from twofold.bridge.events import CommitPreparedRead, PrepareRead, RollbackPreparedRead
 from twofold.bridge.group import close, commit_answered, join, read_to
-from twofold.bridge.state import Flight, Phase, Prepared, State
+from twofold.bridge.in_doubt import Phase, Prepared
+from twofold.bridge.state import Flight, State
 from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
 
 
@@ -30,13 +29,11 @@ def stage(state: State, event: PrepareRead, out: list[Action]) -> State:
 
     It is opened only after the stream has caught up: until then Kafka may already have its outcome.
     """
-    if state.find(event.identity):
+    if state.find(event.identity) or state.prepared.has_prepare(event.prepare_lsn):
         out.append(_prepared_twice(event))
         return state
     staged = Prepared(event.identity, event.prepare_lsn, event.rows, Phase.STAGED, acknowledged=not event.rows)
-    outstanding = list(state.prepared)
-    insort(outstanding, staged, key=lambda each: each.prepare_lsn)
-    state = state._replace(prepared=tuple(outstanding), read_lsn=max(state.read_lsn, event.end_lsn))
+    state = state._replace(prepared=state.prepared.joined_by(staged), read_lsn=max(state.read_lsn, event.end_lsn))
     if event.park_reason is not None:
         return park(state, event.identity, event.park_reason, out)
     return due(state, event.identity) if state.policy.open_at_once or state.policy.synchronous else state
@@ -45,15 +42,9 @@ def stage(state: State, event: PrepareRead, out: list[Action]) -> State:
 def due(state: State, identity: PreparedIdentity) -> State:
     """Ask that it be opened as soon as possible."""
     entry = state.find(identity)
-    if entry is None or entry.phase is not Phase.STAGED or not entry.rows or identity in state.due:
+    if entry is None or entry.phase is not Phase.STAGED or not entry.rows:
         return state
-    return state._replace(due=(*state.due, identity))
-
-
-def all_due_except(state: State, young: frozenset[PreparedIdentity]) -> State:
-    """Ask that all staged ones be opened, except the young that nobody has asked for yet."""
-    staged = (each.identity for each in state.prepared if each.phase is Phase.STAGED and each.rows)
-    return state._replace(due=tuple(each for each in staged if each in state.due or each not in young))
+    return state._replace(due=state.due.put(entry.prepare_lsn, identity))
 
 
 def may_open(state: State) -> bool:
@@ -69,8 +60,7 @@ def open_due(state: State, out: list[Action]) -> State:
     The outcome that would free a slot comes later in the same stream, so waiting could last for
     ever. Under synchronous prepare it waits.
     """
-    while state.due and may_open(state) and (state.free or not state.policy.synchronous):
-        identity = state.due[0]
+    while (identity := state.due.first) and may_open(state) and (state.free or not state.policy.synchronous):
         state = open_one(state, identity, out) if state.free else park(state, identity, "the pool is full", out)
     return state
 
@@ -88,8 +78,8 @@ def open_one(state: State, identity: PreparedIdentity, out: list[Action]) -> Sta
     return state._replace(
         free=tuple(free),
         held=(*state.held, (identity, slot)),
-        due=tuple(each for each in state.due if each != identity),
-        unnoted=(*state.unnoted, identity),
+        due=state.due.without(entry.prepare_lsn),
+        unnoted=state.unnoted.put(entry.prepare_lsn, identity),
     )
 
 
@@ -115,10 +105,9 @@ def park(state: State, identity: PreparedIdentity, why: str, out: list[Action]) 
 
 
 def _parked(state: State, entry: Prepared) -> State:
-    identity = entry.identity
     state = state.moved(entry, Phase.PARKED, acknowledged=entry.acknowledged or not entry.is_open)
-    unnoted = state.unnoted if identity in state.unnoted else (*state.unnoted, identity)
-    return state._replace(unnoted=unnoted, due=tuple(each for each in state.due if each != identity))
+    unnoted = state.unnoted.put(entry.prepare_lsn, entry.identity)
+    return state._replace(unnoted=unnoted, due=state.due.without(entry.prepare_lsn))
 
 
 def aborted(state: State, identity: PreparedIdentity) -> State:
@@ -172,7 +161,8 @@ def _commit_open(state: State, entry: Prepared, event: CommitPreparedRead, out: 
         )
     )
     flight = Flight(since, event.end_lsn, entry.prepare_lsn, identity)
-    state = state._replace(sequence=sequence, in_flight=(*state.in_flight, flight), ledger=state.ledger - {identity})
+    ledger = state.ledger.without(identity)
+    state = state._replace(sequence=sequence, in_flight=(*state.in_flight, flight), ledger=ledger)
     return read_to(state, event.end_lsn)
 
 
@@ -209,7 +199,7 @@ def _resolved(state: State, identity: PreparedIdentity, how: LedgerState, out: l
     if identity not in state.ledger:
         return state
     out.append(NoteInDoubt(identity, how))
-    return state._replace(ledger=state.ledger - {identity})
+    return state._replace(ledger=state.ledger.without(identity))
 
 
 def _discard(state: State, entry: Prepared, out: list[Action]) -> State:

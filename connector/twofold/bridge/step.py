@@ -1,7 +1,7 @@
 """One step of the bridge: take an event, return the next state and the actions.
 
-Deterministic, and without side effects. The time of a step grows with the number of outstanding
-prepared transactions, never with the size of a turn.
+Deterministic, and without side effects. The time of a step grows neither with the outstanding
+prepared transactions nor with the size of a turn.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
 def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901, PLR0911, PLR0912  (one flat dispatch)
     """Say which function decides at which event."""
     match event:
-        case events.PlainRead(transactions, rows, end_lsn, unfinished):
-            return group.join(state, end_lsn, transactions=transactions, rows=rows)._replace(unfinished=unfinished)
+        case events.PlainRead(transactions, rows, end_lsn, unfinished, floor):
+            joined = group.join(state, end_lsn, transactions=transactions, rows=rows, floor=floor)
+            return joined._replace(unfinished=unfinished)
         case events.MessageRead(end_lsn):
             return group.join(state, end_lsn, rows=1)
         case events.Passed(lsn):
@@ -37,6 +38,8 @@ def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901
             return state._replace(unfinished=True)
         case events.PrepareRead():
             return prepared.stage(state, event, out)
+        case events.Unannounced(prepare_lsn):
+            return state._replace(unannounced=prepare_lsn)
         case events.CommitPreparedRead():
             return prepared.commit(state, event, out)
         case events.RollbackPreparedRead():
@@ -49,8 +52,8 @@ def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901
             return prepared.opened(state, identity)
         case events.PreparedAborted(identity):
             return prepared.aborted(state, identity)
-        case events.Drained(young):
-            return group.ask_to_close(prepared.all_due_except(state, young))
+        case events.Drained():
+            return group.ask_to_close(state)
         case events.TurnFull():
             return group.ask_to_close(state)._replace(full=state.group is not None)
         case events.IdleDue():

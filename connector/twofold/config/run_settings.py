@@ -31,7 +31,7 @@ class PreparedConfig(Part):
     open_within: float = Field(
         0.2,
         ge=0,
-        description="A staged prepared transaction is opened after this time at the latest. It is opened earlier if nothing waits to be read, 10 ms have passed without its outcome, and at most `prepared.pool` are in doubt.",
+        description="A prepared transaction is opened after this time at the latest, if at most `prepared.pool` are in doubt; of more, after up to ten times as long. It is opened earlier if nothing waits to be read, 10 ms have passed without its outcome, and no more are in doubt.",
     )
     pool: int = Field(
         8, ge=1, le=100, description="Number of prepared transactions that may be open at once; more are parked."

@@ -48,6 +48,7 @@ class InDoubtLog:
         self.live: dict[PreparedIdentity, InDoubtSpan] = {}
         self._past: deque[InDoubtSpan] = deque(maxlen=ENDED_MAX)
         self._committing: deque[tuple[Lsn, PreparedIdentity]] = deque()
+        self._unannounced: deque[tuple[Lsn, int]] = deque()
 
     def view(self) -> InDoubtView:
         """Return both as they are now."""
@@ -57,6 +58,7 @@ class InDoubtLog:
         """Forget those without an outcome: the stream brings them to a new run again."""
         self.live.clear()
         self._committing.clear()
+        self._unannounced.clear()
 
     def note(self, identity: PreparedIdentity, rows: int, state: InDoubtState, now: float, why: str) -> bool:
         """Record the state. Return False if it was already recorded."""
@@ -83,6 +85,13 @@ class InDoubtLog:
         self._committing.append((end_lsn, identity))
         return True
 
+    def resolve_unannounced(self, count: int, end_lsn: Lsn) -> None:
+        """Record that so many were committed up to there whose prepare was never announced.
+
+        They were in doubt for less than a read of the socket and have no bar.
+        """
+        self._unannounced.append((end_lsn, count))
+
     def end(self, identity: PreparedIdentity, outcome: Outcome, now: float) -> bool:
         """Record the outcome that is in Kafka. Return False if the transaction is not known."""
         span = self.live.pop(identity, None)
@@ -98,4 +107,6 @@ class InDoubtLog:
         committed = 0
         while self._committing and self._committing[0][0] <= applied_lsn:
             committed += self.end(self._committing.popleft()[1], "committed", now)
+        while self._unannounced and self._unannounced[0][0] <= applied_lsn:
+            committed += self._unannounced.popleft()[1]
         return committed

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from twofold.bridge import Event, State, actions, events
-from twofold.bridge.state import Phase as PreparedPhase
-from twofold.bridge.state import Prepared
+from twofold.bridge.in_doubt import Phase as PreparedPhase
+from twofold.bridge.in_doubt import Prepared, TransactionsInDoubt
+from twofold.bridge.sorted_map import SortedMap
 from twofold.ops.in_doubt_log import InDoubtLog, InDoubtSpan, InDoubtState
-from twofold_common.positions import PreparedIdentity
+from twofold_common.positions import Lsn, PreparedIdentity
 
 
 class PreparedFollower:
@@ -18,13 +19,13 @@ class PreparedFollower:
     def __init__(self, tell_parked: Callable[[InDoubtSpan, float], None]) -> None:
         self.log = InDoubtLog()
         self._tell_parked = tell_parked
-        self._seen: tuple[Prepared, ...] = ()
-        self._due: tuple[PreparedIdentity, ...] = ()
+        self._seen = TransactionsInDoubt()
+        self._due: SortedMap[Lsn, PreparedIdentity] = SortedMap()
 
     def clear(self) -> None:
         """Forget those of an ended run."""
         self.log.clear()
-        self._seen, self._due = (), ()
+        self._seen, self._due = TransactionsInDoubt(), SortedMap()
 
     def rows(self, identity: PreparedIdentity) -> int:
         span = self.log.live.get(identity)
@@ -43,6 +44,12 @@ class PreparedFollower:
                 why[identity] = reason
             case events.CommitPreparedRead(identity, _, end_lsn):
                 count["committing"] += log.resolve(identity, end_lsn)
+            case events.PlainRead(end_lsn=end_lsn, committed=committed, rolled_back=rolled_back):
+                if committed or rolled_back:
+                    count["staged"] += committed + rolled_back
+                    count["committing"] += committed
+                    count["rolled back"] += rolled_back
+                    log.resolve_unannounced(committed, end_lsn)
             case events.RollbackPreparedRead(identity):
                 count["rolled back"] += log.end(identity, "rolled back", now)
             case _:
@@ -58,15 +65,12 @@ class PreparedFollower:
         self._due = state.due
         count["committed"] += log.end_up_to(state.applied_lsn, now)
 
-    def _moved(self, event: Event, state: State) -> Sequence[Prepared]:
-        """Return those that the step may have moved.
-
-        A backlog has thousands in doubt and a step for each. All are looked at only after an event
-        that names none.
+    def _moved(self, event: Event, state: State) -> list[Prepared]:
+        """Return those that the step may have moved: the one that the event names, and those that
+        were due.
         """
+        touched = dict.fromkeys(self._opened_or_parked(state))
         match event:
-            case events.CommitPreparedRead() | events.RollbackPreparedRead() | events.MainCommitted():
-                touched = set(self._due)
             case (
                 events.PrepareRead()
                 | events.PreparedOpened()
@@ -75,17 +79,17 @@ class PreparedFollower:
                 | events.OpenDue()
                 | events.ParkDue()
             ):
-                touched = {event.identity, *self._due}
+                touched[event.identity] = None
             case _:
-                return state.prepared
-        found: list[Prepared] = []
-        for each in reversed(state.prepared):
-            if not touched:
-                break
-            if each.identity in touched:
-                touched.discard(each.identity)
-                found.append(each)
-        return found
+                pass
+        return [entry for identity in touched if (entry := state.find(identity))]
+
+    def _opened_or_parked(self, state: State) -> Iterator[PreparedIdentity]:
+        """Yield those that were due before the step: the bridge takes the oldest first."""
+        for prepare_lsn, identity in self._due.items():
+            if prepare_lsn in state.due:
+                return
+            yield identity
 
 
 def _state_of(phase: PreparedPhase) -> InDoubtState:

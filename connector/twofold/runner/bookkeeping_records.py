@@ -8,10 +8,11 @@ import time
 from dataclasses import dataclass
 
 from twofold.bridge.actions import LedgerState
+from twofold.gids import ParsedGid
 from twofold.runner.waiting_rows import PreparedRows
 from twofold.source.identity import ServerIdentity
 from twofold_avro.records import Prepared, PreparedOutcome, Progress
-from twofold_common.positions import Lsn
+from twofold_common.positions import Lsn, PreparedIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +54,17 @@ def ledger_entry(prepared: PreparedRows, state: LedgerState, sequence: int | Non
     )
 
 
-def outcome(prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> PreparedOutcome:
+def outcome(
+    identity: PreparedIdentity, prepare_lsn: Lsn, parsed: ParsedGid, commit_lsn: Lsn, at_us: int
+) -> PreparedOutcome:
     """Return a prepared transaction's entry in its commit record."""
     return PreparedOutcome(
-        id=prepared.downstream_id,
-        xid=prepared.identity.xid,
-        gid=prepared.identity.gid,
-        prepare_lsn=prepared.prepare_lsn,
+        id=identity.downstream_id(prepare_lsn),
+        xid=identity.xid,
+        gid=identity.gid,
+        prepare_lsn=prepare_lsn,
         commit_lsn=commit_lsn,
         committed_at=at_us,
-        global_id=prepared.parsed.global_id,
-        branch=prepared.parsed.branch,
+        global_id=parsed.global_id,
+        branch=parsed.branch,
     )

@@ -3,17 +3,17 @@ encoded rows, and makes the bridge's events.
 
 Rows are never decoded here. The relation's oid is read, and the raw message goes through the
 relation's plan into a `RowBatch`. Rows of plain transactions go into the group's batch. Rows of
-prepared transactions wait in the spool under their identity; rows of transactions in progress
-(`streamed`) wait there for their end. A transaction that is already in Kafka is skipped by its
-Begin alone.
+prepared transactions wait in the spool under their identity, unless `unannounced` still holds
+them; rows of transactions in progress (`streamed`) wait there for their end. A transaction that is
+already in Kafka is skipped by its Begin alone.
 
 On kill -9 all of it is lost and sent again: nothing here was reported to PostgreSQL as safe.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
 from twofold import gids
 from twofold.bridge.events import (
@@ -22,11 +22,11 @@ from twofold.bridge.events import (
     MessageRead,
     Passed,
     PlainRead,
-    PlainUnfinished,
     PrepareRead,
     RollbackPreparedRead,
 )
 from twofold.errors import RunEnded
+from twofold.runner.gathered_run import CurrentTransaction, GatheredRun
 from twofold.runner.streamed import CHUNK_BYTES, Streams
 from twofold.runner.table_version import CHANGED_SHAPE, TableVersion, TransactionInfo
 from twofold.runner.tables import Tables
@@ -36,32 +36,13 @@ from twofold.source import messages as m
 from twofold.source.decoder import decode, row_relation
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool
-from twofold_avro.transcode import TransactionHeader
-from twofold_common.positions import NO_LSN, Lsn, format_lsn
+from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
 
 _ROWS = frozenset(b"IUD")
 _GROUP_BYTES = 1 << 20
 """The size of a piece that goes to the group: each is one job of the worker."""
 _TRUNCATE_BYTES = 512
 """The approximate size of one record."""
-
-
-@dataclass(slots=True)
-class _Current:
-    """The transaction that is being read."""
-
-    facts: TransactionInfo
-    header: TransactionHeader
-    batch: RowBatch
-    skipped: bool = False
-    waiting: BatchRows | None = None
-    bytes_max: int = _GROUP_BYTES
-    """A larger batch is handed over at once."""
-    tables: dict[TableVersion, None] = field(default_factory=dict)
-    has_messages: bool = False
-    rows: int = 0
-    handed_over: bool = False
-    """Some of its rows have gone to the group."""
 
 
 class Collector:
@@ -74,26 +55,31 @@ class Collector:
         spool: Spool,
         skips: Callable[[Lsn], bool],
         has: Callable[[Lsn], bool],
+        knows: Callable[[PreparedIdentity], bool],
         parks: Callable[[str], bool],
+        hold_s: float,
+        pool: int,
         upto: Lsn | None = None,
     ) -> None:
-        """`upto`: collecting ends before this commit, plain or prepared."""
+        """`knows`: whether the bridge or the ledger has the prepared transaction.
+
+        `hold_s` and `pool` are those of `GatheredRun`.
+
+        `upto`: collecting ends before this commit, plain or prepared.
+        """
         self._tables = tables
         self._spool = spool
         self._skips = skips
         self._has = has
+        self._knows = knows
         self._parks = parks
         self._upto = upto
         self.at = NO_LSN
         """The commit that is being read, if it is known."""
         self.reached = False
         """The next message is `upto`'s: nothing more is collected."""
-        self._batch = RowBatch()
-        self._run_transactions = 0
-        self._run_rows = 0
-        self._run_end = NO_LSN
-        self._run_at_us = 0
-        self._current: _Current | None = None
+        self._run = GatheredRun(hold_s=hold_s, pool=pool)
+        self._current: CurrentTransaction | None = None
         self._streams = Streams(tables, spool)
         self._passed = NO_LSN
 
@@ -131,11 +117,16 @@ class Collector:
                 at = self._rows(current, received, at, ts_ms)
                 if current.batch.bytes > current.bytes_max:
                     yield from self._chunk(current)
-        if current is None:
-            yield from self._hand_over()
-            if self._passed:
-                yield CollectedEvent(Passed(self._passed))
-                self._passed = NO_LSN
+        yield from self._announce(ts_ms, ts_ms)
+        if current is None and self._passed:
+            yield CollectedEvent(Passed(self._passed))
+            self._passed = NO_LSN
+
+    def announce(self, ts_ms: int) -> Iterator[CollectedEvent]:
+        """Yield the events of all that is whole: nothing more waits to be read that could resolve a
+        prepared transaction.
+        """
+        yield from self._announce(math.inf, ts_ms)
 
     def _is_beyond(self, message: m.Message) -> bool:
         if isinstance(message, m.Begin | m.CommitPrepared | m.StreamCommit):
@@ -146,7 +137,7 @@ class Collector:
     @property
     def gathered(self) -> bool:
         """Whether there are whole transactions without an event yet."""
-        return self._run_transactions > 0
+        return self._run.has_outcomes
 
     @property
     def half_prepared(self) -> bool:
@@ -154,18 +145,16 @@ class Collector:
 
         The schema ids in its rows are known only if no table is registered meanwhile.
         """
-        return self._current is not None and self._current.waiting is not None
+        return self._current is not None and self._current.is_prepared
 
-    def _rows(self, current: _Current, received: Received, at: int, ts_ms: int) -> int:
+    def _rows(self, current: CurrentTransaction, received: Received, at: int, ts_ms: int) -> int:
         """Encode this row and the following rows of the same table; return the index of the next
         message.
         """
         item = received[at]
         assert not isinstance(item, Keepalive), "a row"
-        table = self._tables.of_relation(
-            row_relation(item[1], in_stream=False), provisional=current.waiting is not None
-        )
-        lists = _lists(current, table)
+        table = self._tables.of_relation(row_relation(item[1], in_stream=False), provisional=current.is_prepared)
+        lists = self._lists(current, table)
         batch = current.batch
         room = current.bytes_max - batch.bytes
         behind, taken = table.plan.append_run(received, at, 1, current.header, ts_ms, lists, room)
@@ -173,71 +162,100 @@ class Collector:
         batch.bytes += taken
         return behind
 
-    def _chunk(self, current: _Current) -> Iterator[CollectedEvent]:
+    def _chunk(self, current: CurrentTransaction) -> Iterator[CollectedEvent]:
         """Hand over a large batch before its transaction has ended."""
-        if current.waiting is None:
-            yield from self._hand_over()
+        if current.is_prepared:
+            self._spool_rows(current)
         else:
-            current.waiting.append(current.batch)
-            current.batch = RowBatch()
+            yield from self._hand_over()
+
+    def _spool_rows(self, prepared: CurrentTransaction) -> BatchRows:
+        """Move the rows of a prepared transaction into the spool."""
+        waiting = prepared.waiting = prepared.waiting or BatchRows(self._spool.new())
+        waiting.append(prepared.batch)
+        prepared.batch = RowBatch()
+        return waiting
 
     def _hand_over(self) -> Iterator[CollectedEvent]:
-        """Yield the group's rows with their event: a run of whole transactions, and the unfinished
-        one behind it.
+        """Yield the group's rows with their event: a run of outcomes, and the unfinished
+        transaction behind it.
 
-        One event names both. With two, the group could close between them with half a transaction
-        in it.
+        Whatever event follows, the bridge then knows of all that is held.
         """
-        current = self._current
-        unfinished = current is not None and current.waiting is None and current.rows > 0
-        if self._run_transactions:
-            read = PlainRead(self._run_transactions, self._run_rows, self._run_end, unfinished)
-            yield CollectedEvent(read, self._batch, at_us=self._run_at_us)
-            self._run_transactions = self._run_rows = 0
-        elif unfinished:
-            yield CollectedEvent(PlainUnfinished(), self._batch)
-        else:
+        current = self._current if self._current is not None and not self._current.is_prepared else None
+        unfinished = current is not None and current.rows > 0
+        yield from self._run.unannounced(lower=True)
+        if collected := self._run.take_run(unfinished=unfinished):
+            yield collected
+            if current is not None:
+                current.batch = self._run.batch
+                current.handed_over = unfinished
+        yield from self._run.unannounced(lower=False)
+
+    def _announce(self, until_ms: float, ts_ms: int) -> Iterator[CollectedEvent]:
+        """Hand over, and announce prepared transactions; not in the middle of a plain one, whose
+        rows would go with it.
+        """
+        if self._current is not None and not self._current.is_prepared:
             return
-        self._batch = RowBatch()
-        if current is not None and current.waiting is None:
-            current.batch = self._batch
-            current.handed_over = unfinished
+        yield from self._hand_over()
+        for prepare, prepared, read_ms in self._run.take_held(until_ms):
+            yield self._prepared_alone(prepare, prepared)._replace(held_ms=max(0, ts_ms - read_ms))
+        yield from self._run.unannounced(lower=False)
 
     def _other(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterable[CollectedEvent]:
         match message:
             case m.Begin():
                 transaction_id = f"{message.xid}:{format_lsn(message.commit_lsn)}"
                 facts = TransactionInfo(message.xid, message.commit_ts_us, transaction_id, None)
-                self._current = _Current(facts, facts.header(), self._batch, skipped=self._skips(message.commit_lsn))
+                self._current = CurrentTransaction(
+                    facts, facts.header(), self._run.batch, _GROUP_BYTES, skipped=self._skips(message.commit_lsn)
+                )
             case m.Commit():
                 return self._commit(message)
             case m.BeginPrepare():
                 self._begin_prepare(message)
-            case m.Prepare() | m.CommitPrepared() | m.RollbackPrepared() | m.StreamCommit() | m.StreamPrepare():
-                return (*self._hand_over(), *self._end(message))
+            case m.Prepare() | m.CommitPrepared() | m.RollbackPrepared():
+                return self._of_prepared(message, ts_ms)
+            case m.StreamCommit():
+                return (*self._hand_over(), *self._stream_commit(message))
+            case m.StreamPrepare():
+                return (*self._hand_over(), self._stream_prepare(message))
             case _ if self._streams.handle(message, wal_start, ts_ms):
                 pass
             case _:
                 return self._within(message, wal_start, ts_ms)
         return ()
 
-    def _end(
-        self, message: m.Prepare | m.CommitPrepared | m.RollbackPrepared | m.StreamCommit | m.StreamPrepare
-    ) -> Iterable[CollectedEvent]:
-        """Handle a message that ends a transaction and is an event of its own."""
+    def _of_prepared(
+        self, message: m.Prepare | m.CommitPrepared | m.RollbackPrepared, ts_ms: int
+    ) -> Iterator[CollectedEvent]:
+        """Handle a prepared transaction's end or its outcome: in the run if that is possible, else
+        by an event of its own.
+        """
+        run = self._run
         match message:
             case m.Prepare():
-                return (self._prepare(message),)
+                prepared = self._end_prepared(message)
+                if self._may_hold(message, prepared):
+                    run.hold(message, prepared, ts_ms)
+                    return
+                yield from self._hand_over()
+                yield self._prepared_alone(message, prepared)
+            case m.CommitPrepared(identity=identity) if run.holds(identity):
+                run.commit(message)
+                if run.batch.bytes > _GROUP_BYTES:
+                    yield from self._hand_over()
             case m.CommitPrepared():
+                yield from self._hand_over()
                 event: Event = CommitPreparedRead(message.identity, message.commit_lsn, message.end_lsn)
-                return (CollectedEvent(event, at_us=message.commit_ts_us),)
+                yield CollectedEvent(event, at_us=message.commit_ts_us)
+            case m.RollbackPrepared(identity=identity) if run.holds(identity):
+                run.roll_back(message)
             case m.RollbackPrepared():
+                yield from self._hand_over()
                 event = RollbackPreparedRead(message.identity, message.end_lsn)
-                return (CollectedEvent(event, at_us=message.rollback_ts_us),)
-            case m.StreamCommit():
-                return self._stream_commit(message)
-            case m.StreamPrepare():
-                return (self._stream_prepare(message),)
+                yield CollectedEvent(event, at_us=message.rollback_ts_us)
 
     def _within(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterator[CollectedEvent]:
         """Handle a message that neither begins nor ends a transaction."""
@@ -267,10 +285,7 @@ class Collector:
         if current.skipped:
             self._passed = max(self._passed, message.end_lsn)
             return
-        self._run_transactions += 1
-        self._run_rows += current.rows
-        self._run_end = message.end_lsn
-        self._run_at_us = message.commit_ts_us
+        self._run.add_plain(message, current.rows)
         if current.handed_over:
             yield from self._hand_over()
 
@@ -279,24 +294,45 @@ class Collector:
         facts = TransactionInfo(
             identity.xid, message.prepare_ts_us, identity.downstream_id(message.prepare_lsn), identity.gid
         )
-        waiting = BatchRows(self._spool.new())
-        self._current = _Current(facts, facts.header(), RowBatch(), waiting=waiting, bytes_max=CHUNK_BYTES)
+        self._current = CurrentTransaction(facts, facts.header(), RowBatch(), CHUNK_BYTES, is_prepared=True)
 
-    def _prepare(self, message: m.Prepare) -> CollectedEvent:
+    def _end_prepared(self, message: m.Prepare) -> CurrentTransaction:
         current = self._transaction(message)
-        waiting = current.waiting
-        if waiting is None:
+        if not current.is_prepared:
             raise RunEnded("PostgreSQL ended a transaction with a prepare that began without one")
         self._current = None
-        waiting.append(current.batch)
-        waiting.provisional = tuple(table for table in current.tables if not table.committed)
+        return current
+
+    def _may_hold(self, message: m.Prepare, prepared: CurrentTransaction) -> bool:
+        """Whether its outcome may be read before anybody hears of it.
+
+        Not if Kafka or the ledger may have the transaction, if a rule parks it, or if its rows are
+        many.
+        """
+        return (
+            prepared.waiting is None
+            and not self._skips(message.prepare_lsn)
+            and not self._knows(message.identity)
+            and self._run.is_latest(message)
+            and self._park_reason(message.identity.gid, prepared.tables) is None
+        )
+
+    def _prepared_alone(self, message: m.Prepare, prepared: CurrentTransaction) -> CollectedEvent:
+        """Return the event that announces a prepared transaction, whose rows wait in the spool."""
+        waiting = self._spool_rows(prepared)
+        waiting.provisional = tuple(table for table in prepared.tables if not table.committed)
         return self._prepared(
             message,
             rows=waiting,
-            changes=current.rows,
-            tables=current.tables,
-            has_messages=current.has_messages,
+            changes=prepared.rows,
+            tables=prepared.tables,
+            has_messages=prepared.has_messages,
         )
+
+    def _park_reason(self, gid: str, tables: Iterable[TableVersion]) -> str | None:
+        if self._parks(gid):
+            return f"a rule of prepared.rules parks gid {gid}"
+        return next((reason for table in tables if (reason := table.park_reason)), None)
 
     def _prepared(
         self,
@@ -319,9 +355,7 @@ class Collector:
             tuple(topics),
             gids.parse(identity.gid),
         )
-        by_rule = f"a rule of prepared.rules parks gid {identity.gid}" if self._parks(identity.gid) else None
-        by_shape = CHANGED_SHAPE if rows.provisional else None
-        park_reason = next(filter(None, [by_rule, by_shape, *(table.park_reason for table in tables)]), None)
+        park_reason = self._park_reason(identity.gid, tables) or (CHANGED_SHAPE if rows.provisional else None)
         event = PrepareRead(identity, message.prepare_lsn, message.end_lsn, changes, park_reason)
         return CollectedEvent(event, at_us=message.prepare_ts_us, prepared=prepared)
 
@@ -358,8 +392,8 @@ class Collector:
         if current.skipped:
             return
         for oid in message.relations:
-            table = self._tables.of_relation(oid, provisional=current.waiting is not None)
-            lists = _lists(current, table)
+            table = self._tables.of_relation(oid, provisional=current.is_prepared)
+            lists = self._lists(current, table)
             current.batch.bytes += _TRUNCATE_BYTES * table.plan.truncate(wal_start, current.header, ts_ms, lists)
             current.rows += 1
 
@@ -381,20 +415,18 @@ class Collector:
         self._tables.messages.append(message, wal_start, facts, None, ts_ms, batch)
         yield CollectedEvent(MessageRead(message.lsn), batch, at_us=ts_ms * 1000)
 
-    def _transaction(self, message: m.Message) -> _Current:
+    def _transaction(self, message: m.Message) -> CurrentTransaction:
         if self._current is None:
             raise RunEnded(f"PostgreSQL sent {type(message).__name__} outside of a transaction")
         return self._current
 
+    def _lists(self, current: CurrentTransaction, table: TableVersion) -> list[list[Record]]:
+        """Return the lists that the table's records go to.
 
-def _lists(current: _Current, table: TableVersion) -> list[list[Record]]:
-    """Return the lists that the table's records go to.
-
-    A prepared transaction may have changed whether the table has a key, and with it the partitions.
-    Its commit is then refused, and its rollback forgets it.
-    """
-    current.tables[table] = None
-    if current.waiting is not None and not current.batch.fits(table.topic, table.partitions):
-        current.waiting.append(current.batch)
-        current.batch = RowBatch()
-    return current.batch.lists(table.topic, table.partitions)
+        A prepared transaction may have changed whether the table has a key, and with it the
+        partitions. Its commit is then refused, and its rollback forgets it.
+        """
+        current.tables[table] = None
+        if current.is_prepared and not current.batch.fits(table.topic, table.partitions):
+            self._spool_rows(current)
+        return current.batch.lists(table.topic, table.partitions)

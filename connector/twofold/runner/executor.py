@@ -117,6 +117,10 @@ class ActionExecutor:
         """Return the prepared transactions without an outcome that touch the table."""
         return [identity for identity, prepared in self._prepared.items() if topic in prepared.topics]
 
+    def keeps(self, identity: PreparedIdentity) -> bool:
+        """Return whether the bridge knows of the prepared transaction and it has not ended."""
+        return identity in self._prepared
+
     def begun(self, identity: PreparedIdentity) -> float:
         """Return when an opened transaction's Kafka transaction began, by the monotonic clock.
 
@@ -176,6 +180,10 @@ class ActionExecutor:
                 self._gate.produce(gathered, in_backfill)
 
         self._queue(work)
+
+    def resolve(self, outcomes: tuple[PreparedOutcome, ...]) -> None:
+        """Name these prepared transactions in the group's commit record."""
+        self._outcomes += outcomes
 
     def joins(self, committed_at_us: int) -> None:
         """Note that an outcome of this time joins the group."""
@@ -237,7 +245,7 @@ class ActionExecutor:
 
     def _append_staged(self, prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)
-        self._outcomes.append(outcome(prepared, commit_lsn, at_us))
+        self._outcomes.append(outcome(prepared.identity, prepared.prepare_lsn, prepared.parsed, commit_lsn, at_us))
         self.produce_waited(prepared.rows)
 
     def _commit_main(self, action: actions.CommitMain) -> None:
@@ -279,7 +287,7 @@ class ActionExecutor:
             action.applied_lsn,
             at_us=at_us,
             transactions=1,
-            prepared=(outcome(prepared, action.commit_lsn, at_us),),
+            prepared=(outcome(prepared.identity, prepared.prepare_lsn, prepared.parsed, action.commit_lsn, at_us),),
         )
         ledger = self._ledger.committed(prepared, action.sequence) if action.in_ledger else {}
         in_backfill = self._tables.pins.in_backfill

@@ -154,7 +154,15 @@ def recover(
         state=state,
         session=session,
         collector=Collector(
-            tables=tables, spool=spool, skips=state.skips, has=state.has, parks=config.prepared.parks, upto=upto
+            tables=tables,
+            spool=spool,
+            skips=state.skips,
+            has=state.has,
+            knows=lambda identity: identity in state.ledger or executor.keeps(identity),
+            parks=config.prepared.parks,
+            hold_s=0.0 if config.prepared.synchronous else config.prepared.open_within,
+            pool=config.prepared.pool,
+            upto=upto,
         ),
         executor=executor,
         worker=worker,

@@ -152,7 +152,9 @@ class Run:
         received = self._session.read(rows_max=READ_ROWS_MAX, bytes_max=READ_BYTES_MAX, wait_s=wait_s)
         if not received:
             if not drained:
-                self._step_bridge(events.Drained(self._timers.young(time.monotonic())))
+                for collected in self._collector.announce(time.time_ns() // 1_000_000):
+                    self._take_collected(collected)
+                self._step_bridge(events.Drained())
             return True
         failpoints.hit("after_read")
         try:
@@ -181,7 +183,7 @@ class Run:
         now = time.monotonic()
         self._step_all(self._worker.answers())
         self._step_all(self._timers.due(now, drained=True))
-        self._step_bridge(events.Drained(self._timers.young(now)))
+        self._step_bridge(events.Drained())
         self._report()
 
     def _take_collected(self, collected: CollectedEvent) -> None:
@@ -197,7 +199,10 @@ class Run:
         if collected.prepared is not None:
             self._executor.stage(collected.prepared)
             failpoints.hit("after_staging")
+        self._executor.resolve(collected.outcomes)
         self._step_bridge(collected.event, collected.at_us)
+        if isinstance(collected.event, events.PrepareRead):
+            self._timers.staged(collected.event.identity, time.monotonic() - collected.held_ms / 1000)
 
     def _end_turn_if_full(self) -> None:
         now = time.monotonic()
@@ -221,8 +226,6 @@ class Run:
         self.state, decided = step(self.state, event)
         self._observer.stepped(event, decided, self.state, at_us)
         match event:
-            case events.PrepareRead(identity):
-                self._timers.staged(identity, time.monotonic())
             case events.PreparedOpened(identity):
                 self._timers.opened(identity, self._executor.begun(identity))
             case events.CommitPreparedRead(identity) | events.RollbackPreparedRead(identity):

@@ -8,7 +8,7 @@ a step.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from twofold.bridge.events import Event, IdleDue, OpenDue, ParkDue
@@ -23,11 +23,12 @@ nothing sooner.
 
 
 class Timers:
-    """Deadlines of one run. Each kind falls due in the order in which it was given.
+    """Deadlines of one run. The delay of a kind is constant, so each falls due in the order in
+    which it was given.
 
-    The delay of a kind is constant, except that transactions of a crowd may stay young until
-    `open_within_s`. `pool`: if more are in doubt, there are not enough Kafka transactions for all;
-    opening as many as possible, one after the other, would let all wait.
+    `pool`: if more are in doubt, there are not enough Kafka transactions for all. Opening as many
+    as possible, one after the other, would let all wait; so the others stay staged until
+    `open_within_s`.
     """
 
     def __init__(self, *, open_within_s: float, hold_s: float, idle_s: float, pool: int, now: float) -> None:
@@ -37,28 +38,26 @@ class Timers:
         self._idle_s = idle_s
         self._idle_at = now + idle_s
         self._in_doubt: set[PreparedIdentity] = set()
-        self._young: deque[tuple[float, PreparedIdentity]] = deque()
-        self._staged: deque[tuple[float, PreparedIdentity]] = deque()
-        self._opened: deque[tuple[float, PreparedIdentity]] = deque()
+        self._young: OrderedDict[PreparedIdentity, float] = OrderedDict()
+        self._staged: OrderedDict[PreparedIdentity, float] = OrderedDict()
+        self._opened: OrderedDict[PreparedIdentity, float] = OrderedDict()
 
     def staged(self, identity: PreparedIdentity, now: float) -> None:
         self._in_doubt.add(identity)
-        crowded = len(self._in_doubt) > self._pool
-        young_s = self._open_within_s if crowded else min(YOUNG_S, self._open_within_s)
-        self._young.append((now + young_s, identity))
-        self._staged.append((now + self._open_within_s, identity))
+        if len(self._in_doubt) <= self._pool and self._open_within_s > YOUNG_S:
+            self._young[identity] = now + YOUNG_S
+        self._staged[identity] = now + self._open_within_s
 
     def opened(self, identity: PreparedIdentity, begun: float) -> None:
         """Note when its Kafka transaction began."""
-        self._opened.append((begun + self._hold_s, identity))
+        if identity in self._in_doubt:
+            self._opened[identity] = begun + self._hold_s
 
     def ended(self, identity: PreparedIdentity) -> None:
         """Note that its outcome was read."""
         self._in_doubt.discard(identity)
-
-    def young(self, now: float) -> frozenset[PreparedIdentity]:
-        """Return those without an outcome that must not be opened yet."""
-        return frozenset(identity for until, identity in self._young if until > now and identity in self._in_doubt)
+        for deadlines in (self._young, self._staged, self._opened):
+            deadlines.pop(identity, None)
 
     def due(self, now: float, *, drained: bool) -> list[Event]:
         """Yield the events whose time has come.
@@ -66,9 +65,8 @@ class Timers:
         `drained`: nothing waits to be read, so transactions that are no longer young are opened.
         """
         events: list[Event] = []
-        ripe = list(self._past(self._young, now))
         if drained:
-            events += map(OpenDue, ripe)
+            events += map(OpenDue, self._past(self._young, now))
         events += map(OpenDue, self._past(self._staged, now))
         held = f"open for {self._hold_s:g} s (prepared.hold)"
         events += (ParkDue(identity, held) for identity in self._past(self._opened, now))
@@ -79,12 +77,12 @@ class Timers:
 
     def wait_s(self, now: float) -> float:
         """Return the time until the next deadline."""
-        firsts = (deadlines[0][0] for deadlines in (self._young, self._staged, self._opened) if deadlines)
+        kinds = (self._young, self._staged, self._opened)
+        firsts = (next(iter(deadlines.values())) for deadlines in kinds if deadlines)
         return max(0.0, min([self._idle_at, *firsts]) - now)
 
-    def _past(self, deadlines: deque[tuple[float, PreparedIdentity]], now: float) -> Iterator[PreparedIdentity]:
-        """Remove and yield those whose deadline is over, without those that have ended."""
-        while deadlines and deadlines[0][0] <= now:
-            identity = deadlines.popleft()[1]
-            if identity in self._in_doubt:
-                yield identity
+    @staticmethod
+    def _past(deadlines: OrderedDict[PreparedIdentity, float], now: float) -> Iterator[PreparedIdentity]:
+        """Remove and yield those whose deadline is over."""
+        while deadlines and next(iter(deadlines.values())) <= now:
+            yield deadlines.popitem(last=False)[0]

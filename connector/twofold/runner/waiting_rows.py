@@ -15,6 +15,7 @@ from twofold.gids import ParsedGid
 from twofold.runner.table_version import TableVersion
 from twofold.sink.batch import RowBatch, Settled
 from twofold.spool import SpooledRows
+from twofold_avro.records import PreparedOutcome
 from twofold_common.positions import Lsn, PreparedIdentity
 
 
@@ -105,3 +106,7 @@ class CollectedEvent(NamedTuple):
     at_us: int = 0
     """The source's time of the commit, prepare or rollback."""
     prepared: PreparedRows | None = None
+    held_ms: int = 0
+    """How long ago its PREPARE was read."""
+    outcomes: tuple[PreparedOutcome, ...] = ()
+    """The committed prepared transactions of a run, for the commit record."""

@@ -53,6 +53,9 @@ from twofold_common.positions import Lsn, PreparedIdentity
 _BEGIN = Struct(">xQqI")
 _COMMIT = Struct(">xBQQq")
 _TWO_PHASE = Struct(">QQqI")
+_BEGIN_PREPARE = Struct(">xQQqI")
+_OF_PREPARED = Struct(">xBQQqI")
+_ROLLBACK_PREPARED = Struct(">xBQQqqI")
 _U32 = Struct(">I")
 _ROW_PLACE = Struct(">II")
 
@@ -70,6 +73,8 @@ def decode(payload: bytes, *, in_stream: bool) -> Message:
         return _begin(payload)
     if payload[:1] == b"C":
         return _commit(payload)
+    if (of_prepared := _decode_of_prepared(payload)) is not None:
+        return of_prepared
     cursor = Cursor(payload)
     tag = cursor.u8("the message's tag")
     if (plain := _PLAIN.get(tag)) is not None:
@@ -129,6 +134,32 @@ def _commit(payload: bytes) -> Commit:
     return Commit(lsn, end_lsn, ts + POSTGRES_EPOCH_US)
 
 
+def _decode_of_prepared(payload: bytes) -> Message | None:
+    """Decode a message about a prepared transaction at once: numbers, then the gid.
+
+    None: it is another message, or has a flaw that reading it field by field will name.
+    """
+    tag = payload[:1]
+    form = _BEGIN_PREPARE if tag == b"b" else _ROLLBACK_PREPARED if tag == b"r" else _OF_PREPARED
+    if tag not in _TAGS_OF_PREPARED or payload.find(0, form.size) != len(payload) - 1:
+        return None
+    try:
+        gid = payload[form.size : -1].decode()
+    except UnicodeDecodeError:
+        return None
+    if tag == b"b":
+        lsn, end_lsn, ts, xid = form.unpack_from(payload)
+        return BeginPrepare(lsn, end_lsn, ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, gid))
+    flags, lsn, end_lsn, ts, *rolled_back, xid = form.unpack_from(payload)
+    if flags:
+        return None
+    identity = PreparedIdentity(xid, gid)
+    if rolled_back:
+        return RollbackPrepared(lsn, end_lsn, ts + POSTGRES_EPOCH_US, rolled_back[0] + POSTGRES_EPOCH_US, identity)
+    return (Prepare if tag == b"P" else CommitPrepared)(lsn, end_lsn, ts + POSTGRES_EPOCH_US, identity)
+
+
+_TAGS_OF_PREPARED = frozenset({b"b", b"P", b"K", b"r"})
 _PREPARE_FIELDS = ("prepare_lsn", "end_lsn", "prepare_ts", "xid")
 _OUTCOME_FIELDS = ("commit_lsn", "end_lsn", "commit_ts", "xid")
 

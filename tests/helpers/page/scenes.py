@@ -137,13 +137,15 @@ def overview(bank: Installation, now: float) -> Scene:
     activity.published(None, pin("statement", 15, "waiting"))
     clock.now = now - 95
     scene.take(events.PrepareRead(PreparedIdentity(80_113, FOR_DATABASE_2), Lsn(1 << 21), Lsn(1 << 21), rows=3))
-    scene.take(events.Drained(), events.PreparedOpened(PreparedIdentity(80_113, FOR_DATABASE_2)))
+    first = PreparedIdentity(80_113, FOR_DATABASE_2)
+    scene.take(events.OpenDue(first), events.PreparedOpened(first))
     clock.now = now - 65
     scene.take(events.ParkDue(PreparedIdentity(80_113, FOR_DATABASE_2), "open for 30 s (prepared.hold)"))
     scene.take(events.PreparedAborted(PreparedIdentity(80_113, FOR_DATABASE_2)))
     clock.now = now - 6
     scene.take(events.PrepareRead(PreparedIdentity(80_240, NARAYANA), Lsn(1 << 22), Lsn(1 << 22), rows=12))
-    scene.take(events.Drained(), events.PreparedOpened(PreparedIdentity(80_240, NARAYANA)))
+    second = PreparedIdentity(80_240, NARAYANA)
+    scene.take(events.OpenDue(second), events.PreparedOpened(second))
     activity.published(commit(account=1_204_310, transfer=602_155, statement=340_000), {})
     activity.loading((BackfillProgress("public.statement", "reading", 340_000, 1_250_000, 9100.0, 100.0),))
     clock.now = now

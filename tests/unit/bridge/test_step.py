@@ -74,13 +74,13 @@ def committed(lsn: int) -> MainCommitted:
 
 
 def test_open_one_commits_by_itself_behind_the_group() -> None:
-    state, done = run(start(), plain(110), prepare(A, 110), Drained())
+    state, done = run(start(), plain(110), prepare(A, 110), OpenDue(A))
     assert done == [CommitMain(8, Lsn(110), 1, 1), OpenPrepared(A, 0)]
     state, done = run(state, committed(110), PreparedOpened(A), plain(130), commit(A, 130))
     assert done == [CommitMain(9, Lsn(130), 1, 1), CommitOpenPrepared(A, 0, 10, Lsn(140), Lsn(130), in_ledger=False)]
     state, done = run(state, committed(130), PreparedCommitted(A, Lsn(140)))
     assert done == [Forget(A)]
-    assert (state.flush, state.held, state.prepared) == (140, (), ())
+    assert (state.flush, state.held, len(state.prepared)) == (140, (), 0)
 
 
 def test_outcome_read_before_the_opening_joins_the_group() -> None:
@@ -98,7 +98,7 @@ def test_ledger_learns_only_of_those_that_stay() -> None:
 
 
 def test_full_pool_parks() -> None:
-    state, done = run(start(pool=1), prepare(A, 100), prepare(B, 110), Drained())
+    state, done = run(start(pool=1), prepare(A, 100), prepare(B, 110), OpenDue(A), OpenDue(B))
     assert done == [OpenPrepared(A, 0)]
     _, done = run(state, commit(B, 120))
     assert done == [AppendStaged(B, Lsn(120))]
@@ -118,7 +118,7 @@ def test_full_pool_holds_write_back_under_synchronous_prepare() -> None:
 
 
 def test_held_too_long_is_parked_and_its_slot_rests() -> None:
-    state, done = run(start(pool=1), prepare(A, 100), Drained(), PreparedOpened(A), ParkDue(A, "held"))
+    state, done = run(start(pool=1), prepare(A, 100), OpenDue(A), PreparedOpened(A), ParkDue(A, "held"))
     assert done[-1] == AbortPrepared(A, 0, "held")
     assert state.free == ()
     state, done = run(state, PreparedAborted(A), PreparedAborted(A), OpenDue(A), Drained())
@@ -127,13 +127,13 @@ def test_held_too_long_is_parked_and_its_slot_rests() -> None:
 
 
 def test_timed_out_by_kafka_is_parked() -> None:
-    state, _ = run(start(), prepare(A, 100), Drained(), PreparedOpened(A), PreparedAborted(A))
+    state, _ = run(start(), prepare(A, 100), OpenDue(A), PreparedOpened(A), PreparedAborted(A))
     assert run(state, commit(A, 110))[1] == [AppendStaged(A, Lsn(110))]
 
 
 def test_due_times_of_what_has_ended_are_harmless() -> None:
     state, _ = run(
-        start(), prepare(A, 100), Drained(), PreparedOpened(A), commit(A, 110), PreparedCommitted(A, Lsn(120))
+        start(), prepare(A, 100), OpenDue(A), PreparedOpened(A), commit(A, 110), PreparedCommitted(A, Lsn(120))
     )
     for late in (ParkDue(A, "held"), OpenDue(A), PreparedAborted(A), PreparedOpened(A)):
         assert step(state, late) == (state, ())

@@ -28,13 +28,8 @@ def start() -> State:
     return initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=6, pool=1)
 
 
-def test_the_young_are_not_opened_and_the_others_are(start: State) -> None:
-    _, done = run(start, prepare(A, 110), prepare(B, 120), events.Drained(frozenset({B})))
-    assert done == [actions.OpenPrepared(A, 0)]
-
-
-def test_what_waits_with_a_young_one_is_committed_all_the_same(start: State) -> None:
-    state, done = run(start, prepare(A, 110), events.PlainRead(1, 2, Lsn(130)), events.Drained(frozenset({A})))
+def test_an_empty_socket_opens_nothing_by_itself(start: State) -> None:
+    state, done = run(start, prepare(A, 110), events.PlainRead(1, 2, Lsn(130)), events.Drained())
     assert done == [actions.CommitMain(7, Lsn(130), 1, 2)]
     state, done = run(state, events.CommitPreparedRead(A, Lsn(140), Lsn(150)), events.MainCommitted(Lsn(130)))
     assert done == [actions.AppendStaged(A, Lsn(140))]
@@ -45,6 +40,6 @@ def test_one_that_waits_for_a_place_goes_on_waiting() -> None:
     """Under synchronous prepare they are to be opened from the start."""
     policy = Policy(synchronous=True)
     state = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=6, pool=1, policy=policy)
-    state, done = run(state, prepare(A, 110), prepare(B, 120), events.Drained(frozenset({A, B})))
+    state, done = run(state, prepare(A, 110), prepare(B, 120), events.Drained())
     assert done == [actions.OpenPrepared(A, 0)]
-    assert state.due == (B,)
+    assert [*state.due.values()] == [B]

@@ -67,7 +67,7 @@ def test_rows_count_when_kafka_has_committed_them_and_not_before(run: Run) -> No
 def test_a_prepared_transaction_opens_is_parked_and_joins_the_group(run: Run) -> None:
     run.prepare()
     assert run.mark() == "staged"
-    run.take(events.Drained())
+    run.take(events.OpenDue(TRANSFER))
     run.take(events.PreparedOpened(TRANSFER))
     assert run.mark() == "open"
     run.clock.now += 30
@@ -95,7 +95,7 @@ def test_a_prepared_transaction_opens_is_parked_and_joins_the_group(run: Run) ->
 
 def test_an_open_one_commits_by_its_own_kafka_transaction(run: Run) -> None:
     run.prepare()
-    run.take(events.Drained())
+    run.take(events.OpenDue(TRANSFER))
     run.take(events.PreparedOpened(TRANSFER))
     decided = run.take(events.CommitPreparedRead(TRANSFER, Lsn(200), Lsn(210)), at=999.9)
     assert any(isinstance(action, actions.CommitOpenPrepared) for action in decided)
@@ -117,11 +117,11 @@ def test_a_rolled_back_one_counts_no_rows(run: Run) -> None:
 
 def test_one_without_a_place_in_the_pool_says_so(run: Run) -> None:
     run.prepare()
-    run.take(events.Drained())
+    run.take(events.OpenDue(TRANSFER))
     run.take(events.PreparedOpened(TRANSFER))
     other = PreparedIdentity(8, "other")
     run.prepare(other, at=120)
-    run.take(events.Drained())
+    run.take(events.OpenDue(other))
     assert run.activity.view().in_doubt.live[other].park_reason == "no place in the pool"
 
 

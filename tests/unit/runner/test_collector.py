@@ -74,7 +74,16 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 
 def collector(spool: Spool) -> Collector:
     tables: Any = Tables()
-    return Collector(tables=tables, spool=spool, skips=lambda _: False, has=lambda _: False, parks=lambda _: False)
+    return Collector(
+        tables=tables,
+        spool=spool,
+        skips=lambda _: False,
+        has=lambda _: False,
+        knows=lambda _: False,
+        parks=lambda _: False,
+        hold_s=0,
+        pool=1,
+    )
 
 
 def transaction(n: int, rows: int, width: int) -> Received:

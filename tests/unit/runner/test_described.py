@@ -146,7 +146,10 @@ def collect(tmp_path: Path) -> Iterator[Callable[..., list[CollectedEvent]]]:
             spool=spool,
             skips=lambda lsn: lsn < applied,
             has=lambda lsn: lsn < applied,
+            knows=lambda _: False,
             parks=lambda _: False,
+            hold_s=0,
+            pool=1,
         )
         return list(collector.collect(received, 0))
 

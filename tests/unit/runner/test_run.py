@@ -17,6 +17,7 @@ from twofold.runner.interruptible import StopRequested
 from twofold.runner.observer import NullObserver
 from twofold.runner.run import Run
 from twofold.runner.timers import Timers
+from twofold.runner.waiting_rows import CollectedEvent
 from twofold_avro.errors import MalformedRow
 from twofold_common.positions import Lsn, PreparedIdentity
 
@@ -62,7 +63,7 @@ def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest
     run = Run(**parts, executor=executor, timers=timers, stop=threading.Event())
     monkeypatch.setattr(module, "step", lambda state, _: (state, ()))
     identity = PreparedIdentity(1, "a")
-    run._step_bridge(events.PrepareRead(identity, Lsn(1), Lsn(2), rows=1))
+    run._take_collected(CollectedEvent(events.PrepareRead(identity, Lsn(1), Lsn(2), rows=1)))
     run._step_bridge(events.PreparedOpened(identity))
     assert events.ParkDue(identity, "open for 30 s (prepared.hold)") in timers.due(130, drained=True)
 
@@ -106,7 +107,6 @@ def test_while_the_registrar_waits_commits_go_on_except_between_the_actions_of_a
     parts: Any = {name: MagicMock() for name in names.split()}
     answer = events.MainCommitted(Lsn(7))
     parts["worker"].answers.return_value, parts["timers"].due.return_value = [answer], [events.IdleDue()]
-    parts["timers"].young.return_value = frozenset()
     run = Run(**parts, stop=threading.Event())
     taken: list[Event] = []
     monkeypatch.setattr(run, "_step_bridge", taken.append)
