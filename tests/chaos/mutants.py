@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant("progress is read uncommitted", "connector/twofold/sink/client.py", '"isolation.level": "read_committed"', '"isolation.level": "read_uncommitted"'),
     Mutant("recovery goes by the slot", "connector/twofold/runner/recovery.py", "applied_lsn=Lsn(progress.applied_lsn),", "applied_lsn=slot.confirmed_flush,"),
     Mutant("recovery has read what it has not", "connector/twofold/runner/recovery.py", "confirmed_lsn=slot.confirmed_flush,", "confirmed_lsn=Lsn(progress.applied_lsn),"),
-    Mutant("chunks take the place of changes", "connector/twofold/backfill/chunk_rule.py", "keys=frozenset().union(*(changes.keys for changes in unseen)),", "keys=frozenset(),"),
+    Mutant("chunks take the place of changes", "connector/twofold/lives/chunk_rule.py", "keys=frozenset().union(*(changes.keys for changes in unseen)),", "keys=frozenset(),"),
     Mutant("savepoints of streamed transactions stay", "connector/twofold/runner/streamed.py", "self._streamed[xid].take_back(subxid)", "pass"),
     Mutant("the mirror takes a key's first row", "spark_jobs/twofold_spark/mirror/keyed_folding.py", 'f.max(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', 'f.min(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', faults=SPARK),
     Mutant("an end that may come twice is believed", "connector/twofold/sink/producer.py", "if retried or took_s > SENT_ONCE_S:", "if False:", faults=LATE),

@@ -27,11 +27,25 @@ CONNECTOR: Mapping[str, Walls] = {
     "source": Walls({"errors"}, {"psycopg", "twofold_avro", "twofold_common"}),
     "sink": Walls({"errors", "failpoints"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "bridge": Walls({"errors"}, {"twofold_common"}),
+    "lives": Walls(),
     "backfill": Walls(
-        {"config", "errors", "sink", "source", "spool", "thread_owner"}, {"fastavro", "twofold_avro", "twofold_common"}
+        {"config", "errors", "lives", "sink", "source", "spool", "thread_owner"},
+        {"fastavro", "twofold_avro", "twofold_common"},
     ),
     "runner": Walls(
-        {"backfill", "bridge", "config", "errors", "failpoints", "gids", "sink", "source", "spool", "thread_owner"},
+        {
+            "backfill",
+            "bridge",
+            "config",
+            "errors",
+            "failpoints",
+            "gids",
+            "lives",
+            "sink",
+            "source",
+            "spool",
+            "thread_owner",
+        },
         {"twofold_avro", "twofold_common"},
     ),
     "ops": Walls(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Literal
 
-from twofold.backfill.chunk_rule import Snapshot
-from twofold.backfill.load_progress import LoadProgress
+from twofold.lives.chunk_rule import Snapshot
+from twofold.lives.exchanged import CarryOut, TopicState
+from twofold.lives.load_progress import LoadProgress
 from twofold.sink.batch import Record
 from twofold.source.messages import Relation
 from twofold.spool import SpooledRows
@@ -45,8 +45,7 @@ class ChunkResult:
     """The state of a load after its chunk."""
 
     progress: LoadProgress
-    state: str
-    """The pin's state."""
+    state: TopicState
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +70,10 @@ class Chunk:
     size: int
     begun: float = 0.0
     """When the read began, by the monotonic clock."""
-    empties: bool = False
-    """It is the truncate that begins a reload, and its commit answers the command `start`."""
     whole: SpooledRows | None = None
     """All rows of a table without a message key, packed, in the spool."""
     order: tuple[str, ...] = ()
     """The key's columns in the order of the read; empty if keys were read again."""
-    answers: tuple[bytes, ...] = ()
-    """The keys of the command `start` that it answers, and of those that it overtook."""
     answer: Future[ChunkResult | None] = field(default_factory=Future)
     """None: the chunk was not published and must be read again."""
 
@@ -93,17 +88,36 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadCommand:
-    """A person's command about a load, carried out in a Kafka transaction of its own."""
+class ReloadTruncate:
+    """The truncate that begins a reload, to be published when the stream has passed `end_lsn`."""
 
     topic: str
-    name: Literal["pause", "resume", "cancel"]
+    encoding: TableEncoding | None
+    """None: the publication no longer has the table."""
+    lists: Sequence[Iterable[Record]]
+    """The encoded truncate, for each partition."""
+    end_lsn: Lsn
     at_us: int
-    answers: tuple[bytes, ...]
-    """The keys of the command and of those that it overtook."""
-    reload: bool = False
-    """A reload had begun, and its truncate is unpublished."""
-    answer: Future[ChunkResult] = field(default_factory=Future)
+    answers: tuple[bytes, ...] = ()
+    """The keys of the command `start` that it answers, and of those that it overtook."""
+    answer: Future[ChunkResult | None] = field(default_factory=Future)
+    """None: it was not published and must be made again."""
+
+    def drop(self) -> None:
+        """Discard it; nothing of it waits anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueCommand:
+    """A person's command whose place in the stream has come."""
+
+    topic: str
+    order: CarryOut
+    at_us: int
+
+
+DueOfLoad = Chunk | ReloadTruncate | DueCommand
+"""What the worker gets of a load; each is a Kafka transaction of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,5 +135,5 @@ class LoadDone:
     topic: str
 
 
-Offer = EncodingRequest | Chunk | SnapshotSeen | LoadDone
+Offer = EncodingRequest | ReloadTruncate | Chunk | SnapshotSeen | LoadDone
 """A reader's message to the turn's thread."""

@@ -10,12 +10,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from collections.abc import Set as AbstractSet
 from functools import partial
 
-from twofold.backfill.chunk import Chunk, LoadDone, Offer
-from twofold.backfill.loader import BARRIER_PAUSE_S_MAX, Load, Loader
-from twofold.backfill.reader import Reader
+from twofold.backfill.chunk import Chunk, LoadDone, Offer, ReloadTruncate
+from twofold.backfill.loader import BARRIER_PAUSE_S_MAX, Load, Loader, TableReader
 from twofold.config import BackfillConfig
 from twofold.thread_owner import ThreadOwner
 from twofold_common.positions import Lsn
@@ -30,7 +28,7 @@ class LoadPool:
         self,
         config: BackfillConfig,
         *,
-        make_reader: Callable[[Load], Reader],
+        make_reader: Callable[[Load], TableReader],
         delivered: Callable[[], Collection[tuple[int, str]]],
     ) -> None:
         self._config = config
@@ -38,9 +36,10 @@ class LoadPool:
         self._delivered = delivered
         self._queue: queue.Queue[Load | None] = queue.Queue()
         self._offers: queue.SimpleQueue[tuple[Load, Offer]] = queue.SimpleQueue()
-        self._chunks: list[Chunk] = []
+        self._waiting: list[ReloadTruncate | Chunk] = []
+        """Offered, and not passed by the stream yet."""
         self._loads: dict[str, Load] = {}
-        self._readers: set[Reader] = set()
+        self._readers: set[TableReader] = set()
         self._failure: BaseException | None = None
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -56,29 +55,25 @@ class LoadPool:
             self._threads.append(thread)
             thread.start()
 
-    def stop(self, topic: str) -> Load | None:
-        """Stop reading the table, discard its offered chunk, and return the load as it was."""
+    def stop(self, topic: str) -> None:
+        """Stop reading the table, and discard its offered chunk."""
         assert self._owner.check_first()
         if load := self._loads.pop(topic, None):
             load.stopped.set()
-        for chunk in [chunk for chunk in self._chunks if chunk.topic == topic]:
-            self._chunks.remove(chunk)
-            chunk.drop()
-        return load
+        for offered in [offered for offered in self._waiting if offered.topic == topic]:
+            self._waiting.remove(offered)
+            offered.drop()
 
     @property
     def busy(self) -> bool:
         """Return whether a table is being read."""
         return bool(self._loads)
 
-    def topics(self) -> AbstractSet[str]:
-        return self._loads.keys()
-
     def all(self) -> Collection[Load]:
         return self._loads.values()
 
     def offers(self) -> Iterable[Offer]:
-        """Yield the readers' offers, except chunks."""
+        """Yield the readers' offers, except those that wait for the stream."""
         assert self._owner.check_first()
         if self._failure is not None:
             raise self._failure
@@ -88,22 +83,22 @@ class LoadPool:
             except queue.Empty:
                 return
             if self._loads.get(load.topic) is not load:  # from a stopped load
-                if isinstance(offer, Chunk):
+                if isinstance(offer, ReloadTruncate | Chunk):
                     offer.drop()
-            elif isinstance(offer, Chunk):
-                self._chunks.append(offer)
+            elif isinstance(offer, ReloadTruncate | Chunk):
+                self._waiting.append(offer)
             else:
                 if isinstance(offer, LoadDone):
                     self._loads.pop(offer.topic, None)
                 yield offer
 
-    def due(self, read_lsn: Lsn) -> Chunk | None:
-        """Return a chunk whose position the stream has passed."""
+    def due(self, read_lsn: Lsn) -> ReloadTruncate | Chunk | None:
+        """Return a chunk, or a truncate, whose position the stream has passed."""
         assert self._owner.check_first()
-        for chunk in self._chunks:
-            if chunk.end_lsn <= read_lsn:
-                self._chunks.remove(chunk)
-                return chunk
+        for offered in self._waiting:
+            if offered.end_lsn <= read_lsn:
+                self._waiting.remove(offered)
+                return offered
         return None
 
     def close(self) -> None:

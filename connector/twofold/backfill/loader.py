@@ -11,16 +11,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
-from twofold.backfill.chunk import Chunk, ChunkResult, EncodingRequest, LoadDone, Offer, TableEncoding
-from twofold.backfill.load_progress import LoadProgress
-from twofold.backfill.reader import Reader
+from twofold.backfill.chunk import (
+    Chunk,
+    ChunkResult,
+    EncodingRequest,
+    LoadDone,
+    Offer,
+    ReloadTruncate,
+    SnapshotSeen,
+    TableEncoding,
+)
 from twofold.errors import RunEnded
+from twofold.lives import barrier
+from twofold.lives.load_progress import LoadProgress
+from twofold.source.locks import TableWriter
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -59,13 +69,57 @@ class Load:
         return f"{self.schema}.{self.table}"
 
 
+AskEncoding = Callable[[EncodingRequest], TableEncoding]
+
+
+class TableReader(Protocol):
+    """What a loader needs of the reader of its table."""
+
+    @property
+    def estimate(self) -> int | None:
+        """The planner's row count; None: not known yet."""
+        ...
+
+    def writers(self) -> Iterable[TableWriter]:
+        """Return the transactions that may be writing to the table now."""
+        ...
+
+    def wait_for_all(self) -> bool:
+        """Wait for every running transaction, where locks do not suffice; False where they do."""
+        ...
+
+    def current_snapshot(self) -> SnapshotSeen:
+        """Take a snapshot and return it."""
+        ...
+
+    def make_truncate(self, *, ask: AskEncoding) -> ReloadTruncate:
+        """Make the truncate that begins a reload."""
+        ...
+
+    def read(self, progress: LoadProgress, *, ask: AskEncoding) -> Chunk:
+        """Read the next chunk."""
+        ...
+
+    def forget_encoding(self) -> None:
+        """Forget how the table's rows are encoded."""
+        ...
+
+    def cancel(self) -> None:
+        """End a query of another thread."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
 class Loader:
     """One attempt at a load: it ends with the table, or at another transaction's lock."""
 
     def __init__(
         self,
         load: Load,
-        reader: Reader,
+        reader: TableReader,
         *,
         offer: Callable[[Offer], None],
         delivered: Callable[[], Collection[tuple[int, str]]],
@@ -90,29 +144,27 @@ class Loader:
         return True
 
     def _begin_reload(self) -> None:
-        chunk = self._reader.make_truncate(ask=self._request_encoding)
-        self._offer(chunk)
-        if result := self._wait_for(chunk.answer):
+        truncate = self._reader.make_truncate(ask=self._request_encoding)
+        self._offer(truncate)
+        if result := self._wait_for(truncate.answer):
             self._load.progress = result.progress
 
     def _pass_barrier(self) -> bool:
         load, reader = self._load, self._reader
         holders = {holder.name: holder for holder in reader.writers()}
         is_first_check = load.holders is None
-        if load.holders is None:
-            if reader.wait_for_all():
-                return True
-            load.holders = frozenset(holders)
-        delivered = set(self._delivered()) if load.resumed else set()
-        blocking = {
-            name
-            for name, holder in holders.items()
-            if name in load.holders and (holder.xid or 0, holder.gid or "") not in delivered
-        }
+        if is_first_check and reader.wait_for_all():
+            return True
+        blocking = barrier.blocking(
+            {name: (holder.xid or 0, holder.gid or "") for name, holder in holders.items()},
+            load.holders,
+            resumed=load.resumed,
+            delivered=set(self._delivered()) if load.resumed else (),
+        )
         if blocking and (is_first_check or load.holders != blocking):
             waited_for = "; ".join(str(holders[name]) for name in sorted(blocking))
             _log.info("backfill of %s waits for %s", load.name, waited_for)
-        load.holders = frozenset(blocking)
+        load.holders = blocking
         if blocking:
             self._offer(reader.current_snapshot())
         return not blocking
@@ -147,13 +199,7 @@ class Loader:
         progress = self._load.progress
         if offered is None:
             return progress
-        return replace(
-            progress,
-            after=offered.last or progress.after,
-            order=offered.order or progress.order,
-            again=progress.again - offered.among,
-            scanned=progress.scanned or offered.scanned,
-        )
+        return progress.behind(last=offered.last, order=offered.order, among=offered.among, scanned=offered.scanned)
 
     def _await_result(self, offered: Chunk) -> ChunkResult | None:
         """Wait for the result of a chunk; None if it was not published."""

@@ -10,9 +10,10 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
 
-from twofold.backfill.chunk import KEY_HEAD, Chunk, EncodingRequest, SnapshotSeen, TableEncoding
-from twofold.backfill.chunk_rule import Snapshot
-from twofold.backfill.load_progress import LoadProgress, key_texts
+from twofold.backfill.chunk import KEY_HEAD, Chunk, EncodingRequest, ReloadTruncate, SnapshotSeen, TableEncoding
+from twofold.backfill.key_texts import key_texts
+from twofold.lives.chunk_rule import Snapshot
+from twofold.lives.load_progress import LoadProgress
 from twofold.source import locks
 from twofold.source.messages import Relation
 from twofold.source.table_copier import CopyView, TableCopier
@@ -74,16 +75,16 @@ class Reader:
         """Take a snapshot and return it."""
         return SnapshotSeen(self._topic, Snapshot.parse(self._copier.snapshot()))
 
-    def make_truncate(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
+    def make_truncate(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> ReloadTruncate:
         """Make the truncate that begins a reload, and that answers its command."""
         with self._copier.view() as view:
             if view.described is None:
-                return replace(self._gone(LoadProgress(), view), empties=True)
+                return ReloadTruncate(self._topic, None, [], view.lsn, view.at_us)
             encoding = ask(EncodingRequest(view.described.relation))
             lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(encoding.partitions)]
             header = TransactionHeader(None, view.at_us, None)
             encoding.plan.truncate(view.lsn, header, time.time_ns() // 1_000_000, lists)
-        return replace(self._gone(LoadProgress(), view), encoding=encoding, lists=lists, empties=True)
+        return ReloadTruncate(self._topic, encoding, lists, view.lsn, view.at_us)
 
     def read(self, progress: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
         """Read the next chunk: keys to be read again first, otherwise the next range."""

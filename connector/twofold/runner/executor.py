@@ -7,17 +7,20 @@ sends it again.
 
 from __future__ import annotations
 
+import queue
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from twofold.backfill.chunk import Chunk, LoadCommand
-from twofold.backfill.chunk_rule import Snapshot
-from twofold.backfill.gate import Gate, Published
+from twofold.backfill.chunk import Chunk, DueCommand, DueOfLoad, ReloadTruncate
+from twofold.backfill.gate import Gate, LoadRecords, Published
 from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
+from twofold.lives.chunk_rule import Snapshot
+from twofold.lives.exchanged import CarriedOut
 from twofold.runner.bookkeeping_records import ConnectorOrigin, outcome
 from twofold.runner.ledger import Ledger
 from twofold.runner.streamed import CHUNK_BYTES
@@ -67,7 +70,8 @@ class ActionExecutor:
         self._tend = tend
         self.on_published: Callable[[Commit | None, Mapping[str, Pin]], None] = lambda *_: None
         """Called on the worker's thread after each Kafka transaction that has committed."""
-        self._due: Chunk | LoadCommand | None = None
+        self._due: DueOfLoad | None = None
+        self._carried_out: queue.SimpleQueue[tuple[str, CarriedOut]] = queue.SimpleQueue()
         self._prepared: dict[PreparedIdentity, PreparedRows] = {}
         self._begun: dict[PreparedIdentity, float] = {}
         self._outcomes: list[PreparedOutcome] = []
@@ -89,8 +93,7 @@ class ActionExecutor:
         """Produce rows for the group."""
         self.group_records += batch.records
         self.group_bytes += batch.bytes
-        in_backfill = self._tables.pins.in_backfill
-        self._submit(lambda: self._gate.produce(batch, in_backfill))
+        self._submit(lambda: self._gate.produce(batch))
 
     def settle(self, identity: PreparedIdentity) -> None:
         """Register what a prepared transaction's tables lack, now that it is committed.
@@ -104,14 +107,19 @@ class ActionExecutor:
         """Make this thread the owner of the tables."""
         self._tables.owner.claim()
 
-    def stage_due(self, due: Chunk | LoadCommand) -> None:
-        """Keep what is due of a backfill for the CommitChunk that follows."""
+    def stage_due(self, due: DueOfLoad) -> None:
+        """Keep what is due of a load for the CommitChunk that follows."""
         self._due = due
+
+    def carried_out(self) -> Iterator[tuple[str, CarriedOut]]:
+        """Yield the commands that the worker has carried out since the last call, by topic."""
+        with suppress(queue.Empty):
+            while True:
+                yield self._carried_out.get_nowait()
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
         """Let the gate forget what this snapshot sees of a table in backfill."""
-        in_backfill = self._tables.pins.in_backfill
-        self._submit(lambda: self._gate.forget(topic, snapshot, in_backfill))
+        self._submit(lambda: self._gate.forget(topic, snapshot))
 
     def prepared_with(self, topic: str) -> list[PreparedIdentity]:
         """Return the prepared transactions without an outcome that touch the table."""
@@ -164,7 +172,6 @@ class ActionExecutor:
     def _hand_over(self) -> None:
         """Make one job of the rows that leave the spool."""
         leaving, self._leaving, self._leaving_bytes = self._leaving, [], 0
-        in_backfill = self._tables.pins.in_backfill
 
         def work() -> None:
             gathered = RowBatch()
@@ -173,11 +180,11 @@ class ActionExecutor:
                     for batch in rows.batches():
                         gathered.add(batch)
                         if gathered.bytes > CHUNK_BYTES:
-                            self._gate.produce(gathered, in_backfill)
+                            self._gate.produce(gathered)
                             gathered = RowBatch()
                 rows.drop()
             if gathered.topics:
-                self._gate.produce(gathered, in_backfill)
+                self._gate.produce(gathered)
 
         self._queue(work)
 
@@ -233,7 +240,11 @@ class ActionExecutor:
         self._queue(work, answer)
 
     def _queue(self, work: Callable[[], object], answer: Event | None = None) -> None:
+        to_watch = self._tables.lives.take_for_gate()
+
         def job() -> Event | None:
+            for topic, watch in to_watch:
+                self._gate.watch(topic, watch)
             work()
             return answer
 
@@ -258,12 +269,11 @@ class ActionExecutor:
             prepared=tuple(self._outcomes),
         )
         ledger = self._ledger.take_entries(action.sequence if action.rows else None)
-        in_backfill = self._tables.pins.in_backfill
         self._outcomes = []
         self.group_records = self.group_bytes = self._committed_at_us = 0
         self._submit(
             lambda: self._report_published(
-                self._gate.commit(commit if action.rows else None, progress, in_backfill, ledger=ledger, pins=pins)
+                self._gate.commit(commit if action.rows else None, progress, ledger=ledger, pins=pins)
             ),
             events.MainCommitted(action.applied_lsn),
         )
@@ -271,13 +281,21 @@ class ActionExecutor:
     def _commit_chunk(self, sequence: int, applied_lsn: Lsn) -> None:
         due, self._due = self._due, None
         assert due is not None
-        kind: Kind = "reload" if isinstance(due, Chunk) and due.empties else "backfill"
-        commit, progress, pins = self._records(kind, sequence, applied_lsn, at_us=due.at_us)
-        in_backfill = self._tables.pins.in_backfill
-        self._submit(
-            lambda: self._report_published(self._gate.publish(due, commit, progress, pins, in_backfill)),
-            events.MainCommitted(applied_lsn),
-        )
+        kind: Kind = "reload" if isinstance(due, ReloadTruncate) else "backfill"
+        records = LoadRecords(*self._records(kind, sequence, applied_lsn, at_us=due.at_us))
+        self._submit(lambda: self._report_published(self._publish(due, records)), events.MainCommitted(applied_lsn))
+
+    def _publish(self, due: DueOfLoad, records: LoadRecords) -> Published:
+        """Publish what is due of a load: on the worker's thread."""
+        match due:
+            case Chunk():
+                return self._gate.publish_chunk(due, records)
+            case ReloadTruncate():
+                return self._gate.publish_truncate(due, records)
+            case DueCommand(topic, order):
+                published, done = self._gate.carry_out(topic, order, records)
+                self._carried_out.put((topic, done))
+                return published
 
     def _commit_prepared(self, action: actions.CommitOpenPrepared, at_us: int) -> None:
         prepared = self._prepared[action.identity]
@@ -290,10 +308,9 @@ class ActionExecutor:
             prepared=(outcome(prepared.identity, prepared.prepare_lsn, prepared.parsed, action.commit_lsn, at_us),),
         )
         ledger = self._ledger.committed(prepared, action.sequence) if action.in_ledger else {}
-        in_backfill = self._tables.pins.in_backfill
         self._submit(
             lambda: self._report_published(
-                self._gate.commit_prepared(action.slot, commit, progress, in_backfill, ledger=ledger, pins=pins)
+                self._gate.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins)
             ),
             events.PreparedCommitted(action.identity, action.applied_lsn),
         )

@@ -1,30 +1,44 @@
 """The backfill's part of the turn: begins loads, answers their readers, and releases a chunk when
 the stream has passed it.
 
-Used by the thread that reads the stream. A table is added to `Pins.in_backfill` before its load
-begins, so every row that a load must know of passes the gate.
+Used by the thread that reads the stream. `lives.load_life` decides about each table's load; this
+applies the events and carries the actions out.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal, Protocol
 
-from twofold.backfill.chunk import Chunk, ChunkResult, EncodingRequest, LoadCommand, LoadDone, SnapshotSeen
-from twofold.backfill.chunk_rule import Snapshot
+from twofold.backfill.chunk import (
+    Chunk,
+    DueCommand,
+    DueOfLoad,
+    EncodingRequest,
+    LoadDone,
+    ReloadTruncate,
+    SnapshotSeen,
+    TableEncoding,
+)
 from twofold.backfill.load_pool import LoadPool
-from twofold.backfill.load_progress import LoadProgress
 from twofold.backfill.loader import Load
 from twofold.bridge import State, events
+from twofold.lives import load_life
+from twofold.lives.chunk_rule import Snapshot
+from twofold.lives.exchanged import CarriedOut, CarryOut, LoadCommand
+from twofold.lives.load_progress import LoadProgress
 from twofold.runner.joined_tables import JoinedTablesFound
 from twofold.runner.observer import BackfillProgress
+from twofold.runner.pins import Pins
+from twofold.runner.table_lives import TableLives
 from twofold.runner.table_version import IN_BACKFILL
-from twofold.runner.tables import Tables
 from twofold.sink.backfill_commands import PendingCommand
+from twofold.source.messages import Relation
 from twofold_common.positions import PreparedIdentity
 from twofold_common.table_names import table_argument
 
@@ -33,7 +47,7 @@ _log = logging.getLogger(__name__)
 COMMANDS_CHECK_S = 0.25
 
 
-class PreparedTransactions(Protocol):
+class LoadExecutor(Protocol):
     """What the executor knows and does for loads."""
 
     def prepared_with(self, topic: str) -> list[PreparedIdentity]:
@@ -42,6 +56,10 @@ class PreparedTransactions(Protocol):
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
         """Let the gate forget what this snapshot sees of a table in backfill."""
+        ...
+
+    def carried_out(self) -> Iterable[tuple[str, CarriedOut]]:
+        """Return the commands that the worker has carried out since the last call, by topic."""
         ...
 
 
@@ -61,14 +79,44 @@ class JoinedTablesSource(Protocol):
         ...
 
 
+class LoadableTables(Protocol):
+    """What loads need of the tables."""
+
+    @property
+    def lives(self) -> TableLives:
+        """The reader's halves of the tables' lives."""
+        ...
+
+    @property
+    def pins(self) -> Pins:
+        """What is pinned of each table."""
+        ...
+
+    def announce(self, relations: Iterable[Relation]) -> None:
+        """Make the topics of tables that have none."""
+        ...
+
+    def copying(self, relation: Relation) -> TableEncoding:
+        """Return how the rows of a table with this description are encoded."""
+        ...
+
+    def is_current(self, copying: TableEncoding) -> bool:
+        """Whether no later description of the table exists."""
+        ...
+
+    def emptied(self, topic: str) -> None:
+        """Note that later rows are behind the truncate."""
+        ...
+
+
 class Loading:
     """The loads of one run, as the turn sees them."""
 
     def __init__(
         self,
         loads: LoadPool,
-        tables: Tables,
-        executor: PreparedTransactions,
+        tables: LoadableTables,
+        executor: LoadExecutor,
         commands: CommandSource,
         joined_tables: JoinedTablesSource,
         *,
@@ -80,22 +128,14 @@ class Loading:
         self._reload_on_rewrite = reload_on_rewrite
         self._loads = loads
         self._tables = tables
+        self._lives = tables.lives
         self._executor = executor
         self._commands = commands
-        self._answered: list[LoadCommand] = []
-        self._latest: dict[str, LoadCommand] = {}
-        """Each table's last command to pause or to resume; earlier ones no longer count."""
-        self._resumed: dict[str, LoadProgress] = {}
-        self._waiting: list[LoadCommand] = []
-        """The commands that are to be carried out, in their order."""
-        self._cancelled: dict[str, Future[ChunkResult]] = {}
-        self._start_keys: dict[str, tuple[bytes, ...]] = {}
+        self._numbers = itertools.count()
+        self._queued: deque[tuple[str, int]] = deque()
+        """Topics and numbers of commands, in their order; the lives know which still count."""
         self._check_s = check_s
         self._next_check = 0.0
-        self._begun: set[str] = set()
-        for topic in tables.pins.in_backfill:
-            if tables.pins[topic].backfill == "paused":
-                self._begun.add(topic)
 
     @property
     def busy(self) -> bool:
@@ -108,11 +148,8 @@ class Loading:
             _shown(load.name, "waiting for locks" if load.holders else "reading", load.progress, load.estimate)
             for load in self._loads.all()
         )
-        paused = (self._tables.pins[topic] for topic in self._begun - self._loads.topics())
         return reading + tuple(
-            _shown(f"{pin.schema}.{pin.table}", "paused", LoadProgress.from_bytes(pin.bound), 0)
-            for pin in paused
-            if pin.backfill == "paused"
+            _shown(self._name(topic), "paused", progress, 0) for topic, progress in self._lives.paused()
         )
 
     def turn(self) -> Iterator[events.Event]:
@@ -122,20 +159,15 @@ class Loading:
             for topic, what in self._commands.read_new().items():
                 self._handle_command(topic, what)
             self._handle_joined_tables(self._joined_tables.take_result())
-        for topic in self._tables.pins.take_recreated():
-            _log.info("backfill of %s: the table was dropped and created again", topic)
-            self._start(topic)
-        while self._answered:
-            self._command_answered(self._answered.pop())
-        for topic in [topic for topic, answer in self._cancelled.items() if answer.done()]:
-            self._cancel_answered(topic, self._cancelled.pop(topic).result())
-        for topic in [topic for topic in self._tables.pins.in_backfill if topic not in self._begun]:
-            self._begun.add(topic)
+        for topic, done in self._executor.carried_out():
+            self._apply(topic, done)
+        for topic in self._lives.in_need():
+            if self._lives[topic].recreated:
+                _log.info("backfill of %s: the table was dropped and created again", topic)
+                self._apply(topic, load_life.ReloadDue())
             for identity in self._executor.prepared_with(topic):
                 yield events.ParkDue(identity, IN_BACKFILL)
-            pin = self._tables.pins[topic]
-            place = self._resumed.pop(topic, None) or LoadProgress.from_bytes(pin.bound)
-            self._loads.begin(Load(topic, pin.schema, pin.table, place, resumed=place.after is not None))
+            self._apply(topic, load_life.ReadingDue())
         for offer in self._loads.offers():
             match offer:
                 case EncodingRequest(relation, asked):
@@ -143,7 +175,7 @@ class Loading:
                 case SnapshotSeen(topic, snapshot):
                     self._executor.forget(topic, snapshot)
                 case LoadDone(topic):
-                    self._loaded(topic)
+                    self._apply(topic, load_life.LoadEnded())
                 case _:
                     raise AssertionError(offer)
 
@@ -152,111 +184,78 @@ class Loading:
         self._tables.announce(found.relations)
         reloads = self._reload_on_rewrite
         for topic, what in self._tables.pins.check_storage(found.relations, found.stored, reloads=reloads):
-            pin = self._tables.pins[topic]
-            name = f"{pin.schema}.{pin.table}"
+            pin, name = self._tables.pins[topic], self._name(topic)
             if reloads:
                 _log.warning("%s: %s; it is reloaded because source.reload_on_rewrite is on", name, what)
-                self._start(topic)
+                self._apply(topic, load_life.ReloadDue())
             else:
                 command = f"twofold backfill start {table_argument(pin.schema, pin.table)}"
                 _log.warning("%s: %s; if that changed values in rows, run: %s", name, what, command)
 
     def _handle_command(self, topic: str, command: PendingCommand) -> None:
-        """Handle a person's command about a table's load.
-
-        One that changes nothing is only answered.
-        """
-        what, keys = command.name, command.keys
-        _log.info("backfill of %s: %s, as asked for", topic, what)
-        self._latest.pop(topic, None)
-        known = topic in self._tables.pins
-        loading = topic in self._tables.pins.in_backfill and topic not in self._cancelled
-        match what:
-            case "start" if known:
-                self._start(topic)
-                self._start_keys[topic] = keys
-            case "pause" | "resume" if loading:
-                stopped = self._loads.stop(topic)
-                self._begun.add(topic)
-                reload = stopped is not None and stopped.progress.reload
-                asked = self._latest[topic] = LoadCommand(topic, what, _now_us(), keys, reload)
-                asked.answer.add_done_callback(lambda _: self._answered.append(asked))
-                self._waiting.append(asked)
-            case "cancel" if loading:
-                self._loads.stop(topic)
-                self._begun.add(topic)
-                cancel = LoadCommand(topic, "cancel", _now_us(), keys)
-                # In backfill until then: rows that come meanwhile stay behind the gate's.
-                self._cancelled[topic] = cancel.answer
-                self._waiting.append(cancel)
-            case _ if known:
-                self._waiting.append(LoadCommand(topic, "cancel", _now_us(), keys))  # only to be answered
-            case _:
-                _log.warning("backfill of %s: the table does not exist", topic)
-
-    def _start(self, topic: str) -> None:
-        self._latest.pop(topic, None)
-        self._loads.stop(topic)
-        self._cancelled.pop(topic, None)
-        self._tables.pins.reload(topic)
-        self._begun.discard(topic)
-
-    def _command_answered(self, asked: LoadCommand) -> None:
-        """Continue a load after its resume, unless a later command says otherwise."""
-        result = asked.answer.result()
-        if self._latest.get(asked.topic) is not asked:
+        """Hand a person's command to the life of its table."""
+        _log.info("backfill of %s: %s, as asked for", topic, command.name)
+        if topic not in self._tables.pins:
+            _log.warning("backfill of %s: the table does not exist", topic)
             return
-        if result.state == "ready":  # it had ended before the command came
-            self._loaded(asked.topic)
-        elif asked.name == "resume":
-            self._resumed[asked.topic] = result.progress
-            self._begun.discard(asked.topic)
+        self._apply(topic, load_life.CommandGiven(LoadCommand(next(self._numbers), command.name, command.keys)))
 
-    def _cancel_answered(self, topic: str, result: ChunkResult) -> None:
-        if result.state == "ready":
-            self._loaded(topic)
-            return
-        pin = self._tables.pins[topic]
-        _log.warning(
-            "backfill of %s.%s: not cancelled, because rows that an earlier process held would be missing; only its end brings them (or ALTER PUBLICATION ... DROP TABLE)",
-            pin.schema,
-            pin.table,
-        )
-        if result.state != "paused":
-            self._resumed[topic] = result.progress
-            self._begun.discard(topic)
+    def _apply(self, topic: str, event: load_life.LoadEvent) -> None:
+        """Apply an event to the table's life, and carry out what follows at once."""
+        for action in self._lives.apply(topic, event):
+            match action:
+                case load_life.BeginReading(progress):
+                    pin = self._tables.pins[topic]
+                    resumed = progress.after is not None
+                    self._loads.begin(Load(topic, pin.schema, pin.table, progress, resumed=resumed))
+                case load_life.StopReading():
+                    self._loads.stop(topic)
+                case load_life.QueueCommand(number):
+                    self._queued.append((topic, number))
+                case load_life.ReportHeldRows():
+                    _log.warning(
+                        "backfill of %s: not cancelled, because rows that an earlier process held would be missing; only its end brings them (or ALTER PUBLICATION ... DROP TABLE)",
+                        self._name(topic),
+                    )
+                case _:
+                    raise AssertionError(action)
 
-    def _loaded(self, topic: str) -> None:
-        self._tables.pins.loaded(topic)
-        self._begun.discard(topic)
-
-    def due(self, state: State) -> Chunk | LoadCommand | None:
-        """Return a command or a chunk that may be committed now.
+    def due(self, state: State) -> DueOfLoad | None:
+        """Return a command, a truncate or a chunk that may be committed now.
 
         If a chunk's table has changed since, it is read again.
         """
         if state.unfinished or not state.caught_up:
             return None
-        if self._waiting:
-            return self._waiting.pop(0)
-        while chunk := self._loads.due(state.read_lsn):
-            if chunk.encoding is None or self._tables.is_current(chunk.encoding):
-                if chunk.empties:
-                    self._tables.emptied(chunk.topic)
-                    chunk = replace(chunk, answers=self._start_keys.pop(chunk.topic, ()))
-                if chunk.encoding is None:
-                    self._tables.pins.gone(chunk.topic)
-                return chunk
-            chunk.drop()
-            chunk.answer.set_result(None)
+        while self._queued:
+            topic, number = self._queued.popleft()
+            for order in self._lives.apply(topic, load_life.CommandDue(number)):
+                assert isinstance(order, CarryOut)
+                return DueCommand(topic, order, time.time_ns() // 1000)
+        while offered := self._loads.due(state.read_lsn):
+            if offered.encoding is None or self._tables.is_current(offered.encoding):
+                return self._give_out(offered)
+            offered.drop()
+            offered.answer.set_result(None)
         return None
+
+    def _give_out(self, offered: Chunk | ReloadTruncate) -> Chunk | ReloadTruncate:
+        topic = offered.topic
+        if isinstance(offered, ReloadTruncate):
+            for action in self._lives.apply(topic, load_life.TopicEmptied()):
+                assert isinstance(action, load_life.AnswerStart)
+                offered = replace(offered, answers=action.keys)
+            self._tables.emptied(topic)
+        if offered.encoding is None:
+            self._tables.pins.gone(topic)
+        return offered
+
+    def _name(self, topic: str) -> str:
+        pin = self._tables.pins[topic]
+        return f"{pin.schema}.{pin.table}"
 
 
 def _shown(
     table: str, state: Literal["waiting for locks", "reading", "paused"], place: LoadProgress, estimate: int
 ) -> BackfillProgress:
     return BackfillProgress(table, state, place.rows, estimate, place.per_second, place.left_s(estimate))
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

@@ -25,7 +25,7 @@ def check_pinned_topics(pins: Pins, registrar: Registrar, in_use: set[str]) -> N
     unused = [_required(topic, pin) for topic, pin in pins.all.items() if topic not in in_use]
     for topic, refusal in registrar.mismatched(unused):
         _log.warning("of a table that is no longer published: %s", refusal.what)
-        pins.give_up(topic)
+        pins.unpublish(topic)
 
 
 def _required(topic: str, pin: Pin) -> RequiredTopic:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Literal
 
-from twofold.backfill.load_progress import LoadProgress
+from twofold.lives.load_life import RowsPassedOver, TableRecreated, TableUnpublished, TopicPinned, TopicUnpinned
+from twofold.runner.table_lives import TableLives
 from twofold.runner.topic_mismatch import PASSED_OVER
 from twofold.source.messages import Relation
 from twofold.source.rewrites import TableStorage, unsent_change
@@ -21,26 +21,19 @@ from twofold_avro.shapes import TableShape
 
 
 class Pins:
-    """The pins by topic. The thread that reads owns them."""
+    """The pins by topic. The thread that reads owns them.
 
-    def __init__(self, prefix: str, pins: dict[str, Pin], *, load_first: bool) -> None:
+    Whether a table is in backfill is not theirs to know: `lives` does, and the gate completes a pin
+    with it when the pin is written.
+    """
+
+    def __init__(self, prefix: str, pins: dict[str, Pin], lives: TableLives, *, load_first: bool) -> None:
         """`load_first`: load the existing rows of new tables."""
         self._prefix = prefix
         self._pins = pins
+        self._lives = lives
         self._load_first = load_first
         self._unwritten: dict[str, Pin] = {}
-        self._starting_over = {
-            t for t, pin in pins.items() if pin.backfill != "ready" and LoadProgress.from_bytes(pin.bound).reload
-        }
-        """The topics that are to restart and have not been emptied."""
-        self._recreated: set[str] = set()
-        self.in_backfill: Mapping[str, bool] = {
-            topic: pin.key_schema is None for topic, pin in pins.items() if pin.backfill != "ready"
-        }
-        """The topics of tables in backfill, and whether each lacks a message key.
-
-        It is never changed, only replaced: each job of the worker takes it along as it is.
-        """
 
     @property
     def all(self) -> Mapping[str, Pin]:
@@ -55,15 +48,6 @@ class Pins:
 
     def find(self, topic: str) -> Pin | None:
         return self._pins.get(topic)
-
-    def is_in_backfill(self, topic: str) -> bool:
-        return topic in self.in_backfill
-
-    def _enter_backfill(self, topic: str, *, keyless: bool) -> None:
-        self.in_backfill = {**self.in_backfill, topic: keyless}
-
-    def _leave_backfill(self, topic: str) -> None:
-        self.in_backfill = {t: keyless for t, keyless in self.in_backfill.items() if t != topic}
 
     def topic_of(self, relation: Relation) -> str:
         return topic_of(self._prefix, relation.schema, relation.table)
@@ -89,22 +73,28 @@ class Pins:
         """
         gone = {topic for topic, pin in self._pins.items() if pin.relation == PASSED_OVER}
         for topic in {*topics, *(gone & in_use)}:
-            self._leave_backfill(topic)  # until it is pinned again
             if topic in in_use:
                 self._pins.pop(topic, None)
-                self._starting_over.add(topic)
+                self._lives.apply(topic, TopicUnpinned())
             elif topic in self._pins:
-                self.give_up(topic)
+                self.unpublish(topic)
 
     def forget(self, topic: str) -> None:
         """Forget a topic that does not exist any more."""
         del self._pins[topic]
-        self._leave_backfill(topic)
+        self._lives.apply(topic, TableUnpublished())
+
+    def unpublish(self, topic: str) -> None:
+        """Load nothing, and pass over rows that do not fit: a session begins without the table."""
+        self._lives.apply(topic, TableUnpublished())
+        self._pass_over(topic)
 
     def give_up(self, topic: str) -> None:
         """Pass over rows that do not fit, as long as no table of this name is published."""
-        self._leave_backfill(topic)
-        self._starting_over.discard(topic)
+        self._lives.apply(topic, RowsPassedOver())
+        self._pass_over(topic)
+
+    def _pass_over(self, topic: str) -> None:
         self._write(topic, replace(self._pins[topic], backfill="ready", bound=None, relation=PASSED_OVER))
 
     # --- a version of a table is committed
@@ -114,7 +104,8 @@ class Pins:
         key_id, value_id = ids
         pin = self._pins.get(topic)
         self.note_if_recreated(topic, shape.oid)
-        starts_over = topic in self._starting_over or topic in self._recreated
+        life = self._lives[topic]
+        starts_over = life.empties or life.recreated
         # Until the topic is emptied the pin names the former table: a run after this one must know
         # it.
         relation = pin.relation if pin and pin.relation is not None and starts_over else shape.oid
@@ -124,29 +115,18 @@ class Pins:
             self._write(topic, new)
 
     def _new_pin(self, shape: TableShape, topic: str, partitions: int, key_schema: str | None) -> Pin:
-        if topic in self._starting_over:
-            self._enter_backfill(topic, keyless=shape.keyless)
-            bound = LoadProgress(reload=True).to_bytes()
-            return Pin(shape.schema, shape.table, partitions, key_schema, backfill="waiting", bound=bound)
-        if self._load_first:
-            self._enter_backfill(topic, keyless=shape.keyless)
-        state: Literal["waiting", "ready"] = "waiting" if self._load_first else "ready"
-        return Pin(shape.schema, shape.table, partitions, key_schema, backfill=state)
-
-    def is_starting_over(self, topic: str) -> bool:
-        """Whether the topic's truncate is still to come."""
-        return topic in self._starting_over
+        reload = self._lives.is_emptying(topic)
+        if not (reload or self._load_first):
+            return Pin(shape.schema, shape.table, partitions, key_schema)
+        self._lives.apply(topic, TopicPinned(shape.keyless))
+        bound = self._lives[topic].progress.to_bytes() if reload else None
+        return Pin(shape.schema, shape.table, partitions, key_schema, backfill="waiting", bound=bound)
 
     def note_if_recreated(self, topic: str, oid: int) -> None:
         """Notice that another table has the name: the former one's rows are gone."""
         pin = self._pins.get(topic)
-        if pin and pin.relation not in {None, oid} and self._load_first and topic not in self._starting_over:
-            self._recreated.add(topic)
-
-    def take_recreated(self) -> set[str]:
-        """Return the topics whose tables were dropped and created again."""
-        recreated, self._recreated = self._recreated, set()
-        return recreated
+        if pin and pin.relation not in {None, oid} and self._load_first and not self._lives.is_emptying(topic):
+            self._lives.apply(topic, TableRecreated())
 
     def check_storage(
         self, relations: Iterable[Relation], stored: Mapping[int, TableStorage], *, reloads: bool
@@ -160,7 +140,7 @@ class Pins:
         for relation in relations:
             topic, now = self.topic_of(relation), stored.get(relation.oid)
             pin = self._pins.get(topic)
-            if pin is None or now is None or topic in self._starting_over or pin.stored == now.to_text():
+            if pin is None or now is None or self._lives.is_emptying(topic) or pin.stored == now.to_text():
                 continue
             if pin.stored is not None and pin.relation == relation.oid:
                 what = unsent_change(TableStorage.from_text(pin.stored), now)
@@ -172,32 +152,14 @@ class Pins:
 
     # --- a table's backfill
 
-    def reload(self, topic: str) -> None:
-        """Load the table from the beginning."""
-        pin = self._pins[topic]
-        self._enter_backfill(topic, keyless=pin.key_schema is None)
-        self._pins[topic] = replace(pin, backfill="waiting", bound=LoadProgress(reload=True).to_bytes())
-        self._starting_over.add(topic)
-
     def emptied(self, topic: str, relation: int | None) -> None:
         """Note that later rows are behind the truncate, and belong to the table as it is now."""
-        self.end_starting_over(topic)
         pin = self._pins[topic]
         self._write(topic, replace(pin, relation=pin.relation if relation is None else relation, stored=None))
-
-    def end_starting_over(self, topic: str) -> None:
-        """Note that the topic's truncate is published now."""
-        self._starting_over.discard(topic)
 
     def gone(self, topic: str) -> None:
         """Note that a load found no such table: a later one restarts the topic."""
         self._write(topic, replace(self._pins[topic], relation=PASSED_OVER))
-
-    def loaded(self, topic: str) -> None:
-        """Note that the table's backfill is over, and recorded in Kafka."""
-        self._leave_backfill(topic)
-        self._starting_over.discard(topic)
-        self._pins[topic] = replace(self._pins[topic], backfill="ready", bound=None)
 
 
 Ids = tuple[int | None, int]

@@ -24,7 +24,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from twofold import failpoints
-from twofold.backfill.gate import EnvelopeReader, Gate
+from twofold.backfill.envelope_reader import EnvelopeReader
+from twofold.backfill.gate import Gate
 from twofold.backfill.load_pool import LoadPool
 from twofold.backfill.loader import Load
 from twofold.backfill.reader import Reader
@@ -133,7 +134,7 @@ def recover(
         len(recovered.unresolved),
     )
     envelopes = EnvelopeReader(registry.schema)
-    gate = Gate(fencing.publisher, pins=recovered.pins, envelopes=envelopes, spool=spool)
+    gate = Gate(fencing.publisher, pins=tables.pins.all, envelopes=envelopes, spool=spool)
     commands = BackfillCommands(
         kafka_settings(config), names_of(config), found=recovered.commands, offset=recovered.progress_end
     )

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal
 
-from twofold.backfill.load_progress import LoadProgress
 from twofold.config import Config
 from twofold.errors import Unreachable, UsageError
 from twofold.gids import parse
+from twofold.lives.load_progress import LoadProgress
 from twofold.runner.siblings import describe_sibling, is_torn, siblings_of, statements_left
 from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings
 from twofold.sink.ledgers import Branch, Ledgers

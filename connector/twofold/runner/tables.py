@@ -7,9 +7,9 @@ because ROLLBACK PREPARED cannot take a registered schema back. A prepared trans
 shape is encoded with provisional schema ids and parked. When it commits, `settle` registers the
 schemas and replaces the ids.
 
-Used by the thread that reads. It joins three parts: `DescribedVersions` knows what was described,
-`Pins` what is pinned, and the `Registrar` asks the registry and Kafka. Servers are asked only for a
-new shape, never for a row.
+Used by the thread that reads. It joins four parts: `DescribedVersions` knows what was described,
+`Pins` what is pinned, `TableLives` what is loaded, and the `Registrar` asks the registry and Kafka.
+Servers are asked only for a new shape, never for a row.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from twofold.runner.pins import Pins
 from twofold.runner.registrar import Registrar
 from twofold.runner.root_flaws import RootFlaws
 from twofold.runner.row_plans import RowPlans
+from twofold.runner.table_lives import TableLives
 from twofold.runner.table_version import DescribedVersion, KeyChanged, TableVersion, key_id_changed
 from twofold.runner.topic_mismatch import PASSED_OVER, Decision, TopicRestart, VersionKey, decide
 from twofold.sink.batch import PROVISIONAL_KEY_ID, VOID
@@ -67,7 +68,8 @@ class Tables:
         self._plans = RowPlans(prefix, database, tombstones=tombstones, placeholders=placeholders)
         self._versions = DescribedVersions()
         self._root_flaws = RootFlaws(catalog, self._make_void)
-        self.pins = Pins(prefix, pins, load_first=load_first)
+        self.lives = TableLives(pins)
+        self.pins = Pins(prefix, pins, self.lives, load_first=load_first)
         self.messages = LogicalMessages(prefix, database, registrar)
         self.owner = ThreadOwner("the tables' versions and pins")
 
@@ -165,7 +167,7 @@ class Tables:
         try:
             if not table.void:
                 self._commit(table)
-            elif not self.pins.is_starting_over(topic):  # it was emptied before, or need not restart
+            elif not self.lives.is_emptying(topic):  # it was emptied before, or need not restart
                 raise table.flaw or KeyChanged(table.shape)
         except Refused as refusal:
             self._settle_mismatch(table, topic, refusal)
@@ -184,7 +186,8 @@ class Tables:
             VersionKey(relation.oid, key(self._catalog.shape(relation), pin)) if relation else None,
             pin,
             key_differs=isinstance(refusal, KeyChanged),
-            emptied_later=self.pins.is_starting_over(topic),
+            in_backfill=self.lives.is_in_backfill(topic),
+            emptied_later=self.lives.is_emptying(topic),
         )
         match decision:
             case Decision.REFUSE:
@@ -206,9 +209,7 @@ class Tables:
         truncate.
         """
         pin = self.pins.find(topic)
-        return (
-            self.pins.is_starting_over(topic) and pin is not None and pin.key_schema != self._registrar.key(shape, pin)
-        )
+        return self.lives.is_emptying(topic) and pin is not None and pin.key_schema != self._registrar.key(shape, pin)
 
     def _void(self, shape: TableShape) -> TableVersion:
         _log.warning(
@@ -221,7 +222,7 @@ class Tables:
     def _make_void(self, shape: TableShape) -> TableVersion:
         provisional_id = self._versions.next_provisional_id()
         plan = self._plans.make_void(shape, provisional_id)
-        return TableVersion(shape, VOID, 1, plan, provisional_id, self.pins.is_in_backfill)
+        return TableVersion(shape, VOID, 1, plan, provisional_id, self.lives.is_in_backfill)
 
     def _new(self, shape: TableShape, topic: str) -> TableVersion:
         pin = self.pins.find(topic)
@@ -242,7 +243,7 @@ class Tables:
         """Return a version whose envelope has a provisional id."""
         provisional_id = self._versions.next_provisional_id()
         plan = self._plans.make(shape, partitions, key_id, provisional_id)
-        return TableVersion(shape, topic, partitions, plan, provisional_id, self.pins.is_in_backfill)
+        return TableVersion(shape, topic, partitions, plan, provisional_id, self.lives.is_in_backfill)
 
     def _commit(
         self, table: TableVersion, *, value_id: int | None = None, partitions: int | None = None
@@ -262,7 +263,7 @@ class Tables:
             partitions = pin.partitions
         elif partitions is None:
             partitions = registrar.ensure([_wanted(table)])[topic]
-        if pin is None and key_text is None and self.pins.is_starting_over(topic):
+        if pin is None and key_text is None and self.lives.is_emptying(topic):
             registrar.withdraw_key(shape, topic)
         key_id = registrar.register_key(key_text, topic)
         if pin is not None and pin.key_schema_id != key_id:
@@ -299,10 +300,12 @@ class Tables:
         return self._versions.committed(copying.version.topic) is copying.version  # type: ignore[attr-defined]
 
     def emptied(self, topic: str) -> None:
-        """Note that later rows are behind the truncate, and belong to the table as it is now."""
+        """Note that later rows are behind the truncate, and belong to the table as it is now.
+
+        Its life knows already, so they are not void.
+        """
         table = self._versions.committed(topic)
         if table and (root := self._root_flaws.emptied(table.shape.oid)):
-            self.pins.end_starting_over(topic)  # rows of the table as it is now are not void
             self._versions.say(root.oid, self.describe(root))
         self.pins.emptied(topic, table.shape.oid if table else None)
 

@@ -48,7 +48,13 @@ class TopicRestart(RunEnded):
 
 
 def decide(
-    row: VersionKey, now: VersionKey | None, pin: Pin | None, *, key_differs: bool, emptied_later: bool
+    row: VersionKey,
+    now: VersionKey | None,
+    pin: Pin | None,
+    *,
+    key_differs: bool,
+    in_backfill: bool,
+    emptied_later: bool,
 ) -> Decision:
     """Decide about the rows.
 
@@ -63,6 +69,6 @@ def decide(
         return Decision.REFUSE
     recreated = pin.relation is not None and pin.relation != now.oid
     filled_before_keyed = pin.key_schema is None or (row.key is None and now.key == pin.key_schema)
-    if recreated or filled_before_keyed or pin.backfill != "ready" or emptied_later:
+    if recreated or filled_before_keyed or in_backfill or emptied_later:
         return Decision.START_OVER
     return Decision.REFUSE

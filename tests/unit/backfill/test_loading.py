@@ -5,34 +5,42 @@ memory: what people wish of it while other wishes of theirs wait, and what no sn
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal
 
 import pytest
 
-from twofold.backfill.chunk import KEY_HEAD, Chunk, EncodingRequest, LoadCommand, SnapshotSeen, TableEncoding
-from twofold.backfill.chunk_rule import Snapshot
-from twofold.backfill.gate import Gate
+from twofold.backfill.chunk import (
+    KEY_HEAD,
+    Chunk,
+    DueCommand,
+    DueOfLoad,
+    ReloadTruncate,
+    SnapshotSeen,
+    TableEncoding,
+)
+from twofold.backfill.gate import Gate, LoadRecords
 from twofold.backfill.load_pool import LoadPool
-from twofold.backfill.load_progress import LoadProgress
-from twofold.backfill.reader import Reader
+from twofold.backfill.loader import AskEncoding
 from twofold.bridge import initial
 from twofold.config import BackfillConfig
+from twofold.lives.chunk_rule import Snapshot
+from twofold.lives.exchanged import CarriedOut
+from twofold.lives.load_progress import LoadProgress
 from twofold.runner.joined_tables import JoinedTablesFound
 from twofold.runner.loading import Loading
 from twofold.runner.pins import Pins
-from twofold.runner.registrar import Registrar
-from twofold.runner.tables import Tables
+from twofold.runner.table_lives import TableLives
 from twofold.sink.backfill_commands import PendingCommand
 from twofold.sink.batch import Record, RowBatch
-from twofold.sink.publisher import Publisher
+from twofold.source.messages import Relation
 from twofold.spool import Spool
-from twofold_avro.records import Commit, Pin, Progress
+from twofold_avro.records import Commit, Pin, Prepared, Progress
 from twofold_avro.shapes import TableShape
-from twofold_avro.transcode import Packer
-from twofold_common.positions import Lsn
+from twofold_avro.transcode import Packer, RowPlan
+from twofold_common.positions import Lsn, PreparedIdentity
 
 TOPIC = "bank.public.account"
 HEAD = b"\0\0\0\0\1"
@@ -40,12 +48,19 @@ CHUNK_ROWS = 2
 WITHIN_S = 10
 ROWS = {b"%c" % letter: b"1 r" for letter in b"ABCDEFGH"}
 TRUNCATE = (b"", b"1 t")
-COMMIT, PROGRESS = Commit(1, "backfill", 100, 0, 0, rows=0, prepared=()), cast("Progress", None)
+COMMIT = Commit(1, "backfill", 100, 0, 0, rows=0, prepared=())
+PROGRESS = Progress(100, 1, "7", 1, "bank", "s", 1, 0)
+SHAPE = TableShape(7, "public", "account", (), "nothing")
+ENCODING = TableEncoding(SHAPE, 1, RowPlan.__new__(RowPlan), None)
+"""Nobody asks it: rows are ready."""
 
 
-def pin(state: str, place: LoadProgress | None = None, *, keyless: bool = False) -> Pin:
+State = Literal["ready", "waiting", "running", "paused"]
+
+
+def pin(state: State, place: LoadProgress | None = None, *, keyless: bool = False) -> Pin:
     bound = None if place is None else place.to_bytes()
-    return Pin("public", "account", 1, None if keyless else '"bytes"', backfill=state, bound=bound)  # type: ignore[arg-type]
+    return Pin("public", "account", 1, None if keyless else '"bytes"', backfill=state, bound=bound)
 
 
 def record(key: bytes | None, value: bytes) -> Record:
@@ -67,6 +82,7 @@ class Topic:
         self.rows: list[tuple[bytes | None, bytes]] = []
         self.pins: dict[str, Pin] = {}
         self.commits: list[Commit] = []
+        self.answered: list[bytes] = []
         self._open: list[tuple[bytes | None, bytes]] = []
 
     def produce(self, batch: RowBatch) -> None:
@@ -76,19 +92,42 @@ class Topic:
                 assert value is not None
                 self._open.append((None if key is None else key[KEY_HEAD:], value))
 
-    def commit_main(self, commit: Commit, _progress: Progress, *, pins: Mapping[str, Pin], **_: object) -> None:
+    def commit_main(
+        self,
+        commit: Commit | None,
+        progress: Progress,
+        *,
+        ledger: Mapping[str, Prepared | None] | None = None,
+        pins: Mapping[str, Pin] | None = None,
+        answered: Iterable[bytes] = (),
+    ) -> Commit | None:
         self.rows += self._open
-        self.commits.append(commit)
+        self.answered += answered
+        if commit is not None:
+            self.commits.append(commit)
         self._open = []
-        self.pins |= pins
+        self.pins |= pins or {}
+        return commit
+
+    def commit_prepared(
+        self,
+        slot: int,
+        commit: Commit,
+        progress: Progress,
+        *,
+        ledger: Mapping[str, Prepared],
+        pins: Mapping[str, Pin] | None = None,
+    ) -> Commit:
+        raise AssertionError("nothing is prepared here")
 
 
-class Table(Reader):
-    """Reads a table in memory, two rows a chunk."""
+class Table:
+    """What is read of a table in memory, two rows a chunk."""
+
+    estimate = 0
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.estimate = 0
 
     def writers(self) -> tuple[()]:
         return ()
@@ -99,32 +138,32 @@ class Table(Reader):
     def current_snapshot(self) -> SnapshotSeen:
         return SnapshotSeen(TOPIC, self._world.snapshot)
 
+    def forget_encoding(self) -> None: ...
+
     def cancel(self) -> None: ...
 
     def close(self) -> None: ...
 
-    def make_truncate(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
-        del ask
-        return self._chunk([TRUNCATE], empties=True)
+    def make_truncate(self, *, ask: AskEncoding) -> ReloadTruncate:
+        return ReloadTruncate(TOPIC, ENCODING, [[record(*TRUNCATE)]], Lsn(1), 0)
 
-    def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
-        del ask
+    def read(self, progress: LoadProgress, *, ask: AskEncoding) -> Chunk:
         if self._world.keyless:
             rows = [record(None, key) for key in self._world.table]
             whole = self._world.spool.new()
             whole.append(Packer().pack(rows, 0, len(rows)))
             return self._chunk([], scanned=True, whole=whole)
-        if place.again:
-            found = [(key, value) for key, value in self._world.table.items() if key in place.again]
-            return self._chunk(found, among=place.again)
-        found = [row for row in sorted(self._world.table.items()) if place.after is None or row[0] > place.after]
+        if progress.again:
+            found = [(key, value) for key, value in self._world.table.items() if key in progress.again]
+            return self._chunk(found, among=progress.again)
+        found = [row for row in sorted(self._world.table.items()) if progress.after is None or row[0] > progress.after]
         found = found[:CHUNK_ROWS]
         return self._chunk(found, last=found[-1][0] if found else None, scanned=len(found) < CHUNK_ROWS)
 
     def _chunk(self, rows: list[tuple[bytes, bytes]], **more: Any) -> Chunk:
         values: dict[str, Any] = {
             "topic": TOPIC,
-            "encoding": TableEncoding(cast("Any", None), 1, cast("Any", None), None),
+            "encoding": ENCODING,
             "lists": [[record(key, value) for key, value in rows]],
             "snapshot": self._world.snapshot,
             "end_lsn": Lsn(1),
@@ -138,11 +177,24 @@ class Table(Reader):
         return Chunk(**(values | more))
 
 
-class Described(Tables):
-    """Tables whose definition never changes."""
+class Tables:
+    """Tables whose definition never changes, and that all have their topics."""
+
+    def __init__(self, pins: dict[str, Pin]) -> None:
+        self.lives = TableLives(pins)
+        self.pins = Pins("bank", pins, self.lives, load_first=True)
+
+    def announce(self, relations: Iterable[Relation]) -> None:
+        assert not list(relations)
+
+    def copying(self, relation: Relation) -> TableEncoding:
+        raise AssertionError(relation)
 
     def is_current(self, copying: TableEncoding) -> bool:
-        return copying.partitions == 1
+        return copying is ENCODING
+
+    def emptied(self, topic: str) -> None:
+        self.pins.emptied(topic, None)
 
 
 class Commands:
@@ -150,24 +202,30 @@ class Commands:
 
     def __init__(self) -> None:
         self.given: dict[str, str] = {}
+        self._keys: list[bytes] = []
 
     def read_new(self) -> dict[str, PendingCommand]:
         given, self.given = self.given, {}
-        return {topic: PendingCommand(what, (what.encode(),)) for topic, what in given.items()}
+        self._keys += [what.encode() for what in given.values()]
+        return {topic: PendingCommand(what, tuple(self._keys)) for topic, what in given.items()}
 
 
 class Executor:
     """Has no prepared transactions; its worker is done at once."""
 
-    def __init__(self, gate: Gate, pins: Pins) -> None:
+    def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._pins = pins
+        self.done: list[tuple[str, CarriedOut]] = []
 
-    def prepared_with(self, topic: str) -> list[Any]:
+    def prepared_with(self, topic: str) -> list[PreparedIdentity]:
         return []
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
-        self._gate.forget(topic, snapshot, self._pins.in_backfill)
+        self._gate.forget(topic, snapshot)
+
+    def carried_out(self) -> list[tuple[str, CarriedOut]]:
+        done, self.done = self.done, []
+        return done
 
 
 class World:
@@ -179,28 +237,15 @@ class World:
         self.keyless = pinned.key_schema is None
         self.snapshot = Snapshot(1000, frozenset())
         self.topic = Topic()
-        nothing = cast("Any", None)
         pins = {TOPIC: pinned}
-        self.tables = Described(
-            prefix="bank",
-            database="d",
-            publication="p",
-            partitions=1,
-            tombstones=False,
-            placeholders=False,
-            catalog=nothing,
-            registrar=Registrar(nothing, nothing, "bank"),
-            pins=pins,
-            load_first=True,
+        self.tables = Tables(pins)
+        self.gate = Gate(self.topic, pins=pins, envelopes=Looking(), spool=spool)
+        self.loads = LoadPool(
+            BackfillConfig.model_validate({"readers": readers}), make_reader=lambda _: Table(self), delivered=lambda: ()
         )
-        publisher = cast("Publisher", self.topic)
-        self.gate = Gate(publisher, pins=pins, envelopes=Looking(), spool=spool)
-        config = BackfillConfig(readers=readers)  # type: ignore[call-arg]
-        self.loads = LoadPool(config, make_reader=lambda _: Table(self), delivered=lambda: ())
         self.commands = Commands()
-        self.loading = Loading(
-            self.loads, self.tables, Executor(self.gate, self.tables.pins), self.commands, Nobody(), check_s=0
-        )
+        self.executor = Executor(self.gate)
+        self.loading = Loading(self.loads, self.tables, self.executor, self.commands, Nobody(), check_s=0)
         self._state = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=0, pool=1)
 
     def busy(self, *, on: bool) -> None:
@@ -209,18 +254,24 @@ class World:
 
     def turn(self, wish: str = "") -> None:
         """As `Run` does it, with a worker that is done at once."""
-        if chunk := self.look(wish):
-            self.publish(chunk)
+        if due := self.look(wish):
+            self.publish(due)
 
-    def look(self, wish: str = "") -> Chunk | LoadCommand | None:
+    def look(self, wish: str = "") -> DueOfLoad | None:
         if wish:
             self.commands.given[TOPIC] = wish
         assert not list(self.loading.turn())
         return self.loading.due(self._state)
 
-    def publish(self, chunk: Chunk | LoadCommand) -> None:
-        pins = self.tables.pins
-        self.gate.publish(chunk, COMMIT, PROGRESS, pins.take_unwritten(), pins.in_backfill)
+    def publish(self, due: DueOfLoad) -> None:
+        records = LoadRecords(COMMIT, PROGRESS, self.tables.pins.take_unwritten())
+        match due:
+            case Chunk():
+                self.gate.publish_chunk(due, records)
+            case ReloadTruncate():
+                self.gate.publish_truncate(due, records)
+            case DueCommand(topic, order):
+                self.executor.done.append((topic, self.gate.carry_out(topic, order, records)[1]))
 
     def until(self, happened: Callable[[], object]) -> None:
         deadline = time.monotonic() + WITHIN_S
@@ -230,11 +281,11 @@ class World:
             time.sleep(0.001)
 
     def until_ready(self) -> None:
-        self.until(lambda: TOPIC not in self.tables.pins.in_backfill)
+        self.until(lambda: not self.tables.lives.is_in_backfill(TOPIC))
 
     def until_paused(self) -> None:
         """And what follows from it has begun or not."""
-        self.until(lambda: TOPIC in self.topic.pins and self.topic.pins[TOPIC].backfill == "paused")
+        self.until(lambda: self.tables.lives[TOPIC].is_paused)
         self.turn()
 
     def next_chunk(self) -> Chunk:
@@ -307,7 +358,7 @@ def test_a_pause_behind_a_resume(world: Making) -> None:
     here.busy(on=False)
     here.until_paused()
     assert not here.loads.busy
-    assert here.topic.pins[TOPIC].backfill == "paused"
+    assert here.topic.answered == [b"resume", b"pause"]
     here.turn("resume")
     here.until_ready()
     assert here.topic.rows == BEHIND_D
@@ -374,7 +425,7 @@ def test_a_row_under_a_new_key_that_is_not_visible_yet(world: Making) -> None:
     here = world(pin("running", LoadProgress(after=b"D", again=frozenset({b"BB"}))))
     moved = RowBatch()
     moved.lists(TOPIC, 1)[0].extend([record(b"B", b"2000 d"), record(b"BB", b"2000 c*")])
-    here.gate.produce(moved, here.tables.pins.in_backfill)
+    here.gate.produce(moved)
     here.publish(here.next_chunk())
     assert LoadProgress.from_bytes(here.topic.pins[TOPIC].bound).again == {b"BB"}
     here.table[b"BB"] = here.table.pop(b"B")
@@ -383,14 +434,12 @@ def test_a_row_under_a_new_key_that_is_not_visible_yet(world: Making) -> None:
     assert sorted(here.topic.rows[2:]) == [(b"BB", ROWS[b"B"]), *BEHIND_D]
 
 
-def test_a_commit_record_has_the_tables_that_were_in_backfill_when_it_was_made() -> None:
-    """The thread that reads may add one meanwhile: each job has its own."""
-    pins = Pins("bank", {TOPIC: pin("running")}, load_first=True)
-    topic = Topic()
-    gate = Gate(cast("Publisher", topic), pins=pins.all, envelopes=Looking(), spool=cast("Any", None))
-    when_it_was_made = pins.in_backfill
-    other = TableShape(7, "public", "other", (), "nothing")
-    pins.pin_version(other, "bank.public.other", 1, None, (None, 1))
-    gate.commit(COMMIT, PROGRESS, when_it_was_made, pins={})
-    gate.commit(COMMIT, PROGRESS, pins.in_backfill, pins=pins.take_unwritten())
-    assert [commit.backfilling for commit in topic.commits] == [(TOPIC,), (TOPIC, "bank.public.other")]
+def test_a_commit_record_has_the_tables_that_were_in_backfill_when_it_was_made(world: Making) -> None:
+    """The thread that reads may add one meanwhile: the gate hears of it with the next job."""
+    here, other = world(pin("running")), TableShape(7, "public", "other", (), "nothing")
+    here.tables.pins.pin_version(other, "bank.public.other", 1, None, (None, 1))
+    here.gate.commit(COMMIT, PROGRESS, pins={})
+    for topic, watch in here.tables.lives.take_for_gate():
+        here.gate.watch(topic, watch)
+    here.gate.commit(COMMIT, PROGRESS, pins=here.tables.pins.take_unwritten())
+    assert [commit.backfilling for commit in here.topic.commits] == [(TOPIC,), (TOPIC, "bank.public.other")]

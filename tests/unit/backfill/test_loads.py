@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from twofold.backfill.chunk import Chunk, EncodingRequest, TableEncoding
-from twofold.backfill.chunk_rule import Snapshot
+from twofold.backfill.chunk import Chunk, ReloadTruncate, SnapshotSeen
 from twofold.backfill.load_pool import LoadPool
-from twofold.backfill.load_progress import LoadProgress
-from twofold.backfill.loader import Load
-from twofold.backfill.reader import Reader
+from twofold.backfill.loader import AskEncoding, Load
 from twofold.config import BackfillConfig
+from twofold.lives.chunk_rule import Snapshot
+from twofold.lives.load_progress import LoadProgress
 from twofold.spool import Spool
 from twofold_common.positions import Lsn
 
@@ -37,7 +35,15 @@ class Keyless:
     def wait_for_all(self) -> bool:
         return True
 
-    def read(self, place: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
+    def current_snapshot(self) -> SnapshotSeen:
+        raise AssertionError("nobody holds a lock")
+
+    def make_truncate(self, *, ask: AskEncoding) -> ReloadTruncate:
+        raise AssertionError("it is no reload")
+
+    def forget_encoding(self) -> None: ...
+
+    def read(self, progress: LoadProgress, *, ask: AskEncoding) -> Chunk:
         whole = self._spool.new()
         whole.append(b"rows")
         return Chunk(
@@ -59,10 +65,8 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 
 @pytest.fixture
 def loads(spool: Spool) -> Iterator[LoadPool]:
-    def make_reader(_: Load) -> Reader:
-        return cast("Reader", Keyless(spool))
-
-    with closing(LoadPool(BackfillConfig(), make_reader=make_reader, delivered=lambda: ())) as loads:  # type: ignore[call-arg]
+    config = BackfillConfig.model_validate({})
+    with closing(LoadPool(config, make_reader=lambda _: Keyless(spool), delivered=lambda: ())) as loads:
         loads.begin(Load(TOPIC, "public", "event", LoadProgress(), resumed=False))
         while not spool.disk_bytes:
             time.sleep(0.01)

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from twofold.backfill.chunk import Chunk, TableEncoding
-from twofold.backfill.chunk_rule import Snapshot
-from twofold.backfill.gate import Gate
+from twofold.backfill.gate import Gate, LoadRecords
+from twofold.lives.chunk_rule import Snapshot
 from twofold.sink.batch import Record, RowBatch
 from twofold.sink.publisher import Publisher
 from twofold.spool import Spool
@@ -70,10 +70,9 @@ def publish(spool: Spool, chunk: dict[str, Any], changed: list[int], *, keyless:
         envelopes=Values(),
         spool=spool,
     )
-    in_backfill = {TOPIC: keyless}
     batch = RowBatch()
     batch.lists(TOPIC, 1)[0].extend({"key": HEAD + b"%d" % n, "value": b"u*" if n % 2 else b"u"} for n in changed)
-    gate.produce(batch, in_backfill)
+    gate.produce(batch)
     topic.rows.clear()
     values: dict[str, Any] = {
         "topic": TOPIC,
@@ -89,7 +88,7 @@ def publish(spool: Spool, chunk: dict[str, Any], changed: list[int], *, keyless:
         "size": 0,
     }
     made = Chunk(**(values | chunk))
-    gate.publish(made, COMMIT, PROGRESS, {}, in_backfill)
+    gate.publish_chunk(made, LoadRecords(COMMIT, PROGRESS, {}))
     result = made.answer.result(0)
     assert result is not None
     topic_rows = sum(map(len, topic.rows.values()))

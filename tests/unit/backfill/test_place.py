@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twofold.backfill.load_progress import LoadProgress
+from twofold.lives.load_progress import LoadProgress
 
 
 def test_a_place_outlives_the_pin() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from twofold.backfill.chunk_rule import ChangeMemory, Snapshot
+from twofold.lives.chunk_rule import ChangeMemory, Snapshot
 
 KEYS = [bytes([k]) for k in range(4)]
 CHUNKS = (KEYS[:1], KEYS[1:3], KEYS[3:])

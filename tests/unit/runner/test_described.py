@@ -16,6 +16,7 @@ import pytest
 
 from twofold.bridge import events
 from twofold.errors import Refused
+from twofold.lives.load_life import LoadEnded, TopicEmptied
 from twofold.runner.collector import Collector
 from twofold.runner.registrar import Registrar
 from twofold.runner.table_version import CHANGED_SHAPE
@@ -245,9 +246,18 @@ def topics(collected: list[CollectedEvent]) -> list[str]:
     return [topic for each in collected if each.batch for topic in each.batch.topics]
 
 
+def emptied(here: Tables, topic: str) -> None:
+    here.lives.apply(topic, TopicEmptied())
+    here.emptied(topic)
+
+
+def cancelled(here: Tables, topic: str) -> None:
+    here.lives.apply(topic, LoadEnded())
+
+
 @pytest.mark.parametrize(
     ("ends", "then"),
-    [(Tables.emptied, TopicRestart), (lambda tables, topic: tables.pins.loaded(topic), Refused)],
+    [(emptied, TopicRestart), (cancelled, Refused)],
     ids=["emptied", "cancelled"],
 )
 def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
@@ -316,7 +326,7 @@ def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_st
         collect(next_run, transaction(3, said(before), insert(b"3", b"30")))
     next_run.restart_topics([], [relation(before)])
     next_run.announce([relation(before)])
-    assert next_run.pins.in_backfill
+    assert next_run.lives.is_in_backfill(TOPIC)
     assert topics(collect(next_run, transaction(3, said(before), insert(b"3", b"30")))) == [TOPIC]
 
 

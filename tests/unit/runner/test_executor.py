@@ -18,6 +18,7 @@ from twofold.runner import executor as module
 from twofold.runner.bookkeeping_records import ConnectorOrigin
 from twofold.runner.executor import ActionExecutor, ReportedPositions
 from twofold.runner.ledger import Ledger
+from twofold.runner.table_lives import TableLives
 from twofold.runner.waiting_rows import BatchRows, PreparedRows
 from twofold.sink.batch import RowBatch
 from twofold.spool import Spool
@@ -43,7 +44,7 @@ class Gate:
     def __init__(self) -> None:
         self.done: list[object] = []
 
-    def produce(self, batch: RowBatch, _in_backfill: object) -> None:
+    def produce(self, batch: RowBatch) -> None:
         for _, partition, records in batch.partitions():
             self.done += [(partition, record["value"]) for record in records]
 
@@ -53,14 +54,13 @@ class Gate:
 
 
 class Pins:
-    in_backfill: dict[str, bool] = {}  # noqa: RUF012  (nobody adds to it)
-
     def take_unwritten(self) -> dict[str, Any]:
         return {}
 
 
 class Tables:
     pins = Pins()
+    lives = TableLives({})
 
     def settle(self, tables: object) -> None: ...
 

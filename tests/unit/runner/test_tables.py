@@ -51,4 +51,4 @@ def test_a_table_in_backfill_that_is_published_no_more_and_whose_topic_is_gone(s
     tables.check([])
     tables.announce([])
     assert TOPIC not in tables.pins
-    assert not tables.pins.in_backfill
+    assert not tables.lives.is_in_backfill(TOPIC)

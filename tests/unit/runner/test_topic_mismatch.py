@@ -9,29 +9,31 @@ from typing import Any
 import pytest
 
 from twofold.errors import Refused
+from twofold.lives.load_life import LoadLife, LoadPhase
 from twofold.runner.supervisor import OFTEN, OFTEN_WITHIN_S, TopicsToRestart
 from twofold.runner.topic_mismatch import PASSED_OVER, Decision, TopicRestart, VersionKey, decide
 from twofold_avro.records import Pin
 
 ID, CODE = '"int"', '"string"'
+READY, LOADING, EMPTYING = LoadLife(), LoadLife(LoadPhase.READING), LoadLife(LoadPhase.DUE, empties=True)
 
 
 @pytest.mark.parametrize(
-    ("pin", "row", "now", "emptied_later", "expected"),
+    ("pin", "row", "now", "life", "expected"),
     [
-        ({}, (1, CODE), None, False, Decision.PASS_OVER),
-        ({}, (1, CODE), (2, CODE), False, Decision.START_OVER),
-        ({}, (1, CODE), (2, CODE), True, Decision.PASS_OVER),
-        ({}, (1, CODE), (1, CODE), False, Decision.REFUSE),
-        ({}, (1, None), (1, None), False, Decision.REFUSE),
-        ({}, (1, CODE), (1, CODE), True, Decision.START_OVER),
-        ({"relation": 7}, (1, CODE), (1, CODE), False, Decision.START_OVER),
-        ({"relation": PASSED_OVER}, (1, ID), (1, ID), False, Decision.START_OVER),
-        ({"relation": None}, (1, CODE), (1, CODE), False, Decision.REFUSE),
-        ({"backfill": "running"}, (1, CODE), (1, CODE), False, Decision.START_OVER),
-        ({"key_schema": None}, (1, ID), (1, ID), False, Decision.START_OVER),
-        ({}, (1, None), (1, ID), False, Decision.START_OVER),
-        ({}, (1, None), (1, CODE), False, Decision.REFUSE),
+        ({}, (1, CODE), None, READY, Decision.PASS_OVER),
+        ({}, (1, CODE), (2, CODE), READY, Decision.START_OVER),
+        ({}, (1, CODE), (2, CODE), EMPTYING, Decision.PASS_OVER),
+        ({}, (1, CODE), (1, CODE), READY, Decision.REFUSE),
+        ({}, (1, None), (1, None), READY, Decision.REFUSE),
+        ({}, (1, CODE), (1, CODE), EMPTYING, Decision.START_OVER),
+        ({"relation": 7}, (1, CODE), (1, CODE), READY, Decision.START_OVER),
+        ({"relation": PASSED_OVER}, (1, ID), (1, ID), READY, Decision.START_OVER),
+        ({"relation": None}, (1, CODE), (1, CODE), READY, Decision.REFUSE),
+        ({}, (1, CODE), (1, CODE), LOADING, Decision.START_OVER),
+        ({"key_schema": None}, (1, ID), (1, ID), READY, Decision.START_OVER),
+        ({}, (1, None), (1, ID), READY, Decision.START_OVER),
+        ({}, (1, None), (1, CODE), READY, Decision.REFUSE),
     ],
     ids=[
         "gone",
@@ -49,10 +51,14 @@ ID, CODE = '"int"', '"string"'
         "without its key for a while, then another",
     ],
 )
-def test_a_key_that_is_not_what_it_was(pin: Any, row: Any, now: Any, emptied_later: bool, expected: Decision) -> None:
+def test_a_key_that_is_not_what_it_was(pin: Any, row: Any, now: Any, life: LoadLife, expected: Decision) -> None:
     pinned = Pin("public", "t", 3, **{"key_schema": ID, "relation": 1, **pin})
     version = VersionKey(*now) if now else None
-    assert decide(VersionKey(*row), version, pinned, key_differs=True, emptied_later=emptied_later) is expected
+    in_backfill, emptied_later = life.in_backfill, life.empties
+    decided = decide(
+        VersionKey(*row), version, pinned, key_differs=True, in_backfill=in_backfill, emptied_later=emptied_later
+    )
+    assert decided is expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,8 @@ def test_other_refusals(now: Any, expected: Decision) -> None:
     version = VersionKey(*now) if now else None
     pinned = Pin("public", "t", 3, key_schema=None, relation=1)
     for pin in (pinned, None):
-        assert decide(VersionKey(1, ID), version, pin, key_differs=False, emptied_later=False) is expected
+        row = VersionKey(1, ID)
+        assert decide(row, version, pin, key_differs=False, in_backfill=False, emptied_later=False) is expected
 
 
 def test_what_starts_anew_over_and_over_is_refused() -> None:

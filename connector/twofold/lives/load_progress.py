@@ -8,11 +8,7 @@ to read again, and counts for people.
 from __future__ import annotations
 
 import json
-import struct
 from dataclasses import dataclass, replace
-
-from twofold_avro.shapes import TableShape
-from twofold_avro.types import How, key_encoding_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +62,28 @@ class LoadProgress:
     def complete(self) -> bool:
         return self.scanned and not self.again
 
+    def behind(
+        self,
+        *,
+        last: bytes | None,
+        order: tuple[str, ...],
+        among: frozenset[bytes],
+        scanned: bool,
+        unread: frozenset[bytes] = frozenset(),
+    ) -> LoadProgress:
+        """Return the progress behind a chunk.
+
+        `last`: the key of its last row in key order; `among`: the keys that were read again;
+        `unread`: those that must be read again now.
+        """
+        return replace(
+            self,
+            after=last or self.after,
+            order=order or self.order,
+            again=self.again - among | unread,
+            scanned=self.scanned or scanned,
+        )
+
     def counted(self, rows: int, size: int, seconds: float) -> LoadProgress:
         return replace(self, rows=self.rows + rows, size=self.size + size, seconds=self.seconds + seconds)
 
@@ -84,47 +102,3 @@ class LoadProgress:
         left = "" if (seconds := self.left_s(estimate)) is None else f", about {seconds:,.0f} s left"
         speed = f", {self.per_second:,.0f} rows a second" if self.per_second else ""
         return f"{self.rows:,} rows{share}, {self.size:,} bytes{speed}{left}"
-
-
-def key_texts(shape: TableShape, key: bytes) -> dict[str, str]:
-    """Return the key's columns with their values in PostgreSQL's text form.
-
-    `key` is a message key without its schema's id.
-    """
-    offset, texts = 0, {}
-
-    def long() -> int:
-        nonlocal offset
-        number = shift = 0
-        while True:
-            byte = key[offset]
-            offset += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (number >> 1) ^ -(number & 1)
-            shift += 7
-
-    def sized(size: int) -> bytes:
-        nonlocal offset
-        offset += size
-        return key[offset - size : offset]
-
-    for column in shape.key:
-        encoding = key_encoding_of(column.type)
-        how = How.TEXT if encoding.as_text else encoding.how
-        match how:
-            case How.INT | How.UNSIGNED:
-                text = str(long())
-            case How.BOOL:
-                text = str(bool(sized(1)[0])).lower()
-            case How.FLOAT4:
-                text = repr(struct.unpack("<f", sized(4))[0])
-            case How.FLOAT8:
-                text = repr(struct.unpack("<d", sized(8))[0])
-            case How.BYTES:
-                text = "\\x" + sized(long()).hex()
-            case _:
-                text = sized(long()).decode()
-        texts[column.name] = text
-    assert offset == len(key), f"a key of {shape.schema}.{shape.table} has {len(key) - offset} bytes too many"
-    return texts

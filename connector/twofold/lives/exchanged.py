@@ -1,0 +1,52 @@
+"""What the halves of a table's life exchange: an action of one is an event of the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from twofold.lives.load_progress import LoadProgress
+
+TopicState = Literal["ready", "waiting", "running", "paused"]
+"""A pin's `backfill`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCommand:
+    """A person's command about a table."""
+
+    number: int
+    """Unique in a run."""
+    name: str
+    """start, pause, resume or cancel. Another one, of a later version, is answered and changes
+    nothing.
+    """
+    keys: tuple[bytes, ...] = ()
+    """The keys of its record, and of the records of those that it overtook."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTopic:
+    """The table's existing rows are to be loaded: remember what the stream changes from here on."""
+
+    keyless: bool
+    reload: bool
+    """The load begins with a truncate."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarryOut:
+    """Carry a command out, in a Kafka transaction of its own."""
+
+    command: LoadCommand
+    reload: bool
+    """A reload had begun, and its truncate is unpublished."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOut:
+    """A command is carried out, and committed in Kafka."""
+
+    number: int
+    state: TopicState
+    progress: LoadProgress

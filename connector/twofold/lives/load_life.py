@@ -1,0 +1,257 @@
+"""What is done about a table's load: the reader's half of a life.
+
+Pure. It decides when reading begins and stops, which command is carried out, and whose answer still
+counts. The newest command counts; it answers the records of those that it overtook. Until a
+reload's truncate is given out, rows that do not fit the topic are void (`empties`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from twofold.lives.exchanged import CarriedOut, CarryOut, LoadCommand, TopicState, WatchTopic
+from twofold.lives.load_progress import LoadProgress
+
+
+class LoadPhase(StrEnum):
+    """Where a table's load stands."""
+
+    NONE = "none"  # the topic has all rows, or is not to get them
+    DUE = "due"  # reading begins at the next turn
+    READING = "reading"
+    STOPPED = "stopped"  # paused, or a command decides how it continues
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLife:
+    """The whole state."""
+
+    phase: LoadPhase = LoadPhase.NONE
+    progress: LoadProgress = field(default_factory=LoadProgress)
+    """Where reading begins, or continues behind a pause."""
+    empties: bool = False
+    """The truncate that begins the load is still to come."""
+    recreated: bool = False
+    """Another table has the name now: the load starts over at the next turn."""
+    command: LoadCommand | None = None
+    """The newest command that is not answered."""
+    sent: bool = False
+    """The worker has the command."""
+
+    @property
+    def in_backfill(self) -> bool:
+        return self.phase is not LoadPhase.NONE
+
+    @property
+    def needs_turn(self) -> bool:
+        return self.recreated or self.phase is LoadPhase.DUE
+
+    @property
+    def is_paused(self) -> bool:
+        return self.phase is LoadPhase.STOPPED and self.command is None
+
+
+# --- events
+
+
+@dataclass(frozen=True, slots=True)
+class PinRead:
+    """A run begins with this pin."""
+
+    state: TopicState
+    progress: LoadProgress
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPinned:
+    """The table got its topic, and its existing rows are to be loaded."""
+
+    keyless: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUnpinned:
+    """The topic's pin counts no more: the topic is emptied and loaded when it is pinned again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableUnpublished:
+    """No table of this name is published when a run begins: nothing is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPassedOver:
+    """The table is gone. Its load finds that too, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecreated:
+    """The table was dropped, and another one has its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadDue:
+    """The table is to be loaded from the beginning, and nobody asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandGiven:
+    """A person gave a command."""
+
+    command: LoadCommand
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDue:
+    """This command's place in the stream has come."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingDue:
+    """A turn has come, and every transaction that touches the table is parked."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEmptied:
+    """The worker is about to get the truncate."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadEnded:
+    """The table's last chunk is committed."""
+
+
+LoadEvent = (
+    PinRead
+    | TopicPinned
+    | TopicUnpinned
+    | TableUnpublished
+    | RowsPassedOver
+    | TableRecreated
+    | ReloadDue
+    | CommandGiven
+    | CommandDue
+    | ReadingDue
+    | TopicEmptied
+    | LoadEnded
+    | CarriedOut
+)
+
+# --- actions
+
+
+@dataclass(frozen=True, slots=True)
+class BeginReading:
+    """Read the table from here, behind a barrier; with a truncate first for a reload."""
+
+    progress: LoadProgress
+
+
+@dataclass(frozen=True, slots=True)
+class StopReading:
+    """Stop reading the table, and discard what is not given out."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCommand:
+    """Let the command wait for its place in the stream, behind those of other tables."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStart:
+    """The truncate answers these records."""
+
+    keys: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportHeldRows:
+    """The load was not cancelled: rows that an earlier session held would be missing."""
+
+
+LoadAction = WatchTopic | CarryOut | BeginReading | StopReading | QueueCommand | AnswerStart | ReportHeldRows
+Step = tuple[LoadLife, tuple[LoadAction, ...]]
+RELOAD = LoadProgress(reload=True)
+
+
+def step_load(life: LoadLife, event: LoadEvent) -> Step:  # noqa: C901, PLR0911, PLR0912  (one flat dispatch)
+    """Take an event, return the next state and the actions, in their order."""
+    match event:
+        case PinRead(state, progress):
+            phase = {"ready": LoadPhase.NONE, "paused": LoadPhase.STOPPED}.get(state, LoadPhase.DUE)
+            return LoadLife(phase, progress, empties=phase is not LoadPhase.NONE and progress.reload), ()
+        case TopicPinned(keyless):
+            progress = RELOAD if life.empties else LoadProgress()
+            return replace(life, phase=LoadPhase.DUE, progress=progress), (WatchTopic(keyless, progress.reload),)
+        case TopicUnpinned():
+            return LoadLife(empties=True), _stop(life)
+        case TableUnpublished():
+            return LoadLife(), _stop(life)
+        case RowsPassedOver():
+            return replace(life, empties=False), ()
+        case TableRecreated():
+            return replace(life, recreated=not life.empties), ()
+        case ReloadDue():
+            return _start(life, life.command)
+        case CommandGiven(command):
+            return _start(life, command) if command.name == "start" else _wait(life, command)
+        case CommandDue(number):
+            return _send(life, number)
+        case CarriedOut():
+            return _continue(life, event)
+        case ReadingDue():
+            if life.phase is not LoadPhase.DUE:
+                return life, ()
+            return replace(life, phase=LoadPhase.READING), (BeginReading(life.progress),)
+        case TopicEmptied():
+            return _answer_start(life)
+        case LoadEnded():
+            return LoadLife(recreated=life.recreated), ()
+
+
+def _stop(life: LoadLife) -> tuple[LoadAction, ...]:
+    return (StopReading(),) if life.phase is LoadPhase.READING else ()
+
+
+def _start(life: LoadLife, command: LoadCommand | None) -> Step:
+    """Load from the beginning. The truncate answers the command, or the one that this overtakes."""
+    command = command and replace(command, name="start")
+    return LoadLife(LoadPhase.DUE, RELOAD, empties=True, command=command), _stop(life)
+
+
+def _wait(life: LoadLife, command: LoadCommand) -> Step:
+    """Stop reading until the command is carried out. A table without a load only answers it."""
+    stopped = LoadPhase.STOPPED if life.in_backfill else LoadPhase.NONE
+    life_waiting = replace(life, phase=stopped, command=command, sent=False)
+    return life_waiting, (*_stop(life), QueueCommand(command.number))
+
+
+def _send(life: LoadLife, number: int) -> Step:
+    command = life.command
+    if command is None or command.number != number or command.name == "start" or life.sent:
+        return life, ()  # overtaken
+    return replace(life, sent=True), (CarryOut(command, reload=life.empties),)
+
+
+def _continue(life: LoadLife, done: CarriedOut) -> Step:
+    """Continue as the command says, unless a later one was given meanwhile."""
+    command = life.command
+    if command is None or not life.sent or command.number != done.number:
+        return life, ()
+    life = replace(life, progress=done.progress, command=None, sent=False)
+    if done.state == "ready":  # cancelled, or it had ended before the command came
+        return LoadLife(recreated=life.recreated), ()
+    report = (ReportHeldRows(),) if command.name == "cancel" else ()
+    return replace(life, phase=LoadPhase.STOPPED if done.state == "paused" else LoadPhase.DUE), report
+
+
+def _answer_start(life: LoadLife) -> Step:
+    emptied = replace(life, empties=False)
+    if life.command is None or life.command.name != "start":
+        return emptied, ()
+    return replace(emptied, command=None), (AnswerStart(life.command.keys),)

@@ -1,0 +1,69 @@
+"""The reader's halves of all tables' lives in one run, by topic.
+
+`lives.load_life` decides; whoever applies an event here carries its actions out. What the gate must
+hear first is kept for the worker's next job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from twofold.lives.exchanged import WatchTopic
+from twofold.lives.load_life import LoadAction, LoadEvent, LoadLife, PinRead, step_load
+from twofold.lives.load_progress import LoadProgress
+from twofold_avro.records import Pin
+
+_NO_LOAD = LoadLife()
+
+
+class TableLives:
+    """The thread that reads owns them."""
+
+    def __init__(self, pins: Mapping[str, Pin]) -> None:
+        self._lives: dict[str, LoadLife] = {}
+        """Those that differ from a table's without a load."""
+        self._in_need: dict[str, None] = {}
+        """The topics whose lives need a turn."""
+        self._for_gate: list[tuple[str, WatchTopic]] = []
+        for topic, pin in pins.items():
+            if pin.backfill != "ready":
+                self.apply(topic, PinRead(pin.backfill, LoadProgress.from_bytes(pin.bound)))
+
+    def __getitem__(self, topic: str) -> LoadLife:
+        return self._lives.get(topic, _NO_LOAD)
+
+    def apply(self, topic: str, event: LoadEvent) -> tuple[LoadAction, ...]:
+        """Apply the event; return the actions, except what the gate gets."""
+        life, actions = step_load(self[topic], event)
+        if life == _NO_LOAD:
+            self._lives.pop(topic, None)
+        else:
+            self._lives[topic] = life
+        if life.needs_turn:
+            self._in_need[topic] = None
+        else:
+            self._in_need.pop(topic, None)
+        self._for_gate += [(topic, action) for action in actions if isinstance(action, WatchTopic)]
+        return tuple(action for action in actions if not isinstance(action, WatchTopic))
+
+    def is_in_backfill(self, topic: str) -> bool:
+        return self[topic].in_backfill
+
+    def is_emptying(self, topic: str) -> bool:
+        """Whether the topic's truncate is still to come."""
+        return self[topic].empties
+
+    def in_need(self) -> tuple[str, ...]:
+        """Return the topics whose lives need a turn."""
+        return tuple(self._in_need)
+
+    def paused(self) -> Iterator[tuple[str, LoadProgress]]:
+        """Yield the topics whose loads are paused, each with its progress."""
+        return ((topic, life.progress) for topic, life in self._lives.items() if life.is_paused)
+
+    def take_for_gate(self) -> Iterable[tuple[str, WatchTopic]]:
+        """Return what the gate must know before it gets the next row."""
+        if not self._for_gate:
+            return ()
+        taken, self._for_gate = self._for_gate, []
+        return tuple(taken)
