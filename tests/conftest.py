@@ -15,6 +15,7 @@ pytest_plugins = [
     "fixtures.connector",
     "fixtures.crashes",
     "fixtures.spark",
+    "fixtures.catalogs",
     "fixtures.secured",
     "fixtures.chromium",
     "fixtures.backfill",

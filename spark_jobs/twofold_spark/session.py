@@ -4,10 +4,8 @@ Under spark-submit, or in a notebook, a session exists before the job. The job u
 checks only what it cannot do without. Otherwise the job makes `local[2]` with 512 MB: time zone
 UTC, no web page, two shuffle partitions, everything on loopback.
 
-The Iceberg catalog is `twofold` unless another is named: a JDBC catalog in `<warehouse>/catalog.db`
-(SQLite). Its compare-and-swap keeps two writers apart on any file system, and pyiceberg reads it as
-well. A session that has a catalog of that name keeps it: Hive, Glue, Polaris and Nessie are the
-user's choice.
+The Iceberg catalog is `twofold` unless another is named, and is what the options say
+(catalog_choice.py). A session that has a catalog of that name keeps it.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from twofold_common import java
 from twofold_spark import jars
+from twofold_spark.catalog_choice import WAREHOUSE_CATALOG, CatalogChoice
 from twofold_spark.errors import SetupError, UsageError
 from twofold_spark.signals import java_spared
 
@@ -49,24 +48,9 @@ def absolute_folder(text: str) -> str:
     return text if "://" in text else str(Path(text).absolute())
 
 
-def catalog_settings(warehouse: Path, catalog: str = CATALOG) -> dict[str, str]:
-    """Settings that make an Iceberg catalog of a folder."""
-    prefix = f"spark.sql.catalog.{catalog}"
+def local_settings(warehouse: Path, *, memory: str) -> dict[str, str]:
+    """All settings of a session on one machine, except its catalog's."""
     return {
-        prefix: "org.apache.iceberg.spark.SparkCatalog",
-        f"{prefix}.type": "jdbc",
-        f"{prefix}.uri": f"jdbc:sqlite:{warehouse}/catalog.db?busy_timeout=30000",
-        f"{prefix}.jdbc.schema-version": "V1",
-        f"{prefix}.warehouse": str(warehouse),
-        # A reader that polls, and a retried batch, must see the present table, not a cached one.
-        f"{prefix}.cache-enabled": "false",
-    }
-
-
-def local_settings(warehouse: Path, *, catalog: str, memory: str) -> dict[str, str]:
-    """All settings of a session on one machine."""
-    return {
-        **catalog_settings(warehouse, catalog),
         "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars.fetch()),
         "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
         "spark.driver.memory": memory,
@@ -99,6 +83,7 @@ def open_session(
     warehouse: Path | str,
     *,
     catalog: str = CATALOG,
+    choice: CatalogChoice = WAREHOUSE_CATALOG,
     master: str = "local[2]",
     memory: str = "512m",
     java_home: str | None = None,
@@ -107,6 +92,9 @@ def open_session(
     """Return the existing session, or make one for this machine."""
     existing = SparkSession.getActiveSession() or _submitted_session()
     if existing is not None:
+        if choice != WAREHOUSE_CATALOG and existing.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
+            for key, value in choice.settings(str(warehouse), catalog).items():
+                existing.conf.set(key, value)
         _check_session(existing, catalog)
         return existing
     if "://" in str(warehouse):
@@ -120,7 +108,8 @@ def open_session(
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     _make_folder(warehouse)
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in local_settings(warehouse, catalog=catalog, memory=memory).items():
+    settings = local_settings(warehouse, memory=memory) | choice.settings(str(warehouse), catalog)
+    for key, value in settings.items():
         builder = builder.config(key, value)
     with java_spared():
         return builder.getOrCreate()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from twofold_spark import __version__, session
+from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.streaming import Trigger
 
@@ -94,6 +95,19 @@ def _session_options() -> _Parser:
     )
     options.add_argument("--prefix", required=True, help="the connector's topic prefix")
     options.add_argument("--catalog", default=session.CATALOG, help="name of the Iceberg catalog in Spark")
+    options.add_argument(
+        "--catalog-type",
+        choices=CatalogChoice.KINDS,
+        help="kind of the catalog (default: as --catalog-uri says; without one sqlite, a file in the warehouse)",
+    )
+    options.add_argument("--catalog-uri", metavar="URI", help="address of a catalog: http(s)://, jdbc:, thrift://")
+    options.add_argument(
+        "--catalog-file",
+        type=_with_message(_read_properties),
+        metavar="FILE",
+        help="a properties file for Iceberg's client of the catalog, for secrets and the like: "
+        "credential, token, warehouse, jdbc.user, jdbc.password",
+    )
     options.add_argument(
         "--java-home", help="home of Java 17 or 21 (default: JAVA_HOME, then the newest on this machine that fits)"
     )

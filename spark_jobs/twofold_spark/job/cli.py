@@ -25,6 +25,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from twofold_spark import jars, session
+from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.changelog.changelog_job import Changelog, TurnReport
 from twofold_spark.errors import TwofoldError, UsageError
 from twofold_spark.job.arguments import build_parser
@@ -190,11 +191,16 @@ def _connect_kafka(spark: SparkSession, options: argparse.Namespace) -> Kafka:
 def _open_session(options: argparse.Namespace) -> Iterator[SparkSession]:
     """Open a session that ends with the command, unless Spark ran before the command."""
     ran_before = SparkContext._active_spark_context is not None
+    choice = CatalogChoice.choose(options.catalog_type, options.catalog_uri, options.catalog_file)
     may_end_all = not ran_before and threading.current_thread() is threading.main_thread()
     with ended_at_once(options.command) if may_end_all else nullcontext():
         require_reachable(options.bootstrap)
         spark = session.open_session(
-            options.warehouse, catalog=options.catalog, memory=options.memory, java_home=options.java_home
+            options.warehouse,
+            catalog=options.catalog,
+            choice=choice,
+            memory=options.memory,
+            java_home=options.java_home,
         )
     try:
         yield spark

@@ -18,7 +18,7 @@ from fixtures.connector import Installation, Maker
 from fixtures.spark import Lake
 from helpers.connector.evolving import Evolving
 from helpers.spark.writer import Writer
-from twofold_spark import session
+from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.errors import TwofoldError
 
 COLUMNS = {"id": "int", "v": "int", "big": "bigint", "small": "float", "note": "string", "price": "decimal(10,2)"}
@@ -78,7 +78,7 @@ def here(connector: Maker) -> Installation:
 def lake(here: Installation, spark: SparkSession, tmp_path: Path) -> Lake:
     """Over the connector's topics; what it has of the writer is where they are."""
     catalog = f"evolved_{here.prefix}"
-    for name, value in session.catalog_settings(tmp_path, catalog).items():
+    for name, value in WAREHOUSE_CATALOG.settings(str(tmp_path), catalog).items():
         spark.conf.set(name, value)
     where = SimpleNamespace(
         bootstrap=here.reader.bootstrap,

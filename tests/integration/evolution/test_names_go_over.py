@@ -20,7 +20,7 @@ from helpers.connector.evolving import Evolving
 from helpers.connector.topics import Reader
 from helpers.spark.writer import Writer
 from twofold_avro.types import Avro
-from twofold_spark import session
+from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 
 ID = "01234567-89ab-cdef-0123-45678900000{}"
 COLUMNS = "id uuid, mood mood, PRIMARY KEY (id, mood), small smallint, at timestamptz, clock time, j jsonb, v int"
@@ -127,7 +127,7 @@ def test_the_mirror_reads_both(
         write(table, 2)
         here.caught_up()
     catalog = f"named_{here.prefix}"
-    for name, value in session.catalog_settings(tmp_path, catalog).items():
+    for name, value in WAREHOUSE_CATALOG.settings(str(tmp_path), catalog).items():
         spark.conf.set(name, value)
     where = SimpleNamespace(
         bootstrap=here.reader.bootstrap,

@@ -25,7 +25,7 @@ from helpers.spark.writer import Writer, table
 from twofold.stack import KafkaCluster
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 from twofold_common import java
-from twofold_spark import jars, session
+from twofold_spark import jars
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -116,7 +116,7 @@ def _submit(lake: Lake, master: str, tmp_path: Path, job: str) -> None:
                 if file.suffix in (".py", ".lock", ".avsc"):
                     zipped.write(file, file.relative_to(folder.parent))
     settings = {
-        **session.catalog_settings(lake.warehouse, lake.catalog),
+        **lake.catalog_choice.settings(str(lake.warehouse), lake.catalog),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.host": LOOPBACK,

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from fixtures.spark import Lake
 from helpers.spark.writer import table
-from twofold_spark import session
 from twofold_spark.errors import Refused, SetupError, TableRefused
 from twofold_spark.sinks import iceberg_writers, merge_sql
 from twofold_spark.sinks.cuts import Cut
@@ -34,7 +33,7 @@ class _Job:
     @classmethod
     def start(cls, lake: Lake) -> _Job:
         spark = lake.spark.newSession()
-        for name, value in session.catalog_settings(lake.warehouse, lake.catalog).items():
+        for name, value in lake.catalog_choice.settings(str(lake.warehouse), lake.catalog).items():
             spark.conf.set(name, value)
         job = cls(spark, lake.choice.make_sink(spark, lake.prefix, catalog=lake.catalog))
         job.sink.open()
