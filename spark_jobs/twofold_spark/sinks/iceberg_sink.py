@@ -4,6 +4,10 @@ The sequence number stands in the snapshot's summary (`twofold.sequence`), writt
 that holds the rows. Snapshots of compaction and expiry have none, so it is looked up along the
 snapshots' parents. A cut is a row of the table `twofold.cuts`, and its snapshot carries the
 sequence number too.
+
+Merges and cuts go to a branch. A cut is decided once its row is in the branch of `twofold.cuts`. It
+is published once `main` of its tables, and then of `twofold.cuts`, is where the cut says. A start
+finishes what a killed job had decided.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,11 +24,18 @@ from pyspark.sql.types import StructType
 
 from twofold_spark.row_columns import OP, UNCHANGED
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks import cut_rows, iceberg_tables, iceberg_writers, merge_sql
+from twofold_spark.sinks import (
+    cut_rows,
+    iceberg_branches,
+    iceberg_maintenance,
+    iceberg_tables,
+    iceberg_writers,
+    merge_sql,
+)
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.iceberg_filter import MergeFilter
+from twofold_spark.sinks.iceberg_tables import CUTS, MAIN
 from twofold_spark.sinks.interface import MirrorTable
-from twofold_spark.sinks.merge_sql import escape_literal
 
 _MERGE_ON_READ = {
     "write.delete.mode": "merge-on-read",
@@ -50,32 +61,47 @@ class IcebergSink:
         self._applied: dict[str, int] = {}
         self._bases: dict[MirrorTable, int | None] = {}
         self._versions: dict[MirrorTable, int | None] = {}
-        self._row_counts: dict[MirrorTable, int] = {}
+        self._row_counts: dict[MirrorTable, int | None] = {}
+        """Rows of each table; None if its snapshots do not say."""
         self._columns: dict[MirrorTable, StructType] = {}
         self._keys: dict[MirrorTable, tuple[str, ...]] = {}
         self._cut: Cut | None = None
+        self._branch = MAIN
+        self._publisher = iceberg_branches.CutPublisher(spark, catalog)
+        self._published: Mapping[str, str] = {}
+        """Versions of the last cut that `main` shows."""
+        self._loaded: dict[str, Any] = {}
+        """Tables that changed since, as this job left them."""
 
     def open(self) -> Cut | None:
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
         properties = iceberg_tables.format_properties({**iceberg_tables.V3, "twofold.prefix": self._prefix})
         self._spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {iceberg_tables.name_cuts_table(self._catalog)} ({cut_rows.COLUMNS}) USING iceberg "
+            f"CREATE TABLE IF NOT EXISTS {self._full_name(CUTS)} ({cut_rows.COLUMNS}) USING iceberg "
             f"TBLPROPERTIES ({properties})"
         )
         reader = iceberg_tables.IcebergReader(self._spark, self._catalog)
         reader.check_prefix(self._prefix)
-        self._cut = reader.read_last_cut()
+        self._branch = iceberg_branches.choose_branch(self._spark, self._full_name(CUTS))
+        self._cut = reader.read_last_cut(self._branch)
+        cuts = self._load(CUTS)
+        if iceberg_tables.current_snapshot(cuts) == iceberg_tables.current_snapshot(cuts, self._branch):
+            self._published = self._cut.versions if self._cut is not None else {}
+        elif self._cut is not None:
+            self._publish_main(self._cut)  # a job was killed before it had
         return self._cut
 
     def read_applied(self, table: MirrorTable) -> int:
-        loaded = self._load(table)
+        loaded, name = self._load(str(table)), self._full_name(str(table))
         if loaded is not None:
-            iceberg_writers.check_since_cut(table, self._full_name(str(table)), loaded, self._cut)
-        applied = _read_number(loaded, iceberg_tables.SEQUENCE)
+            iceberg_branches.follow_main(self._spark, name, loaded, self._branch)
+            iceberg_writers.check_since_cut(table, name, loaded, self._cut, self._branch)
+        applied = self._read_number(loaded, iceberg_tables.SEQUENCE) or 0
         with self._lock:
             self._applied[str(table)] = applied
-            self._bases[table] = self._versions[table] = iceberg_tables.current_snapshot(loaded)
-            self._row_counts[table] = _read_number(loaded, "total-records")
+            self._bases[table] = self._versions[table] = iceberg_tables.current_snapshot(loaded, self._branch)
+            self._loaded[str(table)] = loaded
+            self._row_counts[table] = self._read_number(loaded, "total-records")
             self._keys[table] = iceberg_tables.read_key(loaded) if loaded is not None else table.key
             if loaded is None:
                 self._columns.pop(table, None)
@@ -86,12 +112,18 @@ class IcebergSink:
             return
         properties = {**_MERGE_ON_READ, "twofold.topic": table.topic, iceberg_tables.KEY: ",".join(table.key)}
         name = self._full_name(str(table))
-        iceberg_tables.prepare_table(self._spark, name, columns, label=str(table), properties=properties)
+        if iceberg_tables.prepare_table(self._spark, name, columns, label=str(table), properties=properties):
+            loaded = iceberg_tables.load_table(self._spark, name)
+            iceberg_branches.follow_main(self._spark, name, loaded, self._branch)
+            with self._lock:
+                self._bases[table] = iceberg_tables.current_snapshot(loaded, self._branch)
         with self._lock:
             self._columns[table] = columns
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
-        return self._spark.table(self._full_name(str(table))) if self._load(table) is not None else None
+        if self._load(str(table)) is None:
+            return None
+        return self._spark.table(iceberg_tables.name_branch(self._full_name(str(table)), self._branch))
 
     def merge(
         self, table: MirrorTable, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int
@@ -102,18 +134,18 @@ class IcebergSink:
             key = iceberg_tables.format_properties({iceberg_tables.KEY: ",".join(table.key)})
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({key})")
         self._set_summary(spark, sequence)
-        base = self._bases[table]
+        base, into = self._bases[table], iceberg_tables.name_branch(name, self._branch)
         try:
             if replace:
-                merge_sql.rows_of_empty_table(rows, table.key).writeTo(name).overwrite(f.lit(True))
-            elif base is None:
-                merge_sql.rows_of_empty_table(rows, table.key).writeTo(name).append()
+                merge_sql.rows_of_empty_table(rows, table.key).writeTo(into).overwrite(f.lit(True))
+            elif base is None or self._row_counts[table] == 0:
+                merge_sql.rows_of_empty_table(rows, table.key).writeTo(into).append()
             else:
                 view = f"_twofold_{abs(hash(str(table)))}"
                 columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
-                rows, among = self._filter.apply(table, rows, self._row_counts[table])
+                rows, among = self._filter.apply(table, rows, self._row_counts[table] or 0)
                 rows.createOrReplaceTempView(view)
-                spark.sql(merge_sql.merge_statement(name, view, table.key, columns, unchanged=unchanged, among=among))
+                spark.sql(merge_sql.merge_statement(into, view, table.key, columns, unchanged=unchanged, among=among))
         except Exception as error:
             if merge_sql.is_missing_copies(error):
                 raise merge_sql.refuse_missing_copies(table) from error
@@ -121,9 +153,10 @@ class IcebergSink:
                 raise iceberg_writers.refuse_other_writer(table, "Iceberg refused the merge") from error
             raise
         loaded = iceberg_tables.load_table(self._spark, name)
-        iceberg_writers.check_parent(self._spark, table, loaded, base=base, writer=self._writer)
+        iceberg_writers.check_parent(self._spark, table, loaded, branch=self._branch, base=base, writer=self._writer)
         with self._lock:
-            self._versions[table] = iceberg_tables.current_snapshot(loaded)
+            self._versions[table] = iceberg_tables.current_snapshot(loaded, self._branch)
+            self._loaded[str(table)] = loaded
 
     def quarantine(self, records: DataFrame) -> None:
         iceberg_tables.quarantine(records, self._catalog)
@@ -134,20 +167,27 @@ class IcebergSink:
 
     def publish(self, cut: Cut) -> None:
         self._spark.conf.set(f"spark.sql.iceberg.snapshot-property.{iceberg_tables.SEQUENCE}", str(cut.sequence))
-        self._spark.sql(f"INSERT INTO {iceberg_tables.name_cuts_table(self._catalog)} {cut_rows.select_row(cut)}")
+        self._spark.sql(f"INSERT INTO {self._branch_name(CUTS)} {cut_rows.select_row(cut)}")
         self._cut = cut
+        self._publish_main(cut)
+
+    def _publish_main(self, cut: Cut) -> None:
+        """Move `main` of the cut's tables, then of the cuts' table.
+
+        A cut that is not whole waits for the next one that is.
+        """
+        if self._branch == MAIN or not cut.whole:
+            return
+        changed = {n: int(v) for n, v in cut.versions.items() if self._published.get(n) != v}
+        cuts = iceberg_tables.load_table(self._spark, self._full_name(CUTS))
+        head = iceberg_tables.current_snapshot(cuts, self._branch)
+        assert head is not None, "the cut was written"
+        self._publisher.publish({**changed, CUTS: head}, {**self._loaded, CUTS: cuts})
+        self._published = cut.versions
+        self._loaded.clear()
 
     def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:
-        cuts = iceberg_tables.name_cuts_table(self._catalog)
-        last = iceberg_tables.IcebergReader(self._spark, self._catalog).read_last_cut()
-        assert last is not None, "maintenance comes after a cut"
-        self._spark.sql(f"DELETE FROM {cuts} WHERE {cut_rows.expired_condition(last, keep)}")
-        named = self._spark.table(cuts).select(f.explode("tables").alias("t")).select("t.name", "t.version").distinct()
-        wanted = {(row["name"], row["version"]) for row in named.collect()}
-        for table in (*tables, "twofold.cuts"):
-            name = escape_literal(self._full_name(table))
-            self._spark.sql(f"CALL {self._catalog}.system.rewrite_data_files(table => '{name}')")
-            self._expire_snapshots(table, {version for name, version in wanted if name == table}, keep)
+        iceberg_maintenance.maintain(self._spark, self._catalog, self._branch, self._publisher, tables, keep)
 
     def close(self) -> None:
         """Do nothing: this sink holds nothing."""
@@ -166,36 +206,23 @@ class IcebergSink:
         for key, value in values.items():
             spark.conf.set(f"spark.sql.iceberg.snapshot-property.{key}", value)
 
-    def _expire_snapshots(self, table: str, wanted: set[int], keep: dt.timedelta) -> None:
-        """Expire snapshots by their ids.
-
-        A recent cut may name an old snapshot, if the table did not change since.
-        """
-        newest_first = self._spark.sql(
-            f"SELECT snapshot_id, committed_at < {cut_rows.time_ago(keep)} AS old FROM {self._full_name(table)}.snapshots "
-            "ORDER BY committed_at DESC"
-        ).collect()
-        # The last two stay: one of them has the sequence number, and the other may be compaction's.
-        old = [str(row[0]) for row in newest_first[2:] if row["old"] and row[0] not in wanted]
-        if old:
-            name = escape_literal(self._full_name(table))
-            self._spark.sql(
-                f"CALL {self._catalog}.system.expire_snapshots(table => '{name}', "
-                f"older_than => TIMESTAMP '1970-01-01 00:00:00', snapshot_ids => array({', '.join(old)}))"
-            )
-
     def _full_name(self, table: str) -> str:
         """Return the name with the catalog.
 
         If the catalog has a schema's name, a procedure would read `twofold.cuts` as a name with its
         catalog.
         """
-        return f"{self._catalog}.{iceberg_tables.quote_path(*table.split('.', 1))}"
+        return iceberg_tables.full_name(self._catalog, table)
 
-    def _load(self, table: MirrorTable) -> Any | None:
-        name = self._full_name(str(table))
+    def _branch_name(self, table: str) -> str:
+        return iceberg_tables.name_branch(self._full_name(table), self._branch)
+
+    def _load(self, table: str) -> Any | None:
+        name = self._full_name(table)
         return iceberg_tables.load_table(self._spark, name) if self._spark.catalog.tableExists(name) else None
 
-
-def _read_number(loaded: Any | None, key: str) -> int:
-    return int(iceberg_tables.read_summary(loaded, key) or 0) if loaded is not None else 0
+    def _read_number(self, loaded: Any | None, key: str) -> int | None:
+        if loaded is None:
+            return 0
+        found = iceberg_tables.read_summary(loaded, key, branch=self._branch)
+        return int(found) if found is not None else None

@@ -19,6 +19,9 @@ from twofold_spark.sources.unreadable_records import RECORD_PLACE
 
 SEQUENCE = "twofold.sequence"
 KEY = "twofold.key"
+CUTS = "twofold.cuts"
+MAIN = "main"
+"""The branch that a table's plain name reads."""
 V3 = {
     "format-version": "3",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -36,8 +39,14 @@ def quote_path(*names: str) -> str:
     return ".".join(map(SPARK.quote, names))
 
 
-def name_cuts_table(catalog: str) -> str:
-    return f"{catalog}.twofold.cuts"
+def full_name(catalog: str, table: str) -> str:
+    """Return the name of a table (`schema.name`) with its catalog, quoted."""
+    return f"{catalog}.{quote_path(*table.split('.', 1))}"
+
+
+def name_branch(table: str, branch: str) -> str:
+    """Return the name that reads and writes a branch of a table."""
+    return table if branch == MAIN else f"{table}.branch_{branch}"
 
 
 class IcebergReader:
@@ -47,24 +56,28 @@ class IcebergReader:
         self._spark = spark
         self._catalog = catalog
 
-    def read_last_cut(self) -> Cut | None:
-        name = name_cuts_table(self._catalog)
-        return cut_rows.read_outermost(self._spark.table(name)) if self._spark.catalog.tableExists(name) else None
+    def read_last_cut(self, branch: str = MAIN) -> Cut | None:
+        """Return the last cut in a branch of the cuts' table."""
+        name = full_name(self._catalog, CUTS)
+        if not self._spark.catalog.tableExists(name):
+            return None
+        return cut_rows.read_outermost(self._spark.table(name_branch(name, branch)))
 
     def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> Cut | None:
-        name = name_cuts_table(self._catalog)
+        name = full_name(self._catalog, CUTS)
         if not self._spark.catalog.tableExists(name):
             return None
         return cut_rows.read_outermost(cut_rows.filter_cuts(self._spark.table(name), limit), first=first)
 
     def read_table(self, name: str, version: str) -> DataFrame:
-        return self._spark.sql(f"SELECT * FROM {self._full_name(name)} VERSION AS OF {int(version)}")
+        name = full_name(self._catalog, name)
+        return self._spark.sql(f"SELECT * FROM {name} VERSION AS OF {int(version)}")
 
     def read_key(self, name: str) -> tuple[str, ...]:
-        return read_key(load_table(self._spark, self._full_name(name)))
+        return read_key(load_table(self._spark, full_name(self._catalog, name)))
 
     def check_prefix(self, prefix: str) -> None:
-        cuts = name_cuts_table(self._catalog)
+        cuts = full_name(self._catalog, CUTS)
         if not self._spark.catalog.tableExists(cuts):
             raise SetupError(f"{cuts} does not exist: run `twofold-spark mirror` on this warehouse first")
         present = load_table(self._spark, cuts).properties().get("twofold.prefix")
@@ -75,14 +88,11 @@ class IcebergReader:
                 repair="use one --warehouse for each prefix",
             )
 
-    def _full_name(self, table: str) -> str:
-        return f"{self._catalog}.{quote_path(*table.split('.', 1))}"
-
 
 def prepare_table(
     spark: SparkSession, name: str, columns: StructType, *, label: str, properties: Mapping[str, str]
-) -> None:
-    """Create the table, or bring it to these columns."""
+) -> bool:
+    """Create the table, or bring it to these columns. Return whether it was created."""
     namespace = ".".join(name.split(".", 2)[:2])
     if not spark.catalog.tableExists(name):
         # IF NOT EXISTS looks first and creates then: two tables of one new namespace would collide
@@ -93,9 +103,10 @@ def prepare_table(
             f"CREATE TABLE {name} ({column_changes.format_columns(columns)}) USING iceberg "
             f"TBLPROPERTIES ({format_properties({**V3, **properties})})"
         )
-        return
+        return True
     for change in column_changes.list_alterations(spark.table(name).schema, columns, table=label):
         spark.sql(f"ALTER TABLE {name} {change}")
+    return False
 
 
 def quarantine(records: DataFrame, catalog: str) -> None:
@@ -120,16 +131,15 @@ def walk_lineage(loaded: Any, snapshot: Any | None) -> Iterator[Any]:
         snapshot = loaded.snapshot(parent) if parent is not None else None
 
 
-def read_summary(loaded: Any, key: str, *, under: Any | None = None) -> str | None:
-    """Return the newest value of a key in the snapshots' summaries.
+def read_summary(loaded: Any, key: str, *, branch: str = MAIN, under: Any | None = None) -> str | None:
+    """Return the newest value of a key in the summaries of a branch's snapshots.
 
     With `under`, only snapshots below that one count.
 
     Compaction's snapshots have none of the jobs' keys.
     """
-    snapshots = (
-        islice(walk_lineage(loaded, under), 1, None) if under else walk_lineage(loaded, loaded.currentSnapshot())
-    )
+    lineage = walk_lineage(loaded, under or loaded.snapshot(branch))
+    snapshots = islice(lineage, 1 if under else 0, None)
     return next((str(value) for s in snapshots if (value := s.summary().get(key)) is not None), None)
 
 
@@ -139,9 +149,9 @@ def read_key(loaded: Any) -> tuple[str, ...]:
     return tuple(column for column in key.split(",") if column)
 
 
-def current_snapshot(loaded: Any | None) -> int | None:
-    """Return the id of a loaded table's present snapshot."""
-    snapshot = loaded.currentSnapshot() if loaded is not None else None
+def current_snapshot(loaded: Any | None, branch: str = MAIN) -> int | None:
+    """Return the id of the present snapshot of a loaded table's branch."""
+    snapshot = loaded.snapshot(branch) if loaded is not None else None
     return int(snapshot.snapshotId()) if snapshot else None
 
 

@@ -24,7 +24,6 @@ from twofold_spark.errors import Refused
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.interface import MirrorTable
-from twofold_spark.sinks.merge_sql import escape_literal
 
 SINCE, WRITER = "twofold.since", "twofold.writer"
 """Keys of a merge's summary.
@@ -40,14 +39,14 @@ def format_since(cut: Cut | None, applied: Mapping[str, int]) -> str:
     return json.dumps({"cut": sequence, "ahead": {name: n for name, n in applied.items() if n > sequence}})
 
 
-def check_since_cut(table: MirrorTable, full_name: str, loaded: Any, cut: Cut | None) -> None:
+def check_since_cut(table: MirrorTable, full_name: str, loaded: Any, cut: Cut | None, branch: str) -> None:
     """Refuse a table on which two jobs worked since the last cut.
 
     A batch that was interrupted is allowed.
     """
     last = cut.sequence if cut is not None else 0
     version = cut.versions.get(str(table)) if cut is not None else None
-    for snapshot in iceberg_tables.walk_lineage(loaded, loaded.currentSnapshot()):
+    for snapshot in iceberg_tables.walk_lineage(loaded, loaded.snapshot(branch)):
         if str(snapshot.snapshotId()) == version:
             return
         sequence = snapshot.summary().get(iceberg_tables.SEQUENCE)
@@ -57,11 +56,11 @@ def check_since_cut(table: MirrorTable, full_name: str, loaded: Any, cut: Cut | 
             if version is None:  # the table was stopped: this snapshot was in a cut once
                 return
             what = f"another writer applied {sequence} to {table} again, after cut {last} had it"
-            raise _refuse_repeated(table, full_name, version, what)
+            raise _refuse_repeated(table, full_name, branch, version, what)
         onto = int(iceberg_tables.read_summary(loaded, iceberg_tables.SEQUENCE, under=snapshot) or 0)
         if not _is_prepared_for(snapshot.summary().get(SINCE), table, onto):
             what = f"two writers merged into {table} at once: {sequence} was not prepared for {onto}"
-            raise _refuse_repeated(table, full_name, version, what)
+            raise _refuse_repeated(table, full_name, branch, version, what)
 
 
 def _is_prepared_for(since: str | None, table: MirrorTable, onto: int) -> bool:
@@ -76,39 +75,40 @@ def _is_prepared_for(since: str | None, table: MirrorTable, onto: int) -> bool:
     return bool(onto <= known["cut"] if ahead is None else onto == ahead)
 
 
-def _refuse_repeated(table: MirrorTable, full_name: str, version: str | None, what: str) -> Refused:
-    catalog = full_name.partition(".")[0]
-    roll_back = f"CALL {catalog}.system.rollback_to_snapshot('{escape_literal(full_name)}', {version})"
+def _refuse_repeated(table: MirrorTable, full_name: str, branch: str, version: str | None, what: str) -> Refused:
+    roll_back = f"ALTER TABLE {full_name} CREATE OR REPLACE BRANCH {branch} AS OF VERSION {version}"
     reload = f"drop the mirror's table, then `twofold backfill start {table}`"
     repair = f"end the other job, then: {roll_back if version else reload}"
     return Refused(what, at_stake="changes applied twice", repair=repair)
 
 
-def check_parent(spark: SparkSession, table: MirrorTable, loaded: Any, *, base: int | None, writer: str) -> None:
+def check_parent(
+    spark: SparkSession, table: MirrorTable, loaded: Any, *, branch: str, base: int | None, writer: str
+) -> None:
     """Refuse a merge of this writer that did not land on `base`, and take it back."""
-    snapshot = loaded.currentSnapshot()
+    snapshot = loaded.snapshot(branch)
     if snapshot is None or snapshot.snapshotId() == base:
         return
     is_ours = snapshot.summary().get(WRITER) == writer
     if not is_ours or snapshot.parentId() != base:
         if is_ours:
-            take_back(spark, loaded, snapshot)
+            take_back(spark, loaded, snapshot, branch)
         raise refuse_other_writer(table, f"snapshot {snapshot.parentId()} after {base}")
 
 
-def take_back(spark: SparkSession, loaded: Any, snapshot: Any) -> None:
+def take_back(spark: SparkSession, loaded: Any, snapshot: Any, branch: str) -> None:
     """Make the parent of this job's snapshot present again, unless another job has committed.
 
     It is one commit, by compare-and-swap.
     """
     operations = loaded.operations()
     metadata = operations.refresh()
-    parent, present = snapshot.parentId(), metadata.currentSnapshot()
+    parent, present = snapshot.parentId(), metadata.ref(branch)
     if parent is None or present is None or present.snapshotId() != snapshot.snapshotId():
         return
     changed = spark._jvm.org.apache.iceberg.TableMetadata.buildFrom(metadata)  # type: ignore[union-attr]
     with suppress(Py4JJavaError):  # another job was faster; the next start sees it
-        operations.commit(metadata, changed.setBranchSnapshot(parent, "main").build())
+        operations.commit(metadata, changed.setBranchSnapshot(parent, branch).build())
 
 
 def refuse_other_writer(table: MirrorTable, how: str) -> Refused:

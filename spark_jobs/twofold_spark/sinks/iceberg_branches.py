@@ -1,0 +1,181 @@
+"""The branch of each Iceberg table that merges go to, and `main`, which a plain name reads.
+
+A merge goes to the branch `twofold`. A cut is published by moving `main` of its tables, and of
+`twofold.cuts` after them, to the snapshots that the cut names. So a reader of plain names sees
+cuts. A catalog with Iceberg's REST protocol moves all of them in one commit. Elsewhere one follows
+the other.
+
+`main` is never ahead of the branch, except by what others commit to it: compaction, or a mirror of
+an earlier version, which merged into `main`. The branch follows such commits before the next merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from twofold_spark.errors import Refused
+from twofold_spark.sinks import iceberg_tables
+from twofold_spark.sinks.iceberg_tables import MAIN
+
+MERGES = "twofold"
+"""The branch that merges go to."""
+_ATTEMPTS = 5
+_NO_BRANCHES = ("BadRequestException", "UnsupportedOperationException")
+_NO_TRANSACTIONS = "UnsupportedOperationException"
+_CONFLICT = "CommitFailedException"
+
+
+def choose_branch(spark: SparkSession, cuts: str) -> str:
+    """Return the branch that merges go to: `main` itself where the catalog keeps no others.
+
+    Nessie is such a catalog, because it has branches of its own.
+    """
+    loaded = iceberg_tables.load_table(spark, cuts)
+    try:
+        follow_main(spark, cuts, loaded, MERGES)
+    except Py4JJavaError as error:
+        if loaded.snapshot(MERGES) is not None or not any(name in str(error) for name in _NO_BRANCHES):
+            raise
+        return MAIN
+    # An old Nessie answers that it made the branch, and did not.
+    kept = iceberg_tables.load_table(spark, cuts).snapshot(MERGES) is not None
+    return MERGES if kept else MAIN
+
+
+def follow_main(spark: SparkSession, name: str, loaded: Any, branch: str) -> None:
+    """Create the branch, or bring it forward to what others committed to `main`."""
+    if branch == MAIN:
+        return
+    head, main = loaded.snapshot(branch), loaded.currentSnapshot()
+    if head is None:
+        made = loaded.manageSnapshots()
+        (made.createBranch(branch, main.snapshotId()) if main is not None else made.createBranch(branch)).commit()
+    elif main is None or main.snapshotId() == head.snapshotId() or _is_ancestor(spark, loaded, head, main):
+        return
+    elif _is_ancestor(spark, loaded, main, head) or _read_sequence(loaded, MAIN) > _read_sequence(loaded, branch):
+        loaded.manageSnapshots().replaceBranch(branch, main.snapshotId()).commit()
+    else:
+        _check_only_compacted(name, loaded, main, head)
+        return
+    loaded.refresh()
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """`main` of one table, to one snapshot: the table's metadata before and after."""
+
+    name: str
+    operations: Any
+    before: Any
+    after: Any
+
+
+class CutPublisher:
+    """Moves `main` of tables; `loaded` are tables as their last merge left them."""
+
+    def __init__(self, spark: SparkSession, catalog: str) -> None:
+        self._spark = spark
+        self._catalog = catalog
+        self._jvm: Any = spark._jvm
+        java_catalog = spark._jsparkSession.sessionState().catalogManager().catalog(catalog).icebergCatalog()
+        is_rest = java_catalog.getClass().getName() == "org.apache.iceberg.rest.RESTCatalog"
+        self._transactions: Any | None = java_catalog if is_rest else None
+
+    def publish(self, versions: Mapping[str, int], loaded: Mapping[str, Any]) -> None:
+        """Move `main` of each table (`schema.name`) to its version, in this order.
+
+        A table that is not there any more is left out. So is one whose `main` has more already.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            known = loaded if attempt == 1 else {}
+            moves = [
+                move for name, version in versions.items() if (move := self._prepare(name, version, known.get(name)))
+            ]
+            try:
+                self._commit(moves)
+            except Py4JJavaError as error:
+                if _CONFLICT not in str(error) or attempt == _ATTEMPTS:
+                    raise
+            else:
+                return
+
+    def _prepare(self, name: str, version: int, loaded: Any | None) -> _Move | None:
+        full = iceberg_tables.full_name(self._catalog, name)
+        if loaded is None:
+            if not self._spark.catalog.tableExists(full):
+                return None
+            loaded = iceberg_tables.load_table(self._spark, full)
+        operations = loaded.operations()
+        metadata = operations.current()
+        snapshot, main = metadata.snapshot(version), metadata.currentSnapshot()
+        if snapshot is None or (main is not None and main.snapshotId() == version):
+            return None
+        if main is not None and not _is_ancestor(self._spark, loaded, snapshot, main):
+            if _is_ancestor(self._spark, loaded, main, snapshot):
+                return None
+            _check_only_compacted(full, loaded, main, snapshot)
+        after = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(metadata).setBranchSnapshot(version, MAIN).build()
+        return _Move(name, operations, metadata, after)
+
+    def _commit(self, moves: list[_Move]) -> None:
+        if self._transactions is not None and len(moves) > 1:
+            try:
+                self._commit_at_once(moves)
+            except Py4JJavaError as error:
+                if _NO_TRANSACTIONS not in str(error):
+                    raise
+                self._transactions = None  # a server with a part of the protocol
+            else:
+                return
+        for move in moves:
+            move.operations.commit(move.before, move.after)
+
+    def _commit_at_once(self, moves: list[_Move]) -> None:
+        assert self._transactions is not None
+        commits = self._jvm.java.util.ArrayList()
+        create = self._jvm.org.apache.iceberg.catalog.TableCommit.create
+        for move in moves:
+            commits.add(create(self._identify(move.name), move.before, move.after))
+        self._transactions.commitTransaction(commits)
+
+    def _identify(self, name: str) -> Any:
+        schema, _, table = name.partition(".")
+        gateway: Any = self._spark.sparkContext._gateway
+        levels = gateway.new_array(self._jvm.java.lang.String, 1)
+        levels[0] = schema
+        catalog = self._jvm.org.apache.iceberg.catalog
+        return catalog.TableIdentifier.of(catalog.Namespace.of(levels), table)
+
+
+def _is_ancestor(spark: SparkSession, loaded: Any, snapshot: Any, ancestor: Any) -> bool:
+    """Whether a snapshot has this ancestor, as far as its lineage is kept."""
+    snapshots: Any = spark._jvm.org.apache.iceberg.util.SnapshotUtil  # type: ignore[union-attr]
+    return bool(snapshots.isAncestorOf(loaded, snapshot.snapshotId(), ancestor.snapshotId()))
+
+
+def _read_sequence(loaded: Any, branch: str) -> int:
+    return int(iceberg_tables.read_summary(loaded, iceberg_tables.SEQUENCE, branch=branch) or 0)
+
+
+def _check_only_compacted(name: str, loaded: Any, main: Any, head: Any) -> None:
+    """Refuse a `main` that has another's rows, which the branch does not have.
+
+    What compaction wrote beside the branch is given up with the next cut. It holds no rows of its
+    own.
+    """
+    kept = {snapshot.snapshotId() for snapshot in iceberg_tables.walk_lineage(loaded, head)}
+    for snapshot in iceberg_tables.walk_lineage(loaded, main):
+        if snapshot.snapshotId() in kept or snapshot.summary().get(iceberg_tables.SEQUENCE) is not None:
+            return
+        if snapshot.operation() != "replace":
+            raise Refused(
+                f"another writer committed to main of {name} while the mirror merged into its branch {MERGES}",
+                at_stake="what that writer wrote: the next cut would not have it",
+                repair=f"write into no table of the mirror. To give it up: ALTER TABLE {name} CREATE OR REPLACE BRANCH "
+                f"{MAIN} AS OF VERSION {head.snapshotId()}",
+            )
