@@ -27,6 +27,7 @@ from twofold_spark.changelog.table_append import TableAppender
 from twofold_spark.errors import TableRefused
 from twofold_spark.session import CATALOG
 from twofold_spark.signals import catch_end_signals
+from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
@@ -67,6 +68,7 @@ class Changelog:
         prefix: str,
         *,
         catalog: str = CATALOG,
+        format_version: int = FORMAT_VERSION,
         batch_rows: int = 500_000,
         tables_at_once: int = 3,
         unreadable: UnreadableChoice = "stop",
@@ -78,7 +80,9 @@ class Changelog:
         self._kafka = kafka
         self._pattern = table_topics_pattern(prefix)
         self._topics = TopicCatalog(spark, kafka, self._pattern)
-        self._appender = TableAppender(spark, kafka, registry, prefix, catalog=catalog, unreadable=unreadable)
+        self._appender = TableAppender(
+            spark, kafka, registry, prefix, catalog=catalog, format_version=format_version, unreadable=unreadable
+        )
         self._batch_rows = batch_rows
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="append")
         self._on_table_error = on_table_error

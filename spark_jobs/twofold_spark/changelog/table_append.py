@@ -73,6 +73,7 @@ class TableAppender:
         prefix: str,
         *,
         catalog: str,
+        format_version: int,
         unreadable: UnreadableChoice,
     ) -> None:
         self._spark = spark
@@ -80,6 +81,7 @@ class TableAppender:
         self._registry = registry
         self._prefix = prefix
         self._catalog = catalog
+        self._format_version = format_version
         self._unreadable = unreadable
 
     def read_ends(self, topic: TopicState, first_offsets: Offsets) -> Offsets:
@@ -143,12 +145,17 @@ class TableAppender:
     ) -> None:
         skip = self._unreadable == "skip"
         if skip:
-            iceberg_tables.quarantine(select_unreadable(records, subject, topic), self._catalog)
+            self._quarantine(select_unreadable(records, subject, topic))
         rows = select_changelog_rows(records, subject, skip_unreadable=skip)
         properties = {"twofold.topic": topic, **position_properties(before)}
         try:
             iceberg_tables.prepare_table(
-                self._spark, target.table, rows.schema, label=target.label, properties=properties
+                self._spark,
+                target.table,
+                rows.schema,
+                label=target.label,
+                properties=properties,
+                format_version=self._format_version,
             )
         except TableRefused as error:
             raise _refuse_topic(target, error.what, "the column's values") from error
@@ -169,12 +176,15 @@ class TableAppender:
                 ) from error
             if (place := re.search(rf"{UNREADABLE} (\S+)", str(error))) is None:
                 raise
-            iceberg_tables.quarantine(select_unreadable(records, subject, topic), self._catalog)
+            self._quarantine(select_unreadable(records, subject, topic))
             raise TableRefused(
                 f"the record at {topic}-{place[1]} cannot be decoded; the quarantine table has it",
                 at_stake="its change",
                 repair="find who else writes to the topic, then go on without the record with --unreadable skip",
             ) from error
+
+    def _quarantine(self, records: DataFrame) -> None:
+        iceberg_tables.quarantine(records, self._catalog, self._format_version)
 
     def _find_table(self, topic: str) -> _ChangelogTable:
         schema, name = parse_topic_name(topic, self._prefix, self._find_subject(topic).latest)

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 from twofold_spark import __version__, session
 from twofold_spark.catalog_choice import CatalogChoice
+from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.streaming import Trigger
 
@@ -122,6 +123,13 @@ def _job_options() -> _Parser:
     )
     options.add_argument(
         "--trigger", type=_with_message(Trigger.parse), default=Trigger.parse("continuous"), help=Trigger.HELP
+    )
+    options.add_argument(
+        "--format-version",
+        type=int,
+        choices=(2, 3),
+        default=FORMAT_VERSION,
+        help="Iceberg's format of tables that are made; 2 for engines that read no deletion vectors",
     )
     options.add_argument("--batch-rows", type=_parse_count, default=500_000, help="rows of a batch, about")
     options.add_argument(

@@ -92,7 +92,9 @@ def _run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
         kafka,
         Registry(options.registry),
         options.prefix,
-        lambda its: options.sink.make_sink(its, options.prefix, catalog=options.catalog),
+        lambda its: options.sink.make_sink(
+            its, options.prefix, catalog=options.catalog, format_version=options.format_version
+        ),
         batch_rows=options.batch_rows,
         batch_bytes=options.batch_bytes,
         unreadable=options.unreadable,
@@ -128,6 +130,7 @@ def _run_changelog(spark: SparkSession, options: argparse.Namespace) -> None:
         Registry(options.registry),
         options.prefix,
         catalog=options.catalog,
+        format_version=options.format_version,
         batch_rows=options.batch_rows,
         unreadable=options.unreadable,
         on_table_error=options.on_table_error,

@@ -6,15 +6,20 @@ rows. Any other change is refused with its repair: the mirror never rewrites the
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pyspark.sql.types import DataType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StructType
 
 from twofold_spark.errors import TableRefused
 from twofold_spark.sinks.merge_sql import SPARK
 
 
-def format_columns(columns: StructType) -> str:
+def format_columns(columns: StructType, *, required: Collection[str] = ()) -> str:
     """Format columns for CREATE TABLE."""
-    return ", ".join(f"{SPARK.quote(field.name)} {field.dataType.simpleString()}" for field in columns)
+    return ", ".join(
+        f"{SPARK.quote(field.name)} {field.dataType.simpleString()}{' NOT NULL' if field.name in required else ''}"
+        for field in columns
+    )
 
 
 def list_alterations(present: StructType, wanted: StructType, *, table: str, inside: str = "") -> list[str]:

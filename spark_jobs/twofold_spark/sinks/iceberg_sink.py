@@ -1,4 +1,4 @@
-"""The mirror in Iceberg: format v3, merge-on-read, any catalog.
+"""The mirror in Iceberg: merge-on-read, any catalog.
 
 The sequence number stands in the snapshot's summary (`twofold.sequence`), written by the commit
 that holds the rows. Snapshots of compaction and expiry have none, so it is looked up along the
@@ -51,10 +51,18 @@ _CONFLICTS = ("ValidationException", "CommitFailedException")
 class IcebergSink:
     """One writer; it reads tables as they are now."""
 
-    def __init__(self, spark: SparkSession, prefix: str, catalog: str = CATALOG) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        prefix: str,
+        catalog: str = CATALOG,
+        *,
+        format_version: int = iceberg_tables.FORMAT_VERSION,
+    ) -> None:
         self._spark = spark
         self._catalog = catalog
         self._prefix = prefix
+        self._format_version = format_version
         self._writer = uuid.uuid4().hex
         self._filter = MergeFilter(spark)
         self._lock = threading.Lock()
@@ -75,7 +83,7 @@ class IcebergSink:
 
     def open(self) -> Cut | None:
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
-        properties = iceberg_tables.format_properties({**iceberg_tables.V3, "twofold.prefix": self._prefix})
+        properties = iceberg_tables.list_properties(self._format_version, {"twofold.prefix": self._prefix})
         self._spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self._full_name(CUTS)} ({cut_rows.COLUMNS}) USING iceberg "
             f"TBLPROPERTIES ({properties})"
@@ -112,7 +120,16 @@ class IcebergSink:
             return
         properties = {**_MERGE_ON_READ, "twofold.topic": table.topic, iceberg_tables.KEY: ",".join(table.key)}
         name = self._full_name(str(table))
-        if iceberg_tables.prepare_table(self._spark, name, columns, label=str(table), properties=properties):
+        created = iceberg_tables.prepare_table(
+            self._spark,
+            name,
+            columns,
+            label=str(table),
+            properties=properties,
+            format_version=self._format_version,
+            key=table.key,
+        )
+        if created:
             loaded = iceberg_tables.load_table(self._spark, name)
             iceberg_branches.follow_main(self._spark, name, loaded, self._branch)
             with self._lock:
@@ -133,6 +150,7 @@ class IcebergSink:
         if self._keys[table] != table.key:
             key = iceberg_tables.format_properties({iceberg_tables.KEY: ",".join(table.key)})
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({key})")
+            iceberg_tables.release_key(spark, name, self._keys[table])
         self._set_summary(spark, sequence)
         base, into = self._bases[table], iceberg_tables.name_branch(name, self._branch)
         try:
@@ -159,7 +177,7 @@ class IcebergSink:
             self._loaded[str(table)] = loaded
 
     def quarantine(self, records: DataFrame) -> None:
-        iceberg_tables.quarantine(records, self._catalog)
+        iceberg_tables.quarantine(records, self._catalog, self._format_version)
 
     def version_of(self, table: MirrorTable) -> str | None:
         version = self._versions[table]

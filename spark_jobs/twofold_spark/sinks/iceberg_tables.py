@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.session import CATALOG
@@ -22,8 +22,9 @@ KEY = "twofold.key"
 CUTS = "twofold.cuts"
 MAIN = "main"
 """The branch that a table's plain name reads."""
-V3 = {
-    "format-version": "3",
+FORMAT_VERSION = 3
+"""Iceberg's format of new tables, if none is asked for."""
+_PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     # A batch adds a file or two. With Iceberg's 4 MB for opening a file, every fourth file is a
@@ -90,9 +91,19 @@ class IcebergReader:
 
 
 def prepare_table(
-    spark: SparkSession, name: str, columns: StructType, *, label: str, properties: Mapping[str, str]
+    spark: SparkSession,
+    name: str,
+    columns: StructType,
+    *,
+    label: str,
+    properties: Mapping[str, str],
+    format_version: int,
+    key: Sequence[str] = (),
 ) -> bool:
-    """Create the table, or bring it to these columns. Return whether it was created."""
+    """Create the table, or bring it to these columns. Return whether it was created.
+
+    A new table's key columns are required, and are its identifier fields, which other engines read.
+    """
     namespace = ".".join(name.split(".", 2)[:2])
     if not spark.catalog.tableExists(name):
         # IF NOT EXISTS looks first and creates then: two tables of one new namespace would collide
@@ -100,20 +111,36 @@ def prepare_table(
         with _NAMESPACE_LOCK:
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         spark.sql(
-            f"CREATE TABLE {name} ({column_changes.format_columns(columns)}) USING iceberg "
-            f"TBLPROPERTIES ({format_properties({**V3, **properties})})"
+            f"CREATE TABLE {name} ({column_changes.format_columns(columns, required=key)}) USING iceberg "
+            f"TBLPROPERTIES ({list_properties(format_version, properties)})"
         )
+        if key and not any(isinstance(columns[k].dataType, FloatType | DoubleType) for k in key):
+            spark.sql(f"ALTER TABLE {name} SET IDENTIFIER FIELDS {', '.join(map(SPARK.quote, key))}")
         return True
     for change in column_changes.list_alterations(spark.table(name).schema, columns, table=label):
         spark.sql(f"ALTER TABLE {name} {change}")
     return False
 
 
-def quarantine(records: DataFrame, catalog: str) -> None:
+def release_key(spark: SparkSession, name: str, key: Sequence[str]) -> None:
+    """Let the columns of a former key be null: they identify no rows any more."""
+    loaded = load_table(spark, name)
+    identifier, required = set(loaded.schema().identifierFieldNames()), set()
+    for column in key:
+        field = loaded.schema().findField(column)
+        if field is not None and field.isRequired():
+            required.add(column)
+    if identifier:
+        spark.sql(f"ALTER TABLE {name} DROP IDENTIFIER FIELDS {', '.join(map(SPARK.quote, sorted(identifier)))}")
+    for column in sorted(required):
+        spark.sql(f"ALTER TABLE {name} ALTER COLUMN {SPARK.quote(column)} DROP NOT NULL")
+
+
+def quarantine(records: DataFrame, catalog: str, format_version: int) -> None:
     """Append the records that the quarantine table lacks."""
     spark, name = records.sparkSession, f"{catalog}.twofold.quarantine"
     with _QUARANTINE_LOCK:
-        prepare_table(spark, name, records.schema, label="quarantine", properties={})
+        prepare_table(spark, name, records.schema, label="quarantine", properties={}, format_version=format_version)
     present = spark.table(name).select(*RECORD_PLACE)
     records.join(present, list(RECORD_PLACE), "left_anti").writeTo(name).append()
 
@@ -153,6 +180,11 @@ def current_snapshot(loaded: Any | None, branch: str = MAIN) -> int | None:
     """Return the id of the present snapshot of a loaded table's branch."""
     snapshot = loaded.snapshot(branch) if loaded is not None else None
     return int(snapshot.snapshotId()) if snapshot else None
+
+
+def list_properties(format_version: int, properties: Mapping[str, str]) -> str:
+    """Format what a new table's TBLPROPERTIES has."""
+    return format_properties({"format-version": str(format_version), **_PROPERTIES, **properties})
 
 
 def format_properties(properties: Mapping[str, str]) -> str:

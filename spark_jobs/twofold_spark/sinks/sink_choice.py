@@ -12,7 +12,7 @@ from twofold_spark.session import absolute_folder
 from twofold_spark.sinks.delta_sink import DeltaSink
 from twofold_spark.sinks.delta_tables import DeltaReader
 from twofold_spark.sinks.iceberg_sink import IcebergSink
-from twofold_spark.sinks.iceberg_tables import IcebergReader
+from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, IcebergReader
 from twofold_spark.sinks.interface import Reader, Sink
 from twofold_spark.sinks.jdbc_sink import JdbcSink
 from twofold_spark.sinks.jdbc_tables import JdbcReader
@@ -34,13 +34,15 @@ class SinkChoice:
             return cls(name, address)
         raise ValueError(f"{text!r} must be one of: {cls.HELP}")
 
-    def make_sink(self, spark: SparkSession, prefix: str, *, catalog: str) -> Sink:
+    def make_sink(
+        self, spark: SparkSession, prefix: str, *, catalog: str, format_version: int = FORMAT_VERSION
+    ) -> Sink:
         match self.name:
             case "delta":
                 return DeltaSink(spark, prefix, self._folder)
             case "jdbc":
                 return JdbcSink(spark, prefix, build_jdbc_url(self.address))
-        return IcebergSink(spark, prefix, catalog)
+        return IcebergSink(spark, prefix, catalog, format_version=format_version)
 
     def make_reader(self, spark: SparkSession, *, catalog: str) -> Reader:
         match self.name:
