@@ -12,6 +12,7 @@ from typing import Literal
 
 TypeKind = Literal["base", "domain", "enum", "composite", "range", "multirange", "array", "pseudo"]
 ReplicaIdentity = Literal["default", "index", "full", "nothing"]
+PolicyAction = Literal["drop", "null", "redact", "hash"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class ColumnShape:
     """Part of the replica identity as pgoutput flags it: sent in 'K' tuples."""
     optional: bool = False
     """Optional in the row although it is in the key, because earlier rows' keys did not have it."""
+    policy: PolicyAction | None = None
+    """What the data policy does with its values. A hashed column has the type text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,16 @@ class TableShape:
     @property
     def key(self) -> tuple[ColumnShape, ...]:
         return tuple(c for c in self.columns if c.in_key)
+
+    @property
+    def written(self) -> tuple[ColumnShape, ...]:
+        """The columns that the rows in the topic have."""
+        return tuple(c for c in self.columns if c.policy != "drop")
+
+    @property
+    def policy(self) -> dict[str, PolicyAction]:
+        """What the data policy does with columns, by their names."""
+        return {c.name: c.policy for c in self.columns if c.policy is not None}
 
     @property
     def keyless(self) -> bool:

@@ -18,11 +18,13 @@ A value that its Avro type cannot hold is null in its column and stands in `spec
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import field as data_field
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from twofold_avro.errors import MalformedRow
+from twofold_avro.hashing import KeyedHash
 from twofold_avro.names import avro_name
 from twofold_avro.shapes import ColumnShape, TableShape
 from twofold_avro.text import NO_DIGITS, array_elements, binary_text, numeric_text
@@ -97,6 +99,16 @@ FLOAT4_NAN = cython.declare(cython.ulonglong, 0x7FC0_0000)
 NUMERIC_NEGATIVE = cython.declare(cython.longlong, 0x4000)
 NUMERIC_HEAD_BYTES = cython.declare(cython.Py_ssize_t, 8)
 
+# What a data policy does with a column.
+KEEP = cython.declare(cython.uint, 0)
+DROP = cython.declare(cython.uint, 1)
+MAKE_NULL = cython.declare(cython.uint, 2)
+REDACT = cython.declare(cython.uint, 3)
+HASH = cython.declare(cython.uint, 4)
+POLICIES = {None: 0, "drop": 1, "null": 2, "redact": 3, "hash": 4}
+REDACTED = b"\x14[redacted]"
+BINARY_HASH = "came in binary form, of which the text cannot be hashed: read this table without the option binary"
+
 PLACEHOLDER = "__debezium_unavailable_value"
 NAN = float("nan")
 NO_OID = "the payload is of another relation"
@@ -110,6 +122,8 @@ class ServerConstants:
     version: str
     prefix: str
     db: str
+    hash_key: bytes = data_field(default=b"", repr=False)
+    """The key of hashed columns."""
 
 
 def is_compiled() -> bool:
@@ -236,12 +250,16 @@ class Column:
     key: Codec
     in_key: cython.bint
     optional: cython.bint
+    policy: cython.uint
     not_sent: bytes
 
     def __init__(self, shape: ColumnShape, *, placeholders: bool) -> None:
         encoding = encoding_of(shape.type)
         self.shape = shape
         self.name = avro_string(avro_name(shape.name))
+        self.policy = POLICIES[shape.policy]
+        if self.policy == HASH:
+            encoding = replace(encoding, reads_binary=False)  # what COPY sends is text that needs no form
         self.value = Codec(encoding)
         self.key = Codec(key_encoding_of(shape.type))
         self.in_key = shape.in_key
@@ -573,6 +591,8 @@ class RowPlan:
     at: cython.Py_ssize_t
     unchanged: list[bytes]
     special: list[bytes]
+    hashed: object
+    remembered: dict[bytes, bytes]
 
     def __init__(
         self,
@@ -606,6 +626,9 @@ class RowPlan:
         self.at = 0
         self.unchanged = []
         self.special = []
+        hashed = KeyedHash(server.hash_key) if "hash" in shape.policy.values() else None
+        self.hashed = hashed
+        self.remembered = hashed.remembered if hashed is not None else {}
 
     def append_run(
         self,
@@ -843,8 +866,47 @@ class RowPlan:
                 self.at = field.at
                 if field.tag not in (AS_TEXT, AS_BINARY):
                     raise ValueError("a column of the key without a value")
-                put(self.writer, column.key, payload, field.at, field.size, field.tag == AS_BINARY)
+                if column.policy == HASH:
+                    self._put_hash(payload, field)
+                else:
+                    put(self.writer, column.key, payload, field.at, field.size, field.tag == AS_BINARY)
         return self.writer.taken()
+
+    @cython.cfunc
+    def _put_hash(self, payload: bytes, field: Field) -> None:
+        if field.tag != AS_TEXT:
+            raise ValueError(BINARY_HASH)
+        value: bytes = payload[field.at : field.at + field.size]
+        encoded: bytes | None = self.remembered.get(value)
+        if encoded is None:
+            encoded = self.hashed.encode(value)  # type: ignore[attr-defined]
+        self.writer.whole(encoded)
+
+    @cython.cfunc
+    def _put_hidden(self, payload: bytes, i: cython.Py_ssize_t, field: Field) -> None:
+        """Write what the data policy leaves of a column's value."""
+        w: Writer = self.writer
+        column: Column = self.columns[i]
+        if column.policy == DROP:
+            return
+        self.column = i
+        self.at = field.at
+        if column.policy == MAKE_NULL:
+            w.byte(0)
+        elif field.tag == AS_NULL:
+            if not column.optional:
+                raise ValueError("a column of the key without a value")
+            w.byte(0)
+        elif column.policy == REDACT:
+            w.byte(2)
+            w.whole(REDACTED)
+        elif field.tag == AS_UNCHANGED:
+            self.unchanged.append(column.name)
+            w.whole(column.not_sent)
+        else:
+            if column.optional:
+                w.byte(2)
+            self._put_hash(payload, field)
 
     @cython.cfunc
     def _envelope(
@@ -910,7 +972,9 @@ class RowPlan:
             column = self.columns[i]
             field = fields[i]
             w.reserve(SLACK)
-            if field.tag in (AS_TEXT, AS_BINARY):
+            if column.policy != KEEP:
+                self._put_hidden(payload, i, field)
+            elif field.tag in (AS_TEXT, AS_BINARY):
                 start = w.n
                 if column.optional:
                     w.byte(2)

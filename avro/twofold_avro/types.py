@@ -127,11 +127,22 @@ def copy_item(column: ColumnShape) -> str:
     """Return the column as a binary COPY must select it for the transcoder.
 
     Text comes from the type's output function, as in the stream, and not from a cast: a cast of
-    inet, for example, writes something else.
+    inet, for example, writes something else. What a data policy hides is not read at all.
     """
     quoted = '"' + column.name.replace('"', '""') + '"'
+    match column.policy:
+        case "drop" | "null":
+            return "NULL"
+        case "redact":
+            return f"CASE WHEN {quoted} IS DISTINCT FROM NULL THEN '' END"
+        case "hash":
+            return _text_item(quoted)
     if encoding_of(column.type).reads_binary:
         return quoted
+    return _text_item(quoted)
+
+
+def _text_item(quoted: str) -> str:
     return f"CASE WHEN {quoted} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {quoted}) END"
 
 

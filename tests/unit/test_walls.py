@@ -90,7 +90,8 @@ AVRO: Mapping[str, Walls] = {
     "wire": Walls({"errors", "plain"}, {"cython"}),
     "records": Walls({"schemas", "types", "wire"}, {"fastavro"}),
     # cython is the compiler's vocabulary; `plain` stands in for it at run time.
-    "transcode": Walls({"errors", "names", "plain", "shapes", "text", "types", "wire"}, {"cython"}),
+    "transcode": Walls({"errors", "hashing", "names", "plain", "shapes", "text", "types", "wire"}, {"cython"}),
+    "hashing": Walls(),
     "plain": Walls(),
     "errors": Walls(),
     "__init__": Walls(),

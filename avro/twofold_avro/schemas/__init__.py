@@ -22,6 +22,10 @@ from twofold_avro.types import Avro, encoding_of, key_encoding_of
 
 FixedName = Literal["commit", "message", "pin", "prepared", "progress", "source", "special", "transaction"]
 
+POLICY = "twofold.policy"
+"""The property of a key's and a row's record that names the columns under a data policy.
+
+So a change of the policy is a change of the schema."""
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
 
@@ -32,12 +36,14 @@ def key_schema(shape: TableShape, prefix: str) -> Avro | None:
     if shape.keyless:
         return None
     fields = [_field(column, _key_type(column)) for column in shape.key]
-    return _record("Key", shape, prefix, f"The message key of {shape.schema}.{shape.table}.", fields)
+    key = _record("Key", shape, prefix, f"The message key of {shape.schema}.{shape.table}.", fields)
+    return _with_policy(key, shape.key)
 
 
 def envelope_schema(shape: TableShape, prefix: str) -> Avro:
     """Return the message value's record: Debezium's envelope around the table's row."""
-    row = _record("Value", shape, prefix, f"A row of {shape.schema}.{shape.table}.", map(_column, shape.columns))
+    row = _record("Value", shape, prefix, f"A row of {shape.schema}.{shape.table}.", map(_column, shape.written))
+    row = _with_policy(row, shape.columns)
     names = {"type": "array", "items": "string"}
     return _record(
         "Envelope",
@@ -114,6 +120,12 @@ def optional_columns(envelope: Avro) -> frozenset[str]:
     )
 
 
+def policy_of(envelope: Avro) -> dict[str, str]:
+    """Return the columns of an envelope's rows that are under a data policy, with its actions."""
+    found: dict[str, str] = envelope["fields"][0]["type"][1].get(POLICY, {})
+    return found
+
+
 def _columns(record: Avro) -> list[dict[str, Any]]:
     """Return the row's columns: of an envelope those of `before`, which defines the row; a key is
     itself the row.
@@ -175,6 +187,12 @@ def _record(name: str, shape: TableShape, prefix: str, doc: str, fields: Iterabl
         "fields": list(fields),
         "connect.name": f"{namespace}.{name}",
     }
+
+
+def _with_policy(record: dict[str, Any], columns: Iterable[ColumnShape]) -> dict[str, Any]:
+    """Name the columns under a data policy, if there are any."""
+    policy = {column.name: column.policy for column in columns if column.policy is not None}
+    return {**record, POLICY: policy} if policy else record
 
 
 def _namespace(shape: TableShape, prefix: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from twofold.backfill.chunk import KEY_HEAD, Chunk, EncodingRequest, ReloadTruncate, SnapshotSeen, TableEncoding
 from twofold.backfill.key_texts import key_texts
+from twofold.errors import Refused
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.load_progress import LoadProgress
 from twofold.source import locks
@@ -19,6 +20,7 @@ from twofold.source.messages import Relation
 from twofold.source.table_copier import CopyView, TableCopier
 from twofold.spool import Spool
 from twofold_avro.transcode import PackedRecords, PartitionPacker, TransactionHeader
+from twofold_common.table_names import table_argument
 
 PIECE_BYTES = 1 << 20
 AGAIN_MAX = 200
@@ -100,6 +102,8 @@ class Reader:
             encoding = self._known[1]
             if encoding.shape.keyless:
                 return self._read_whole(view, encoding, begun)
+            if hashed := [column.name for column in encoding.shape.key if column.policy]:
+                raise _hashed_key(self._schema, self._table, hashed)
             order = view.described.key_order(frozenset(column.name for column in encoding.shape.key))
             if progress.order not in {(), order}:
                 # The key was recreated: in another order, other rows follow the last one.
@@ -194,3 +198,12 @@ class Reader:
             rows=0,
             size=0,
         )
+
+
+def _hashed_key(schema: str, table: str, columns: list[str]) -> Refused:
+    name = f"{schema}.{table}"
+    return Refused(
+        f"table {name} cannot be loaded: its key {', '.join(columns)} is hashed, and rows are loaded in the order of the key",
+        at_stake="a load that cannot go on where it was would publish rows twice; nothing was loaded",
+        repair=f"twofold backfill cancel {table_argument(schema, table)}; to load the table, take its key out of the policy",
+    )

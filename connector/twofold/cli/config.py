@@ -32,6 +32,13 @@ def check(config_file: Path | None) -> None:
     from twofold.runner.sink_settings import kafka_settings, registry_settings, topic_policy  # noqa: PLC0415  (loads the clients)
 
     config = load(config_file)
-    for reads in (lambda c: c.conninfo, wanted_publication, kafka_settings, topic_policy, registry_settings):
+    for reads in (
+        lambda c: c.conninfo,
+        lambda c: c.policy.hash_key,
+        wanted_publication,
+        kafka_settings,
+        topic_policy,
+        registry_settings,
+    ):
         reads(config)
     click.echo(f"configuration of connector {config.name} is usable")

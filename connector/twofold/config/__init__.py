@@ -12,6 +12,7 @@ from twofold.config.kinds import is_loopback
 from twofold.config.reading import Config, load
 from twofold.config.run_settings import (
     BackfillConfig,
+    ColumnRule,
     GidRule,
     LogConfig,
     PreparedConfig,
@@ -23,6 +24,7 @@ from twofold.config.server_settings import KafkaConfig, RegistryConfig, SourceCo
 
 __all__ = [
     "BackfillConfig",
+    "ColumnRule",
     "Config",
     "GidRule",
     "KafkaConfig",

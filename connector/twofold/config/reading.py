@@ -20,6 +20,7 @@ from twofold.config.kinds import PATTERNS, Name, first_line
 from twofold.config.run_settings import (
     BackfillConfig,
     LogConfig,
+    PolicyConfig,
     PreparedConfig,
     SpoolConfig,
     StatusConfig,
@@ -43,6 +44,7 @@ class Config(BaseSettings):
     kafka: KafkaConfig
     registry: RegistryConfig
     prepared: PreparedConfig = PreparedConfig()  # type: ignore[call-arg]
+    policy: PolicyConfig = PolicyConfig()  # type: ignore[call-arg]
     turn: TurnConfig = TurnConfig()  # type: ignore[call-arg]
     spool: SpoolConfig = SpoolConfig()  # type: ignore[call-arg]
     backfill: BackfillConfig = BackfillConfig()  # type: ignore[call-arg]

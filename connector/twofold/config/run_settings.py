@@ -6,9 +6,10 @@ import fnmatch
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from twofold.config.kinds import Part, is_loopback, secret
+from twofold.errors import UsageError
 
 
 class GidRule(Part):
@@ -45,6 +46,55 @@ class PreparedConfig(Part):
     def parks(self, gid: str) -> bool:
         """What the rules say of this gid: the counterpart of an output plugin's filter_prepare."""
         return next((rule.action for rule in self.rules if fnmatch.fnmatchcase(gid, rule.gid)), "open") == "park"
+
+
+class ColumnRule(Part):
+    """A rule for columns whose name matches a pattern; the first match wins."""
+
+    column: str = Field(description="Shell pattern of schema.table.column; * matches dots too.")
+    action: Literal["keep", "drop", "null", "redact", "hash"] = Field(
+        description="drop: no column. redact: [redacted]. hash: HMAC-SHA-256."
+    )
+
+    @field_validator("column")
+    @classmethod
+    def _has_three_parts(cls, column: str) -> str:
+        if column.count(".") < 2:
+            raise ValueError('must be schema.table.column, for example "public.*.email"')
+        return column
+
+    def matches(self, name: str) -> bool:
+        return fnmatch.fnmatchcase(name, self.column)
+
+
+class PolicyConfig(Part):
+    """The data policy: what of columns is not published."""
+
+    key_file: Path | None = Field(None, description="File with the key of hashes: 32 bytes or more.")
+    columns: tuple[ColumnRule, ...] = Field((), description="Rules by column, see below.")
+
+    @property
+    def hash_key(self) -> bytes:
+        """The key of hashed columns; empty if no rule hashes."""
+        if all(rule.action != "hash" for rule in self.columns):
+            return b""
+        if self.key_file is None:
+            raise UsageError(f"policy.columns has a hash, and policy.key_file is not set; {_MAKE_KEY}")
+        try:
+            key = self.key_file.read_bytes().rstrip(b"\r\n")
+        except OSError as error:
+            raise UsageError(
+                f"policy.key_file {self.key_file} cannot be read ({error.strerror}); {_MAKE_KEY}"
+            ) from None
+        if len(key) < KEY_BYTES_MIN:
+            raise UsageError(
+                f"policy.key_file {self.key_file} has {len(key)} bytes, fewer than {KEY_BYTES_MIN}; {_MAKE_KEY}"
+            )
+        return key
+
+
+KEY_BYTES_MIN = 32
+_MAKE_KEY = "make a key once and keep it, because with another one equal values differ: openssl rand -hex 32 > FILE"
 
 
 class BackfillConfig(Part):

@@ -17,6 +17,7 @@ from twofold.config import Config
 from twofold.errors import RESET_REPAIR, Refused, UncertainEnd, UsageError
 from twofold.runner.bookkeeping_records import ConnectorOrigin
 from twofold.runner.checks import check_source
+from twofold.runner.data_policy import DataPolicy
 from twofold.runner.registrar import Registrar
 from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.status_report import read_progress
@@ -158,7 +159,7 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
 
     Everything that is committed later is streamed.
     """
-    with closing(Catalog(config.conninfo)) as catalog:
+    with closing(Catalog(config.conninfo, DataPolicy(config).apply)) as catalog:
         tables = Tables(
             prefix=config.prefix,
             database=database,
@@ -166,6 +167,7 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
             partitions=config.kafka.partitions,
             tombstones=config.kafka.tombstones,
             placeholders=config.kafka.placeholders,
+            hash_key=config.policy.hash_key,
             catalog=catalog,
             registrar=Registrar(registry, Topics(kafka_settings(config), topic_policy(config)), config.prefix),
             pins={},

@@ -35,6 +35,7 @@ from twofold.errors import SetupError, UsageError
 from twofold.runner.bookkeeping_records import ConnectorOrigin
 from twofold.runner.checks import check
 from twofold.runner.collector import Collector
+from twofold.runner.data_policy import DataPolicy
 from twofold.runner.executor import ActionExecutor, ReportedPositions
 from twofold.runner.in_doubt_warnings import InDoubtWarnings
 from twofold.runner.interruptible import InterruptibleStep
@@ -97,7 +98,7 @@ def recover(
     progress = check(recovered, slot, server, history, prefix=config.prefix, two_phase=config.source.two_phase)
     failpoints.hit("after_checks")
 
-    catalog = Catalog(config.conninfo)
+    catalog = Catalog(config.conninfo, DataPolicy(config).apply)
     opened.callback(catalog.close)
     registrar = Registrar(registry, topics, config.prefix)
     opened.callback(registrar.close)
@@ -108,6 +109,7 @@ def recover(
         partitions=config.kafka.partitions,
         tombstones=config.kafka.tombstones,
         placeholders=config.kafka.placeholders,
+        hash_key=config.policy.hash_key,
         catalog=catalog,
         registrar=registrar,
         pins=recovered.pins,

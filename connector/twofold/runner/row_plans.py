@@ -13,8 +13,10 @@ from twofold_avro.transcode import RowPlan, ServerConstants
 class RowPlans:
     """The plans of one run. A plan serves one thread."""
 
-    def __init__(self, prefix: str, database: str, *, tombstones: bool, placeholders: bool) -> None:
-        self._server = ServerConstants(version=__version__, prefix=prefix, db=database)
+    def __init__(
+        self, prefix: str, database: str, *, tombstones: bool, placeholders: bool, hash_key: bytes = b""
+    ) -> None:
+        self._server = ServerConstants(version=__version__, prefix=prefix, db=database, hash_key=hash_key)
         self._tombstones = tombstones
         self._placeholders = placeholders
 

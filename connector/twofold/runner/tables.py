@@ -54,6 +54,7 @@ class Tables:
         partitions: int,
         tombstones: bool,
         placeholders: bool,
+        hash_key: bytes = b"",
         catalog: Catalog,
         registrar: Registrar,
         pins: dict[str, Pin],
@@ -65,7 +66,7 @@ class Tables:
         self._partitions = partitions
         self._catalog = catalog
         self._registrar = registrar
-        self._plans = RowPlans(prefix, database, tombstones=tombstones, placeholders=placeholders)
+        self._plans = RowPlans(prefix, database, tombstones=tombstones, placeholders=placeholders, hash_key=hash_key)
         self._versions = DescribedVersions()
         self._root_flaws = RootFlaws(catalog, self._make_void)
         self.lives = TableLives(pins)

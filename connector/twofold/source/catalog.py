@@ -18,7 +18,7 @@ them, because it creates a new Catalog. One thread uses it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,8 +112,10 @@ class Catalog:
     It connects at first use, and again after a lost connection.
     """
 
-    def __init__(self, conninfo: str) -> None:
+    def __init__(self, conninfo: str, hide: Callable[[TableShape], TableShape] = lambda shape: shape) -> None:
+        """`hide` puts the data policy into each shape."""
         self._conninfo = conninfo
+        self._hide = hide
         self._connection: PlainConnection | None = None
         self._types: dict[int, _TypeRow] = {}
         self._shapes: dict[int, TableShape] = {}
@@ -141,6 +143,7 @@ class Catalog:
             ),
             replica_identity=relation.replica_identity,
         )
+        shape = self._hide(shape)
         self._shapes[relation.oid] = shape
         self._described[relation.oid] = relation
         return shape

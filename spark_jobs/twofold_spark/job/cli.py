@@ -156,9 +156,9 @@ def _run_verify(options: argparse.Namespace) -> int:
 
 def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Namespace) -> int:
     """Compare all tables; return the exit status."""
-    finder = None
-    if options.bootstrap:
-        finder = LastChangeFinder(spark, _connect_kafka(spark, options), Registry(options.registry))
+    finder, registry = None, Registry(options.registry) if options.registry else None
+    if registry is not None:
+        finder = LastChangeFinder(spark, _connect_kafka(spark, options), registry)
     verification = Verification(
         spark,
         source,
@@ -167,6 +167,7 @@ def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Name
         publication=options.publication or options.prefix,
         patience=options.patience,
         last_changes=finder,
+        read_policy=registry.read_policy if registry is not None else lambda _: {},
         report=print,
     )
     differs = any(result.buckets for result in verification.run())

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from twofold_avro.schemas import policy_of
 from twofold_common.registry_http import RegistryAway, RegistryHttp, RegistryRefusal, authorization, subject_path
 from twofold_spark.errors import SetupError
 
@@ -71,6 +72,11 @@ class Registry:
         with self._lock:
             known = self._subjects.get(name)
         return known or self.refresh_subject(name)
+
+    def read_policy(self, topic: str) -> dict[str, str]:
+        """Return the columns of a topic's rows that are under a data policy, with its actions."""
+        subject = self.refresh_subject(f"{topic}-value")
+        return policy_of(subject.latest) if subject is not None else {}
 
     def refresh_subject(self, name: str) -> Subject | None:
         """Ask the registry for the subject with all its present versions.

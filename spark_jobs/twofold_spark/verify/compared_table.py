@@ -8,7 +8,7 @@ that it asks for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -40,7 +40,10 @@ def choose_bucket_count(rows: int) -> int:
 class ComparedTable:
     """One table on both sides."""
 
-    def __init__(self, spark: SparkSession, source: SourceDatabase, reader: Reader, table: str) -> None:
+    def __init__(
+        self, spark: SparkSession, source: SourceDatabase, reader: Reader, table: str, left_out: Collection[str]
+    ) -> None:
+        """`left_out`: columns that are not compared, by their names in the source."""
         self._spark = spark
         self._source = source
         self._reader = reader
@@ -52,7 +55,11 @@ class ComparedTable:
             raise SetupError(f"the source has no table {self._from}: give --source the database that is mirrored")
         types = {field.name: field.dataType for field in self._read_mirror().schema}
         by_name = {postgres_name(escaped): escaped for escaped in types}
-        pairs = [ColumnPair(c, by_name.get(c.name, c.name), types.get(by_name.get(c.name, c.name))) for c in columns]
+        pairs = [
+            ColumnPair(c, by_name.get(c.name, c.name), types.get(by_name.get(c.name, c.name)))
+            for c in columns
+            if c.name not in left_out
+        ]
         self._pairs = pairs
         self.key = _identifying_columns(reader.read_key(table), pairs)
         self.buckets = choose_bucket_count(int(source.read_value(f"SELECT count(*) FROM {self._from}")))

@@ -29,7 +29,8 @@ from twofold_avro.types import copy_item
 
 KEY_ID, VALUE_ID, PARTITIONS = 11, 12, 4
 LSN, TS_MS, TS_US, XID = 1_000, 1_700_000_000_123, 1_700_000_000_123_456, 777
-SERVER = transcode.ServerConstants("0.1.0", "pre.fix", "db")
+HASH_KEY = b"the key of hashes, of 32 bytes or more"
+SERVER = transcode.ServerConstants("0.1.0", "pre.fix", "db", HASH_KEY)
 Message = dict[str, bytes | None]
 
 

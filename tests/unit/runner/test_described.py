@@ -51,7 +51,10 @@ class Catalog:
     def shape(self, relation: m.Relation) -> TableShape:
         columns = (
             ColumnShape(
-                c.name, TypeShape(c.type_oid, "pg_catalog", TYPES[c.type_oid], typmod=c.typmod), *[c.in_identity] * 2
+                c.name,
+                TypeShape(c.type_oid, "pg_catalog", TYPES[c.type_oid], typmod=c.typmod),
+                c.in_identity,
+                c.in_identity,
             )
             for c in relation.columns
         )

@@ -1,0 +1,68 @@
+"""The data policy: what replaces a column's values before anything is written.
+
+Pure. A table's shape gets the policy of its columns when the catalog has resolved it. Schemas, row
+plans and COPY's queries all follow from the shape, so nothing behind it sees the values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twofold.config import ColumnRule, Config
+from twofold.errors import Refused
+from twofold_avro.shapes import ColumnShape, PolicyAction, TableShape, TypeShape
+
+_TEXT = TypeShape(25, "pg_catalog", "text")
+_REDACTED_TYPES = frozenset({"text", "varchar", "bpchar", "name", "citext"})
+
+
+class DataPolicy:
+    """The rules of one configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self._rules = config.policy.columns
+        self._loads = config.source.backfill
+
+    def apply(self, shape: TableShape) -> TableShape:
+        """Return the shape with the policy of its columns; refuse a rule that cannot hold."""
+        if not self._rules:
+            return shape
+        return replace(shape, columns=tuple(self._of(shape, column) for column in shape.columns))
+
+    def _of(self, shape: TableShape, column: ColumnShape) -> ColumnShape:
+        name = f"{shape.schema}.{shape.table}.{column.name}"
+        rule = next((rule for rule in self._rules if rule.matches(name)), None)
+        if rule is None or rule.action == "keep":
+            return column
+        action: PolicyAction = rule.action
+        if column.in_key and action != "hash":
+            raise _refused(
+                rule, f"{name} is in the message key, which can only be hashed", 'set action = "hash" for this column'
+            )
+        if column.in_key and self._loads:
+            raise _refused(
+                rule,
+                f"{name} is in the message key, and rows cannot be loaded in the order of a hash",
+                "set source.backfill = false, and load such tables in another way",
+            )
+        if action == "redact" and not _is_text(column.type):
+            raise _refused(
+                rule,
+                f"{name} is of type {column.type.name}, which has no text to redact",
+                'set action = "null" or "hash"',
+            )
+        return replace(column, policy=action, type=_TEXT if action == "hash" else column.type)
+
+
+def _is_text(shape: TypeShape) -> bool:
+    if shape.kind == "domain" and shape.element is not None:
+        return _is_text(shape.element)
+    return shape.kind == "base" and shape.name in _REDACTED_TYPES
+
+
+def _refused(rule: ColumnRule, what: str, repair: str) -> Refused:
+    return Refused(
+        f"the policy of {rule.column} ({rule.action}) cannot hold: {what}",
+        at_stake="the column would be readable in the topic; nothing was written",
+        repair=f"{repair}, or put a rule for it before this one",
+    )

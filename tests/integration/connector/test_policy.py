@@ -1,0 +1,183 @@
+"""The data policy of a whole connector: a canary in every column under it is found nowhere that the
+connector writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from fixtures.connector import Installation, Maker, Running, wait_until
+
+CANARY, NUMBER = "canary-in-a-mine", 918273645
+KEY = b"a key of hashes that is long enough"
+RULES = [
+    ("public.*.kept_email", "keep"),
+    ("public.*.*email", "hash"),
+    ("public.*.phone", "drop"),
+    ("public.*.salary", "null"),
+    ("public.*.note", "redact"),
+    ("public.*.ssn", "hash"),
+]
+SCHEMA = """
+CREATE TABLE person (id bigint PRIMARY KEY, email text, phone text, salary bigint, note varchar(2000), ssn bigint, name text);
+ALTER TABLE person REPLICA IDENTITY FULL;
+CREATE TABLE letter (id bigint PRIMARY KEY, email text);
+ALTER TABLE letter ALTER COLUMN email SET STORAGE EXTERNAL
+"""
+
+
+def row(first: int, last: int | None = None) -> str:
+    """An INSERT with canaries in the columns under the policy."""
+    return (
+        f"INSERT INTO person SELECT i, '{CANARY}', '{CANARY}', {NUMBER}, '{CANARY}', {NUMBER}, 'name ' || i"
+        f" FROM generate_series({first}, {last or first}) i"
+    )
+
+
+def hashed(value: Any) -> str:
+    return hmac.new(KEY, str(value).encode(), hashlib.sha256).hexdigest()
+
+
+@pytest.fixture
+def made(connector: Maker, tmp_path: Path) -> Installation:
+    (tmp_path / "policy.key").write_bytes(KEY + b"\n")
+    policy = {
+        "key_file": str(tmp_path / "policy.key"),
+        "columns": [{"column": column, "action": action} for column, action in RULES],
+    }
+    tables = ["public.person", "public.letter"]
+    options: dict[str, dict[str, Any]] = {
+        "source": {"tables": tables},
+        "spool": {"folder": str(tmp_path / "spool"), "memory": 0},
+    }
+    made = connector(
+        init=False, policy=policy, log={"level": "debug"}, prepared={"hold": 1, "pool": 1}, turn={"idle_progress": 0.5}
+    )
+    made.configure(options)
+    made.sql(*filter(str.strip, SCHEMA.split(";")))
+    return made
+
+
+def test_policy_leaves_no_canary_anywhere(made: Installation, tmp_path: Path) -> None:
+    made.sql(row(1, 100), f"INSERT INTO letter VALUES (1, '{CANARY}')")  # loaded
+    done = made.init()
+    assert done.returncode == 0, done.stderr
+    said = [done.stdout + done.stderr]
+    run = made.start()
+    wait_until(lambda: len(made.read("person")) >= 100, 60)
+    made.sql(
+        row(101, 110),
+        "UPDATE person SET name = 'another' WHERE id <= 10",
+        "UPDATE person SET id = id + 1000 WHERE id > 105",
+        "DELETE FROM person WHERE id = 20",
+        f"INSERT INTO letter VALUES (2, repeat('{CANARY}', 1000))",
+        "UPDATE letter SET id = 3 WHERE id = 2",
+        "UPDATE letter SET email = email || '' WHERE id = 1",
+        f"ALTER TABLE person ADD COLUMN second_email text DEFAULT '{CANARY}', ADD COLUMN kept_email text DEFAULT 'kept'",
+        row(200),
+    )
+    made.prepare("one", row(300))
+    made.prepare("two", row(400))
+    wait_until(lambda: {r["state"] for r in made.records("prepared")} >= {"parked"}, 60)
+    waiting = spooled(run, tmp_path)
+    assert waiting, "nothing waits in the spool"
+    said += [*everything_said(run), *waiting]
+    run.kill9()
+    second = made.start()
+    made.sql("COMMIT PREPARED 'one'", "ROLLBACK PREPARED 'two'")
+    wait_until(
+        lambda: any(s.value and s.value["after"] and s.value["after"]["id"] == 300 for s in made.read("person")), 60
+    )
+    said += everything_said(second)
+    second.stop()
+    said += [run.said(), second.said()]
+    topics = raw(made)
+    assert len(topics) > 150
+    assert not [name for name, data in topics if CANARY.encode() in data or str(NUMBER).encode() in data]
+    assert not [text[:200] for text in said if CANARY in text or str(NUMBER) in text]
+    rows = [s.value["after"] for s in made.read("person") if s.value and s.value["after"]]
+    for found in rows:
+        assert "phone" not in found
+        assert (found["salary"], found["note"]) == (None, "[redacted]")
+        assert (found["email"], found["ssn"]) == (hashed(CANARY), hashed(NUMBER))
+    [with_second] = [found for found in rows if found["id"] == 200]
+    assert (with_second["second_email"], with_second["kept_email"]) == (hashed(CANARY), "kept")
+    [letter] = [
+        s.value["after"]
+        for s in made.read("letter")
+        if s.value and s.value["after"] and s.value["after"]["id"] == 1 and s.value["op"] == "u"
+    ]
+    assert letter["email"] == hashed(CANARY)  # values that are equal are so in every table
+
+
+def test_policy_is_refused_where_it_cannot_hold(made: Installation) -> None:
+    for column, action, said in (
+        ("public.person.id", "null", "can only be hashed"),
+        ("public.person.id", "hash", "cannot be loaded in the order of a hash"),
+        ("public.person.salary", "redact", "no text to redact"),
+    ):
+        made.configure({"policy": {"columns": [{"column": column, "action": action}]}})
+        done = made.init()
+        assert done.returncode == 5, done.stderr
+        assert said in done.stderr
+
+
+def test_policy_hashes_a_key_of_a_table_that_is_not_loaded(made: Installation) -> None:
+    made.configure(
+        {"source": {"backfill": False}, "policy": {"columns": [{"column": "public.letter.*", "action": "hash"}]}}
+    )
+    done = made.init()
+    assert done.returncode == 0, done.stderr
+    run = made.start()
+    made.sql(f"INSERT INTO letter VALUES ({NUMBER}, 'x')", f"UPDATE letter SET email = 'y' WHERE id = {NUMBER}")
+    wait_until(lambda: len(made.read("letter")) == 2, 60)
+    assert {s.key["id"] for s in made.read("letter")} == {hashed(NUMBER)}
+    assert not [name for name, data in raw(made) if str(NUMBER).encode() in data]
+    run.stop()
+
+
+def everything_said(run: Running) -> list[str]:
+    """The pages of a running connector."""
+    found = re.search(r"status page: (http://\S+?)/?\s", run.said())
+    assert found is not None
+    said = []
+    for path in ("/", "/metrics", "/api/status"):
+        with urllib.request.urlopen(found[1] + path, timeout=20) as answer:
+            said.append(answer.read().decode())
+    return said
+
+
+def spooled(run: Running, folder: Path) -> list[str]:
+    """The spool's files, which have no names, as long as the process has them open."""
+    files = (
+        each for each in Path(f"/proc/{run.process.pid}/fd").iterdir() if str(folder / "spool") in str(each.readlink())
+    )
+    return [text for each in files if (text := each.read_bytes().decode("latin-1"))]
+
+
+def raw(made: Installation) -> list[tuple[str, bytes]]:
+    """Every record of the prefix, visible or not: key and value as bytes, with its topic's name."""
+    consumer = Consumer({"bootstrap.servers": made.reader.bootstrap, "group.id": "x", "isolation.level": "read_uncommitted", "enable.partition.eof": True})  # fmt: skip
+    names = made.reader.topics(made.prefix)
+    metadata = consumer.list_topics(timeout=20).topics
+    places = [TopicPartition(name, p, 0) for name in names for p in metadata[name].partitions]
+    consumer.assign(places)
+    records, ended = [], 0
+    while ended < len(places):
+        message = consumer.poll(20)
+        assert message is not None
+        if (error := message.error()) is None:
+            records.append((str(message.topic()), (message.key() or b"") + (message.value() or b"")))
+        else:
+            assert error.code() == KafkaError._PARTITION_EOF
+            ended += 1
+    consumer.close()
+    return records
