@@ -113,7 +113,8 @@ class Gate:
 
 def table() -> TableVersion:
     columns = tuple(
-        ColumnShape(f"c{n}", TypeShape(n, "pg_catalog", name), *[n == 0] * 2) for n, name in enumerate(_TYPES)
+        ColumnShape(f"c{n}", TypeShape(n, "pg_catalog", name), in_key=n == 0, in_identity=n == 0)
+        for n, name in enumerate(_TYPES)
     )
     shape = TableShape(7, "public", "orders", columns)
     plan = RowPlans("shop", "shop", tombstones=True, placeholders=False).make(shape, 3, 1, 2)

@@ -266,7 +266,7 @@ def test_two_loads_from_a_rest_catalog_that_did_not_move_between_them_are_of_one
         try:
             while len(applied) < 12 and not ending.is_set():
                 first, second = _main(lake, "accounts"), _main(lake, "vault")
-                if first and _main(lake, "accounts") == first:
+                if first and second and _main(lake, "accounts") == first:
                     seen.add((first, second))
                 ending.wait(0.02)
         finally:

@@ -22,7 +22,7 @@ DISTRIBUTIONS = {
     "twofold_spark": "spark_jobs",
 }
 CODE_NAME = re.compile(r"`((?:twofold|twofold_avro|twofold_common|twofold_spark)(?:\.\w+)+)`")
-PROPERTIES = {"twofold.cuts", "twofold.key", "twofold.offsets", "twofold.sequence"}
+PROPERTIES = {"twofold.cuts", "twofold.cuts.history", "twofold.key", "twofold.offsets", "twofold.sequence"}
 """Of a mirror's tables, and the table of its cuts: no code."""
 
 
