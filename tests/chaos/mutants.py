@@ -50,7 +50,7 @@ MUTANTS = (
     Mutant("a sequence number for progress alone", "connector/twofold/bridge/group.py", "state.sequence + (1 if state.group.rows else 0)", "state.sequence + 1"),
     Mutant("the ledger is not told of outcomes", "connector/twofold/bridge/prepared.py", "    out.append(NoteInDoubt(identity, how))", "    pass"),
     Mutant("a rollback commits", "connector/twofold/sink/publisher.py", "producer.abort()", "producer.commit()"),
-    Mutant("no progress with a commit record", "connector/twofold/sink/publisher.py", "self._write(producer, self._names.progress, self._progress_records(progress, pins))", "self._write(producer, self._names.progress, [] if commit else self._progress_records(progress, pins))"),
+    Mutant("no progress with a commit record", "connector/twofold/sink/publisher.py", "self._write(producer, topic, others)", "self._write(producer, topic, [] if records.commit and topic == self._names.progress else others)"),
     Mutant("ranges begin at their end", "connector/twofold/sink/publisher.py", "Range(w.topic, w.partition, w.first, w.last, w.count)", "Range(w.topic, w.partition, w.last, w.last, w.count)"),
     Mutant("progress is read uncommitted", "connector/twofold/sink/client.py", '"isolation.level": "read_committed"', '"isolation.level": "read_uncommitted"'),
     Mutant("recovery goes by the slot", "connector/twofold/runner/recovery.py", "applied_lsn=Lsn(progress.applied_lsn),", "applied_lsn=slot.confirmed_flush,"),

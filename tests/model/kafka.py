@@ -75,6 +75,10 @@ class Sink:
         """
         return True
 
+    def verifies(self) -> bool:
+        """The rule: foretold ranges are compared with the delivery reports before the end."""
+        return True
+
     def carry_out(self, kafka: Kafka, action: Item, spool: frozenset[PreparedIdentity]) -> Kafka | None:
         """What Kafka is after it. None: the call fails."""
         if producer_of(action) in kafka.raised:

@@ -61,6 +61,7 @@ class Scenario:
     parks: int = 1  # how many are parked because their time is over, or for a backfill
     chunks: int = 0  # how many chunks of a backfill are published, at any time
     holds: bool = False  # a prepare may be read and not announced before its outcome
+    forecasts: int = 0  # how many commit records travel with their rows and foretell wrong ranges
     turns: bool = False  # TurnFull and OpenDue may come
     recovery: tuple[str, ...] = RECOVERY
     second_line: bool = True  # a prepared transaction's rows are looked for before they are declared

@@ -278,6 +278,10 @@ MUTANTS = (
         "oldest_unacknowledged",
         _unacknowledged_of_the_announced,
     ),
+    Mutant("commit a wrong forecast", BY_NAME["foretold"], Sink, "verifies", lambda _: False),
+    Mutant(
+        "keep the epoch after the abort of a wrong forecast", BY_NAME["foretold"], Sink, "ends_the_epoch", _only_commits
+    ),
     Mutant("keep the epoch after an end that may have been sent twice", LATE, Sink, "ends_the_epoch", _no_end),
     Mutant("the same, of the pool's producers", LATE, Sink, "ends_the_epoch", _only_main),
     Mutant("the same, of the main producer", LATE, Sink, "ends_the_epoch", _only_the_pool),

@@ -45,7 +45,7 @@ class Recovery:
         action = self.worker.head(world)
         if action is None or (main_is_fenced and producer_of(action) == MAIN):
             return
-        for following, end in self.worker.carry_out(world):
+        for following, end in (*self.worker.foretell_wrong_ranges(world), *self.worker.carry_out(world)):
             if end and self.worker.sink.ends_the_epoch(end):
                 yield following._replace(queue=())
             else:

@@ -51,6 +51,7 @@ class Model:
             scenario.timeouts,
             scenario.parks,
             scenario.chunks,
+            scenario.forecasts,
             (),
         )
 
@@ -253,6 +254,9 @@ class Model:
         assert world.bridge is not None
         action, flush = self.worker.head(world), self.states[world.bridge].flush
         nothing = True
+        for following, end in self.worker.foretell_wrong_ranges(world):
+            uncertain = end is not None and self.sink.ends_the_epoch(end)
+            yield stopped(following, flush) if uncertain else self.worker.rows_on_their_way(following)
         for following, end in self.worker.carry_out(world):
             nothing = False
             if end and self.sink.ends_the_epoch(end):

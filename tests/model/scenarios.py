@@ -25,6 +25,7 @@ FULL = (
         "one slot again and again", "P1a T2b R1 P3a T4b K3 T5a", pool=1, crashes=1, cuts=2, timeouts=1, turns=True
     ),
     scenario("one key again and again", "P1a K1 P2a T3b K2 T4a P5a R5 T6a", cuts=1),
+    scenario("foretold", "T1a P2b T3c K2 T4a", forecasts=2, timeouts=1, cuts=1, parks=0),
     scenario("held back", "P1a T2b P3c K1 R3 T4a", holds=True, timeouts=1, cuts=1),
     scenario("held back, synchronous", "P1a T2b E3 K1 K3 T4a", policy=SYNCHRONOUS, holds=True, cuts=1),
     scenario("by rule, and without rows", "Q1a E2 P3b X4 K2 K1 R3 T5ab", cuts=1),
@@ -41,6 +42,7 @@ SHORT = (
     replace(BY_NAME["three"], crashes=0, parks=0),
     replace(BY_NAME["three, a full pool"], crashes=0, parks=0),
     replace(BY_NAME["one slot again and again"], parks=0, timeouts=0),
+    replace(BY_NAME["foretold"], crashes=1, timeouts=0),
     replace(BY_NAME["held back"], crashes=1, parks=0, timeouts=0, cuts=0),
     replace(BY_NAME["held back, synchronous"], crashes=1, parks=0, cuts=0),
     replace(BY_NAME["by rule, and without rows"], crashes=1, parks=0),

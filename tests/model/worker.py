@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from model.kafka import End, Initialise, Item, Sink, end_of
+from model.kafka import MAIN, End, Initialise, Item, Sink, end_of, find, settled
 from model.logs import check
 from model.world import Numbers, World
 from twofold.bridge import actions
@@ -43,6 +43,26 @@ class Worker:
         if queue is world.queue:
             return world
         return world._replace(kafka=kafka, spool=spool, queue=queue)
+
+    def foretell_wrong_ranges(self, world: World) -> Iterator[tuple[World, End | None]]:
+        """The group's commit record has travelled with its rows, and its ranges are not theirs.
+
+        The transaction is aborted, and the worker writes the rows again; nothing foretells where
+        they lie then. With an end as `carry_out` says.
+        """
+        action, chunk = self.items[world.queue[0]], find(world.kafka, MAIN)
+        if not isinstance(action, actions.CommitMain) or not world.forecasts or chunk is None:
+            return
+        if MAIN in world.kafka.raised or chunk.status != "open":
+            return
+        check(self.sink.verifies(), "a commit record names offsets that are not its rows'")
+        kafka = settled(world.kafka._replace(tail=tuple(c for c in world.kafka.tail if c is not chunk)))
+        queue = (self.items.number(chunk.rows), *world.queue)
+        aborted = world._replace(kafka=kafka, queue=queue, forecasts=world.forecasts - 1)
+        yield aborted, None
+        end = End(MAIN, commits=False)
+        if world.cuts:
+            yield cut(aborted, end), end
 
     def carry_out(self, world: World) -> Iterator[tuple[World, End | None]]:
         """What can come of the action at the head of the queue; nothing if it fails.

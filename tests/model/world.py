@@ -54,6 +54,7 @@ class World(NamedTuple):
     timeouts: int
     parks: int
     chunks: int
+    forecasts: int  # so many commit records may still foretell wrong ranges
     held: tuple[Record, ...]  # prepares that were read and that the bridge has not heard of
 
 

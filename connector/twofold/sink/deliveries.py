@@ -75,6 +75,14 @@ class Deliveries:
                 )
         return tuple(sorted(self._written.values(), key=lambda w: (w.topic, w.partition)))
 
+    def counts(self) -> tuple[tuple[str, int, int], ...]:
+        """Return the records handed over so far: topic, partition, number."""
+        return tuple(sorted((w.topic, w.partition, w.count) for w in self._written.values()))
+
+    def wrote_to(self, topic: str, partition: int) -> bool:
+        """Return whether records went to that partition."""
+        return (topic, partition) in self._written
+
     def began_before(self, other: PartitionWrites) -> bool:
         """Return whether our records in that partition begin before those; after a flush."""
         mine = self._written.get((other.topic, other.partition))

@@ -52,14 +52,18 @@ class OpenCheck:
         No older transaction may be open in that partition, because it would hide the end.
         """
         partition = f"{written.topic} [{written.partition}]"
-        doing = f"reading the last stable offset of {partition}"
-        with self._watch.call(doing, self._timeout_s + 5), sorted_errors(doing):
-            stable = self._last_stable_offset(TopicPartition(written.topic, written.partition))
+        stable = self.stable_offset(written.topic, written.partition)
         if stable > written.first:
             raise EndedElsewhere(
                 f"Kafka: somebody else ended the transaction of {transactional_id}, whose rows in {partition} begin at offset {written.first}: everything there before offset {stable} has ended;"
                 " no commit record declares it, and the run recovers and compares the visible records with the commit records"
             )
+
+    def stable_offset(self, topic: str, partition: int) -> int:
+        """Return the partition's last stable offset: behind it is no transaction that has ended."""
+        doing = f"reading the last stable offset of {topic} [{partition}]"
+        with self._watch.call(doing, self._timeout_s + 5), sorted_errors(doing):
+            return self._last_stable_offset(TopicPartition(topic, partition))
 
     def _last_stable_offset(self, partition: TopicPartition) -> int:
         deadline = time.monotonic() + self._timeout_s

@@ -147,6 +147,14 @@ class TransactionalProducer:
         """Return what this transaction has written so far; after a flush."""
         return self._deliveries.ranges()
 
+    def counts(self) -> tuple[tuple[str, int, int], ...]:
+        """Return what this transaction was given so far: topic, partition, number of records."""
+        return self._deliveries.counts()
+
+    def wrote_to(self, topic: str, partition: int) -> bool:
+        """Return whether this transaction has rows in that partition."""
+        return self._deliveries.wrote_to(topic, partition)
+
     def wrote_before(self, other: PartitionWrites) -> bool:
         """Return whether our rows in that partition begin before those; after a flush."""
         return self._deliveries.began_before(other)

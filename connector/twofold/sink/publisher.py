@@ -7,38 +7,49 @@ Promises
 - Never interleaved: before a producer writes, all others' writes are acknowledged; while a main
   producer has an open transaction, no other one writes. So a commit record's offset ranges contain
   nobody else's rows.
-- Exact: ranges come from delivery reports, after a flush. Only the ledger, the pins and the
-  progress are written after the commit record.
+- Exact: ranges are those of the delivery reports. Those of a small group are foretold, so that the
+  commit record travels with the rows; they are compared with the delivery reports before the
+  transaction ends. If they differ, it is aborted and written again, with the ranges that are
+  reported. Only the ledger, the pins and the progress are written after the commit record.
 
 Two main producers take turns. For some milliseconds after a commit the broker writes its markers. A
 producer that begins with the same id in that time must retry, which librdkafka does after 20 ms.
 docs/inside/kafka.md has the measurement.
 
-It decides nothing and keeps nothing. An error of any call ends the run, and the only call after it
-is `close`. One thread calls all methods.
+It decides nothing, and keeps only a small group's rows until its commit. An error of any call ends
+the run, and the only call after it is `close`. One thread calls all methods.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from twofold import failpoints
 from twofold.errors import Fenced, RunEnded, TransactionTimedOut, TwofoldError, UncertainEnd
 from twofold.sink.batch import Record, RowBatch
 from twofold.sink.deliveries import PartitionWrites
+from twofold.sink.forecast import Forecast
+from twofold.sink.kept_group import KeptGroup
 from twofold.sink.names import Names
 from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.records import SchemaIds
+from twofold.sink.transaction_records import TransactionRecords
 from twofold_avro.records import Commit, Pin, Prepared, Progress, Range
+
+_log = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0
 """A silent broker is not waited for: the next instance, or the broker's own timeout, aborts open
 transactions."""
+
+
+def _ranges(rows: Iterable[PartitionWrites]) -> tuple[Range, ...]:
+    return tuple(Range(w.topic, w.partition, w.first, w.last, w.count) for w in rows)
 
 
 class Publisher:
@@ -57,6 +68,8 @@ class Publisher:
         self._check = check
         self._mains = deque(mains)
         self._pool = tuple(pool)
+        self._forecast = Forecast()
+        self._kept = KeptGroup()
 
     def produce(self, batch: RowBatch) -> None:
         """Add rows to the main producer's transaction; the first rows begin it."""
@@ -64,6 +77,7 @@ class Publisher:
         with _may_outlast(self._main):
             for topic, partition, records in batch.partitions():
                 self._main.produce(topic, partition, records)
+        self._kept.keep(batch)
         failpoints.hit("after_produce")
 
     def commit_main(
@@ -82,10 +96,14 @@ class Publisher:
         by topic. `answered`: the keys of the commands that this transaction executes.
         """
         self._begin_main()
-        with _may_outlast(self._main):
-            written = self._finish(self._main, commit, progress, ledger or {}, pins or {}, answered)
+        records = TransactionRecords(commit, progress, ledger or {}, pins or {}, tuple(answered))
+        foretold = self._foretell()
+        if foretold is None or not self._commit_foretold(foretold, records):
+            with _may_outlast(self._main):
+                foretold = self._commit_exact(self._main, records)
         self._mains.rotate()
-        return written
+        self._kept.take_batches()
+        return records.with_ranges(foretold).commit
 
     def open(self, slot: int, batches: Iterable[RowBatch]) -> None:
         """Write a prepared transaction's rows into a Kafka transaction of their own.
@@ -108,6 +126,7 @@ class Publisher:
             raise RunEnded(
                 f"Kafka: {producer.transactional_id}: not every row was reported as delivered after the flush"
             )
+        self._forecast.wrote(_ranges(producer.ranges()))
         failpoints.hit("after_open")
 
     def commit_prepared(
@@ -125,8 +144,10 @@ class Publisher:
         """
         self._assert_main_committed()
         producer = self._pool[slot]
+        records = TransactionRecords(commit, progress, ledger, pins or {})
         with _may_outlast(producer):
-            written = self._finish(producer, commit, progress, ledger, pins or {})
+            ranges = self._commit_exact(producer, records)
+        written = records.with_ranges(ranges).commit
         assert written is not None
         return written
 
@@ -136,6 +157,7 @@ class Publisher:
         producer = self._pool[slot]
         with _may_outlast(producer):
             producer.abort()
+        self._forecast.ended(producer.counts())
         failpoints.hit("after_abort")
 
     def close(self) -> None:
@@ -159,44 +181,79 @@ class Publisher:
     def _assert_main_committed(self) -> None:
         assert not self._main.in_transaction, "a main producer commits before another one writes"
 
-    def _finish(
-        self,
-        producer: TransactionalProducer,
-        commit: Commit | None,
-        progress: Progress,
-        ledger: Mapping[str, Prepared | None],
-        pins: Mapping[str, Pin],
-        answered: Iterable[bytes] = (),
-    ) -> Commit | None:
+    def _foretell(self) -> tuple[Range, ...] | None:
+        """Return the ranges that the group's rows will have; None if that is not known.
+
+        Kafka answers an end before it has written all markers. So one partition is asked whether
+        the last one is there, while the rows are on their way.
+        """
+        counts = self._main.counts()
+        foretold = self._forecast.foretell(counts) if self._kept.is_whole and counts else None
+        if foretold is None:
+            return None
+        newest = self._forecast.ended_last(foretold)
+        if any(other.wrote_to(newest.topic, newest.partition) for other in self._pool if other.in_transaction):
+            return None  # the open transaction hides it
+        stable = self._check.stable_offset(newest.topic, newest.partition)
+        return foretold if stable == newest.first else None
+
+    def _commit_foretold(self, foretold: tuple[Range, ...], records: TransactionRecords) -> bool:
+        """Commit the group, with its commit record on the way while its rows are.
+
+        Return False if the forecast was wrong: the rows are then in a new transaction, because
+        nobody may ever read that commit record.
+        """
+        main = self._main
+        with _may_outlast(main):
+            self._describe(main, records.with_ranges(foretold))
+            main.flush()
+            failpoints.hit("after_flush")
+            rows = [w for w in main.ranges() if w.topic not in self._names.bookkeeping]
+            if _ranges(rows) == foretold:
+                self._end(main, rows)
+                self._forecast.held()
+                return True
+            self._forecast.missed()
+            failpoints.hit("before_abort")
+            main.abort()
+        failpoints.hit("after_abort")
+        _log.info("a commit record foretold ranges that were not its rows': it was aborted, and is written again")
+        self._mains.rotate()  # the markers of the abort are being written
+        for batch in self._kept.take_batches():
+            self.produce(batch)
+        return False
+
+    def _commit_exact(self, producer: TransactionalProducer, records: TransactionRecords) -> tuple[Range, ...]:
+        """Commit with the ranges of the delivery reports, and return them."""
         producer.flush()
         failpoints.hit("after_flush")
         rows = producer.ranges()
-        ranges = tuple(Range(w.topic, w.partition, w.first, w.last, w.count) for w in rows)
-        failpoints.hit("before_commit_record")
-        if commit is not None:
-            commit = replace(commit, ranges=ranges, rows=sum(r.count for r in ranges))
-            self._write(producer, self._names.commits, [{"key": None, "value": commit.to_bytes(self._ids.commit)}])
-        else:
-            assert not ranges, "rows without a commit record"
-        failpoints.hit("after_commit_record")
-        self._write(
-            producer,
-            self._names.prepared,
-            [
-                {"key": key.encode(), "value": None if entry is None else entry.to_bytes(self._ids.prepared)}
-                for key, entry in ledger.items()
-            ],
-        )
-        self._write(producer, self._names.progress, self._progress_records(progress, pins))
-        answers: list[Record] = [{"key": key, "value": None} for key in answered]
-        self._write(producer, self._names.progress, answers)
+        ranges = _ranges(rows)
+        self._describe(producer, records.with_ranges(ranges))
         producer.flush()
+        self._end(producer, rows)
+        return ranges
+
+    def _describe(self, producer: TransactionalProducer, records: TransactionRecords) -> None:
+        """Write the commit record, and what else the transaction says about its rows."""
+        failpoints.hit("before_commit_record")
+        commit = records.commit
+        if commit is not None:
+            self._write(producer, self._names.commits, [{"key": None, "value": commit.to_bytes(self._ids.commit)}])
+        failpoints.hit("after_commit_record")
+        for topic, others in records.behind_the_commit_record(self._names, self._ids):
+            self._write(producer, topic, others)
+
+    def _end(self, producer: TransactionalProducer, rows: Sequence[PartitionWrites]) -> None:
+        """Commit the transaction, if it is still open; all of it is acknowledged."""
         failpoints.hit("before_commit")
         if oldest := self._not_hidden(producer, rows):
             self._check.assert_open(producer.transactional_id, oldest)
         producer.commit()
         failpoints.hit("after_commit")
-        return commit
+        if producer in self._mains:
+            self._forecast.wrote(_ranges(rows))
+        self._forecast.ended((w.topic, w.partition, w.count) for w in rows)
 
     def _not_hidden(self, producer: TransactionalProducer, rows: Iterable[PartitionWrites]) -> PartitionWrites | None:
         """Return writes in a partition where no older transaction of ours is open.
@@ -208,12 +265,6 @@ class Publisher:
             if not any(other.wrote_before(written) for other in others):
                 return written
         return None
-
-    def _progress_records(self, progress: Progress, pins: Mapping[str, Pin]) -> list[Record]:
-        pinned: Iterable[Record] = (
-            {"key": self._names.pin_key(topic), "value": pin.to_bytes(self._ids.pin)} for topic, pin in pins.items()
-        )
-        return [*pinned, {"key": self._names.progress_key, "value": progress.to_bytes(self._ids.progress)}]
 
     @staticmethod
     def _write(producer: TransactionalProducer, topic: str, records: list[Record]) -> None:

@@ -120,7 +120,7 @@ def test_a_late_commit_in_the_middle_of_a_group_is_refused_before_it_is_sent_aga
 ) -> None:
     """And the command that the refusal names repairs it."""
     here, proxy = proxied
-    finish: Callable[..., Any] = Publisher._finish
+    describe: Callable[..., Any] = Publisher._describe
     released: list[str] = []
 
     def release_first(self: Publisher, producer: TransactionalProducer, *rest: Any) -> Any:
@@ -129,9 +129,9 @@ def test_a_late_commit_in_the_middle_of_a_group_is_refused_before_it_is_sent_aga
             producer.flush()
             released.append(producer.transactional_id)
             assert proxy.release("late") == 1
-        return finish(self, producer, *rest)
+        return describe(self, producer, *rest)
 
-    monkeypatch.setattr(Publisher, "_finish", release_first)
+    monkeypatch.setattr(Publisher, "_describe", release_first)
     with carrying(here) as run:
         here.caught_up()
         late_end(proxy, r"\.main$", commit=True)

@@ -1,0 +1,78 @@
+"""`Forecast`: where the rows of a Kafka transaction will lie, before Kafka has said so.
+
+The connector is the only writer of its topics, so it knows where each partition ends: behind the
+last record that was acknowledged, and one marker further for each end of a Kafka transaction that
+had written there. With that a commit record can travel with its rows.
+
+A forecast is never trusted. The publisher compares it with the delivery reports before it ends the
+transaction, and tells `missed` if they differ: another writer, an abort that Kafka did by itself, a
+topic that was recreated, or a marker that was not written yet. Then nothing is foretold for a
+while, longer after each further miss.
+
+Pure; it knows nothing when a run begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from twofold_avro.records import Range
+
+PAUSE_FIRST = 16
+"""So many transactions are not foretold after the first miss."""
+PAUSE_MAX = 4096
+
+Partition = tuple[str, int]
+
+
+class Forecast:
+    """The ends of one run's partitions."""
+
+    def __init__(self) -> None:
+        self._next: dict[Partition, int] = {}
+        self._ended: dict[Partition, int] = {}
+        self._ends = 0
+        self._pause = PAUSE_FIRST
+        self._paused = 0
+
+    def foretell(self, counts: Iterable[tuple[str, int, int]]) -> tuple[Range, ...] | None:
+        """Return the ranges of so many records per topic and partition; None if one of them is not
+        known.
+        """
+        if self._paused:
+            self._paused -= 1
+            return None
+        ranges = []
+        for topic, partition, count in counts:
+            first = self._next.get((topic, partition))
+            if first is None:
+                return None
+            ranges.append(Range(topic, partition, first, first + count - 1, count))
+        return tuple(ranges)
+
+    def wrote(self, ranges: Iterable[Range]) -> None:
+        """Learn from records that Kafka has acknowledged; their transaction is still open."""
+        for written in ranges:
+            self._next[written.topic, written.partition] = written.last + 1
+
+    def ended(self, counts: Iterable[tuple[str, int, int]]) -> None:
+        """Count the marker of a transaction that has ended in each partition where it wrote."""
+        self._ends += 1
+        for topic, partition, _ in counts:
+            if (topic, partition) in self._next:
+                self._next[topic, partition] += 1
+                self._ended[topic, partition] = self._ends
+
+    def ended_last(self, ranges: Iterable[Range]) -> Range:
+        """Return that of the ranges in whose partition a transaction ended last."""
+        return max(ranges, key=lambda r: self._ended.get((r.topic, r.partition), 0))
+
+    def held(self) -> None:
+        """Note that a forecast was right: after the next miss the pause is short again."""
+        self._pause = max(PAUSE_FIRST, self._pause - 1)
+
+    def missed(self) -> None:
+        """Forget everything: where the partitions end is not what it was taken for."""
+        self._next.clear()
+        self._ended.clear()
+        self._paused, self._pause = self._pause, min(self._pause * 4, PAUSE_MAX)

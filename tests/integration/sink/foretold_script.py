@@ -1,0 +1,33 @@
+"""A run of the sink in a process of its own, whose fifth forecast is wrong, to be killed at a
+failpoint: `python foretold_script.py bootstrap registry prefix`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+
+from integration.sink.sink_ground import PARTITIONS, Ground, commit, progress
+from twofold.sink.names import Names
+from twofold.sink.records import register_fixed
+from twofold.sink.schema_registry import Registry, RegistrySettings
+from twofold.sink.watch import Watch
+
+
+def main(bootstrap: str, registry_url: str, prefix: str) -> None:
+    with ExitStack() as ending:
+        registry, names = Registry(RegistrySettings(registry_url)), Names(prefix, "me")
+        ground = Ground(bootstrap, names, registry, register_fixed(registry, names), Watch(), ending)
+        publisher = ground.take_over().publisher
+        for sequence in range(1, 7):
+            publisher.produce(ground.rows(*(f"{sequence}.{k}" for k in range(2 * PARTITIONS))))
+            if sequence == 5:
+                time.sleep(0.1)  # all markers are written: it is foretold
+                publisher._forecast._next[ground.table, PARTITIONS - 1] += 1
+            publisher.commit_main(commit(sequence), progress(sequence))
+        print("through")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3])

@@ -1,0 +1,198 @@
+"""A commit record that travels with its rows: whatever makes its forecast wrong, readers see it
+once, with the ranges of its rows.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from integration.sink.sink_ground import PARTITIONS, Ground, commit, eventually, progress, read
+from twofold.errors import TwofoldError
+from twofold.sink.batch import RowBatch
+from twofold.sink.kept_group import RECORDS_MAX
+from twofold.sink.producer import TransactionalProducer
+from twofold.sink.publisher import Publisher
+from twofold_avro.records import Commit, Range
+
+pytestmark = pytest.mark.core
+
+SCRIPT = Path(__file__).with_name("foretold_script.py")
+
+
+class Told:
+    """What the publisher foretold, and whether it was so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.foretold: list[bool] = []
+        commit_foretold = Publisher._commit_foretold
+
+        def told(publisher: Publisher, *rest: Any) -> bool:
+            self.foretold.append(commit_foretold(publisher, *rest))
+            return self.foretold[-1]
+
+        monkeypatch.setattr(Publisher, "_commit_foretold", told)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    return Told(monkeypatch)
+
+
+def publish(ground: Ground, publisher: Publisher, n: int) -> Commit:
+    publisher.produce(ground.rows(*(f"{n}.{k}" for k in range(2 * PARTITIONS))))
+    record = publisher.commit_main(commit(n), progress(n))
+    assert record is not None
+    return record
+
+
+def check(ground: Ground, records: list[Commit]) -> None:
+    """Each record is in Kafka once, and its ranges hold its rows and no others."""
+    bootstrap = ground.bootstrap
+    eventually(lambda: len(read(bootstrap, ground.names.commits, "read_committed")) == len(records))
+    rows = ground.read(ground.table, "read_committed")
+    for record in records:
+        for r in record.ranges:
+            found = [(at, value) for p, at, value in rows if p == r.partition and r.first <= at <= r.last]
+            assert [at for at, _ in found][:: r.count - 1] == [r.first, r.last]
+            assert [value.split(".")[0] for _, value in found] == [str(record.sequence)] * r.count
+    declared = sum(r.count for record in records for r in record.ranges)
+    assert len([value for _, _, value in rows if value != "bystander"]) == declared
+    assert ground.take_over().recovered.last_commit == records[-1]
+
+
+def settle(ground: Ground) -> None:
+    """Wait until the markers of what was committed are written."""
+    time.sleep(0.05)
+
+
+def test_the_ranges_of_a_small_group_are_foretold(ground: Ground, told: Told) -> None:
+    publisher, records = ground.take_over().publisher, []
+    for n in range(1, 11):
+        records.append(publish(ground, publisher, n))
+        settle(ground)
+    assert told.foretold.count(True) >= 7
+    check(ground, records)
+
+
+def _foreign(ground: Ground, partition: int) -> None:
+    other = TransactionalProducer(f"{ground.names.prefix}.other", ground.settings, ground.watch)
+    ground.ending.callback(other.destroy)
+    other.init()
+    other.begin()
+    other.produce(ground.table, partition, [{"key": b"k", "value": b"bystander"}])
+    other.commit()
+
+
+def _timed_out(ground: Ground, publisher: Publisher) -> None:
+    """An open one that Kafka aborts by itself: its next call would tell."""
+    pool = publisher._pool[0]
+    pool.begin()
+    pool.produce(ground.table, 1, [{"key": b"k", "value": b"dead"}])
+    pool.flush()
+    publisher._forecast.wrote(Range(w.topic, w.partition, w.first, w.last, w.count) for w in pool.ranges())
+    pool.in_transaction = False  # nothing hides that the others have ended
+    eventually(lambda: _stable(ground, publisher, 1) > pool.ranges()[0].last, within_s=40)
+
+
+def _stable(ground: Ground, publisher: Publisher, partition: int) -> int:
+    return publisher._check.stable_offset(ground.table, partition)
+
+
+@pytest.mark.parametrize("partition", [0, PARTITIONS - 1], ids=["noticed before", "a miss"])
+def test_another_writer(partition: int, ground: Ground, told: Told) -> None:
+    publisher, records = ground.take_over().publisher, []
+    for n in range(1, 5):
+        records.append(publish(ground, publisher, n))
+        settle(ground)
+    _foreign(ground, partition)
+    settle(ground)
+    records += [publish(ground, publisher, n) for n in range(5, 8)]
+    assert (False in told.foretold) == (partition > 0), "the first partition is the one that is asked"
+    check(ground, records)
+
+
+def test_a_topic_that_is_made_anew(ground: Ground) -> None:
+    """Its offsets begin again: Kafka refuses the producer, or the ranges are the new ones."""
+    fencing = ground.take_over()
+    for n in range(1, 4):
+        publish(ground, fencing.publisher, n)
+        settle(ground)
+    admin = AdminClient({"bootstrap.servers": ground.bootstrap})
+    for done in admin.delete_topics([ground.table]).values():
+        done.result(20)
+    eventually(lambda: ground.table not in admin.list_topics(timeout=10).topics)
+    ground.topics().ensure(ground.wanted())
+    records = []
+    for n in range(4, 8):
+        try:
+            records.append(publish(ground, fencing.publisher, n))
+        except TwofoldError:
+            fencing = ground.take_over()
+            records.append(publish(ground, fencing.publisher, n))
+    rows = ground.read(ground.table, "read_committed")
+    for record in records:
+        for r in record.ranges:
+            found = [value for p, at, value in rows if p == r.partition and r.first <= at <= r.last]
+            assert [value.split(".")[0] for value in found] == [str(record.sequence)] * r.count
+
+
+def test_a_wrong_forecast_is_aborted_and_written_again(ground: Ground, told: Told) -> None:
+    """In a partition that is not asked: only the delivery reports tell."""
+    publisher, records = ground.take_over().publisher, []
+    for n in range(1, 5):
+        records.append(publish(ground, publisher, n))
+        settle(ground)
+    publisher._forecast._next[ground.table, PARTITIONS - 1] += 1
+    records.append(publish(ground, publisher, 5))
+    assert told.foretold[-1] is False
+    records += [publish(ground, publisher, n) for n in range(6, 9)]
+    assert told.foretold.count(False) == 1, "after a miss it waits"
+    check(ground, records)
+
+
+def test_an_abort_by_timeout(ground: Ground, told: Told) -> None:
+    ground.options["transaction_timeout_ms"] = 3_000
+    publisher, records = ground.take_over().publisher, []
+    for n in range(1, 4):
+        records.append(publish(ground, publisher, n))
+        settle(ground)
+    _timed_out(ground, publisher)
+    records += [publish(ground, publisher, n) for n in range(4, 7)]
+    check(ground, records)
+
+
+def test_a_large_group_waits_for_its_offsets(ground: Ground, told: Told) -> None:
+    publisher = ground.take_over().publisher
+    publish(ground, publisher, 1)
+    settle(ground)
+    batch = RowBatch()
+    batch.lists(ground.table, PARTITIONS)[0].extend({"key": b"k", "value": b"2.x"} for _ in range(RECORDS_MAX + 1))
+    publisher.produce(batch)
+    before = len(told.foretold)
+    record = publisher.commit_main(commit(2), progress(2))
+    assert record is not None
+    assert record.rows == RECORDS_MAX + 1
+    assert len(told.foretold) == before
+
+
+@pytest.mark.parametrize("place", ["before_abort", "after_abort", "after_commit_record:6", "before_commit:5"])
+def test_killed_between_a_wrong_forecast_and_the_commit(ground: Ground, registry: Any, place: str) -> None:
+    environment = {**os.environ, "TWOFOLD_FAILPOINT": place, "PYTHONPATH": str(SCRIPT.parents[2])}
+    command = [sys.executable, str(SCRIPT), ground.bootstrap, registry.url, ground.names.prefix]
+    done = subprocess.run(command, env=environment, timeout=60, check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    recovered = ground.take_over().recovered
+    assert recovered.progress is not None
+    assert recovered.progress.sequence == 4
+    expected = sorted(f"{n}.{k}" for n in range(1, 5) for k in range(2 * PARTITIONS))
+    eventually(lambda: ground.committed() == expected)
+    assert len(read(ground.bootstrap, ground.names.commits, "read_committed")) == 4
