@@ -32,6 +32,7 @@ from twofold.backfill.reader import Reader
 from twofold.bridge import Policy, State, initial
 from twofold.config import Config
 from twofold.errors import SetupError, UsageError
+from twofold.gids import parser
 from twofold.runner.bookkeeping_records import ConnectorOrigin
 from twofold.runner.checks import check
 from twofold.runner.collector import Collector
@@ -163,6 +164,7 @@ def recover(
             parks=config.prepared.parks,
             hold_s=0.0 if config.prepared.synchronous else config.prepared.open_within,
             pool=config.prepared.pool,
+            parse_gid=parser(config.prepared.gid_patterns),
             upto=upto,
         ),
         executor=executor,

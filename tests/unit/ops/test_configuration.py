@@ -110,6 +110,17 @@ def test_a_connection_string_that_libpq_does_not_take_is_told_without_it(
         ("TWOFOLD_KAFKA__PARTITIONS", "six", "kafka.partitions: must be an integer"),
         ("TWOFOLD_KAFKA__PARTITIONS", "0", "kafka.partitions: must be greater than or equal to 1"),
         ("TWOFOLD_PREPARED__HOLD", "soon", "prepared.hold: must be a number"),
+        (
+            "TWOFOLD_PREPARED__GID_PATTERNS",
+            '["pay-(?P<global>.+"]',
+            "prepared.gid_patterns: 'pay-(?P<global>.+' is not a regular expression: missing ), unterminated subpattern",
+        ),
+        (
+            "TWOFOLD_PREPARED__GID_PATTERNS",
+            '["(?P<branch>.+)-(.+)"]',
+            "lacks the group global: name both, such as 'pay-(?P<global>[0-9]+)-(?P<branch>[a-z]+)'",
+        ),
+        ("TWOFOLD_PREPARED__GID_PATTERNS", '["bank-.+"]', "lacks the group global and the group branch: name both"),
         ("TWOFOLD_LOG__LEVEL", "loud", "log.level: must be 'debug', 'info', 'warning' or 'error'"),
         ("TWOFOLD_KAFKA__BOOTSTRAP", "http//db:9092", "kafka.bootstrap: must be host:port of one or more brokers"),
         ("TWOFOLD_KAFKA__BOOTSTRAP", "db:abc", "kafka.bootstrap: must be host:port of one or more brokers"),
