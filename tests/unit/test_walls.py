@@ -98,6 +98,7 @@ AVRO: Mapping[str, Walls] = {
 
 COMMON: Mapping[str, Walls] = {
     "positions": Walls(),
+    "global_cut": Walls(),
     "table_names": Walls(),
     "errors": Walls(),
     "artifacts": Walls(),

@@ -44,7 +44,7 @@ class PreparedConfig(Part):
     rules: tuple[GidRule, ...] = Field((), description="Rules by gid, see below.")
     gid_patterns: tuple[str, ...] = Field(
         (),
-        description="Regular expressions, in Python's syntax, for the gids of your own coordinator, with the groups global and branch. The first that matches a whole gid wins.",
+        description="Regular expressions (Python's) for your own coordinator's gids, with the groups global and branch; the first that matches wins.",
     )
     doubt_warning: float = Field(
         600, gt=0, description="Report a prepared transaction that is older as in doubt too long."

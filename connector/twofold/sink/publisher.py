@@ -34,7 +34,7 @@ from twofold.sink.names import Names
 from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.records import SchemaIds
-from twofold_avro.records import Commit, Pin, Prepared, Progress, Range
+from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, Range
 
 _CLOSE_S = 5.0
 """A silent broker is not waited for: the next instance, or the broker's own timeout, aborts open
@@ -74,6 +74,7 @@ class Publisher:
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin] | None = None,
         answered: Iterable[bytes] = (),
+        frontier: Frontier | None = None,
     ) -> Commit | None:
         """Commit the group, and return the commit record as it was written.
 
@@ -83,7 +84,7 @@ class Publisher:
         """
         self._begin_main()
         with _may_outlast(self._main):
-            written = self._finish(self._main, commit, progress, ledger or {}, pins or {}, answered)
+            written = self._finish(self._main, commit, progress, ledger or {}, pins or {}, answered, frontier)
         self._mains.rotate()
         return written
 
@@ -167,6 +168,7 @@ class Publisher:
         ledger: Mapping[str, Prepared | None],
         pins: Mapping[str, Pin],
         answered: Iterable[bytes] = (),
+        frontier: Frontier | None = None,
     ) -> Commit | None:
         producer.flush()
         failpoints.hit("after_flush")
@@ -190,6 +192,10 @@ class Publisher:
         self._write(producer, self._names.progress, self._progress_records(progress, pins))
         answers: list[Record] = [{"key": key, "value": None} for key in answered]
         self._write(producer, self._names.progress, answers)
+        if frontier is not None:
+            assert self._ids.frontier is not None, "a frontier of a connector that is in no source group"
+            value = frontier.to_bytes(self._ids.frontier)
+            self._write(producer, self._names.frontiers, [{"key": self._names.progress_key, "value": value}])
         producer.flush()
         failpoints.hit("before_commit")
         if oldest := self._not_hidden(producer, rows):

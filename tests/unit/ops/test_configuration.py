@@ -121,6 +121,13 @@ def test_a_connection_string_that_libpq_does_not_take_is_told_without_it(
             "lacks the group global: name both, such as 'pay-(?P<global>[0-9]+)-(?P<branch>[a-z]+)'",
         ),
         ("TWOFOLD_PREPARED__GID_PATTERNS", '["bank-.+"]', "lacks the group global and the group branch: name both"),
+        ("TWOFOLD_GROUP", '{"name": "bank"}', "group: a group needs both settings"),
+        ("TWOFOLD_GROUP", '{"name": "bank", "members": ["bank"]}', "name two prefixes or more, each once"),
+        (
+            "TWOFOLD_GROUP",
+            '{"name": "bank", "members": ["east", "west"]}',
+            "group.members is east, west, without this connector's prefix bank",
+        ),
         ("TWOFOLD_LOG__LEVEL", "loud", "log.level: must be 'debug', 'info', 'warning' or 'error'"),
         ("TWOFOLD_KAFKA__BOOTSTRAP", "http//db:9092", "kafka.bootstrap: must be host:port of one or more brokers"),
         ("TWOFOLD_KAFKA__BOOTSTRAP", "db:abc", "kafka.bootstrap: must be host:port of one or more brokers"),

@@ -1,0 +1,116 @@
+"""Follows the commit records of a source group's members: how far each is visible, and whether a
+branch of a global transaction was committed.
+
+Begins with each member's progress, which is always there, and the end of its commit records, which
+retention may have removed. Used by one thread. What it says is never more than what is visible; it
+may be less.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+
+from twofold.errors import SetupError, Unreachable
+from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.sink.metadata import ask_brokers
+from twofold.sink.progress import Decoder
+from twofold.sink.schema_registry import Registry
+from twofold_avro.records import Commit, Progress
+
+_COMMITS, _PROGRESS = ".commits", ".progress"
+_TAIL = 64
+"""Commit records are followed from this far before the end: what came between the two reads."""
+_MESSAGES = 1000
+
+
+@dataclass(slots=True)
+class MemberView:
+    """How far one member is visible."""
+
+    sequence: int = 0
+    branch: int = 0
+    """The last visible commit record with a branch of a global transaction."""
+
+
+def missing_members(settings: KafkaSettings, prefixes: Iterable[str]) -> list[str]:
+    """Return the members whose topics this Kafka does not have, or does not show."""
+    _, metadata = ask_brokers(settings, settings.call_timeout_s)
+    return [each for each in prefixes if not {each + _COMMITS, each + _PROGRESS} <= metadata.topics.keys()]
+
+
+def require_members(settings: KafkaSettings, prefixes: Iterable[str]) -> None:
+    """Refuse members without topics."""
+    if missing := missing_members(settings, prefixes):
+        raise SetupError(
+            f"the group's members {', '.join(missing)} have no topics in this Kafka, or this user may not see them:"
+            " run twofold init for each, grant Read on their topics, or correct group.members"
+        )
+
+
+class MemberCommits:
+    """A follower of the members' commit records."""
+
+    def __init__(self, settings: KafkaSettings, registry: Registry, prefixes: Iterable[str]) -> None:
+        self._timeout_s = settings.call_timeout_s
+        self._decode = Decoder(registry).decode
+        self.views = {prefix: MemberView() for prefix in prefixes}
+        # The default asks a broker a hundred times a second.
+        self._consumer = Consumer({**settings.consumer(), "fetch.wait.max.ms": 200})
+
+    def begin(self) -> None:
+        """Read the members' progress, and the end of their commit records."""
+        with sorted_errors("reading the progress of the group's members"):
+            self._read_progress()
+            starts = []
+            for prefix in self.views:
+                low, high = self._consumer.get_watermark_offsets(
+                    TopicPartition(prefix + _COMMITS, 0), timeout=self._timeout_s
+                )
+                starts.append(TopicPartition(prefix + _COMMITS, 0, max(low, high - _TAIL)))
+            self._consumer.assign(starts)
+
+    def follow(self, wait_s: float) -> None:
+        """Take what has become visible, for so long."""
+        with sorted_errors("following the commit records of the group's members"):
+            for message in self._consumer.consume(_MESSAGES, wait_s):
+                self._note_record(message)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _read_progress(self) -> None:
+        unread = {prefix + _PROGRESS for prefix in self.views}
+        self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in unread])
+        deadline = time.monotonic() + self._timeout_s
+        while unread:
+            for message in self._consumer.consume(_MESSAGES, 0.05):
+                deadline = time.monotonic() + self._timeout_s
+                if self._note_record(message):
+                    unread.discard(message.topic() or "")
+            if time.monotonic() > deadline:
+                raise Unreachable(f"Kafka delivered nothing of {', '.join(sorted(unread))} for {self._timeout_s:.0f} s")
+
+    def _note_record(self, message: Message) -> bool:
+        """Note what a record says; True at the end of a topic."""
+        topic, error = message.topic() or "", message.error()
+        if error is not None:
+            if error.code() == PARTITION_EOF:
+                return True
+            raise sort_error(error, f"reading {topic}")
+        value, key = message.value(), message.key() or b""
+        if value is None or b"/" in key:
+            return False  # a tombstone, or another record of the progress topic
+        if topic.endswith(_PROGRESS):
+            view = self.views[topic.removesuffix(_PROGRESS)]
+            view.sequence = max(view.sequence, self._decode(Progress, value).sequence)
+            return False
+        commit = self._decode(Commit, value)
+        view = self.views[topic.removesuffix(_COMMITS)]
+        view.sequence = max(view.sequence, commit.sequence)
+        if any(each.global_id is not None for each in commit.prepared):
+            view.branch = max(view.branch, commit.sequence)
+        return False
