@@ -1,8 +1,8 @@
 """Asks what a source group's frontiers need, on a thread of its own.
 
 The order of the questions is `bridge.frontier.ORDER`. A frontier is needed when a member has
-committed a branch of a global transaction since the last one was asked for, and once at the
-beginning. A result waits here until the thread that reads has written the frontier before it.
+committed a prepared transaction since the last one was asked for, and once at the beginning. A
+result waits here until the thread that reads has written the frontier before it.
 Failures only delay frontiers: the stream meets its servers' errors too, and decides.
 """
 
@@ -86,5 +86,5 @@ class FrontierAsks:
 
 
 def is_needed(views: Mapping[str, MemberView], reached: Mapping[str, int] | None) -> bool:
-    """Whether a member has committed a branch behind what the last frontier was asked for."""
+    """Whether a member has committed a prepared transaction behind what was asked for last."""
     return reached is None or any(view.branch > reached[prefix] for prefix, view in views.items())
