@@ -68,6 +68,29 @@ def greatest_cut(members: Mapping[str, Member]) -> dict[str, int]:
     return _Lowering(members).greatest()
 
 
+class Waiting(NamedTuple):
+    """A global transaction of which one member shows an outcome and another none."""
+
+    global_id: str
+    committed_in: tuple[str, ...]
+    """The members, by prefix, whose commit records behind the cut have a branch of it."""
+    in_doubt_in: tuple[str, ...]
+    """The members whose frontiers have a branch of it in doubt."""
+
+
+def waiting(members: Mapping[str, Member]) -> list[Waiting]:
+    """Return the global transactions that hold others back: committed in part, in doubt in part."""
+    committed, in_doubt = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    for prefix, each in members.items():
+        for global_id in dict.fromkeys(branch.global_id for branch in each.branches):
+            committed[global_id].append(prefix)
+        for global_id in each.frontier.in_doubt if each.frontier else ():
+            in_doubt[global_id].append(prefix)
+    return [
+        Waiting(each, tuple(committed[each]), tuple(in_doubt[each])) for each in sorted(committed.keys() & in_doubt)
+    ]
+
+
 class _Lowering:
     """Begins with all that is known, and lowers whatever shows too much."""
 
