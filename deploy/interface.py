@@ -61,12 +61,13 @@ def interface() -> dict[str, Any]:
             names.commits,
             names.prepared,
             names.progress,
+            names.frontiers,
         ],
         "schemas": {
             "envelope": _fields(envelope_schema(TableShape(0, "public", "t", ()), "p")),
             **{
                 name: _fields(fixed(name))
-                for name in ("commit", "message", "prepared", "source", "special", "transaction")
+                for name in ("commit", "frontier", "message", "prepared", "source", "special", "transaction")
             },
         },
         "metrics": {

@@ -140,6 +140,36 @@ class Prepared(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """How far a member of a source group was visible."""
+
+    prefix: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class BranchInDoubt:
+    """A branch that is prepared and has no outcome."""
+
+    global_id: str
+    gid: str
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier(Record):
+    """How far a member of a source group has seen."""
+
+    schema_name: ClassVar[FixedName] = "frontier"
+    group: str
+    sequence: int
+    lsn: int
+    seen: tuple[Seen, ...]
+    in_doubt: tuple[BranchInDoubt, ...]
+    written_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """The origin of a change."""
 
@@ -191,6 +221,8 @@ class Message(Record):
 _INNER: Mapping[str, type[Any]] = {
     "prepared": PreparedOutcome,
     "ranges": Range,
+    "seen": Seen,
+    "in_doubt": BranchInDoubt,
     "source": Source,
     "transaction": Transaction,
     "message": MessageBody,

@@ -3,10 +3,14 @@
     pgjdbc's XA      1234_Z3RyaWQ=_YnF1YWw=   format id, global id and branch in base64
     psycopg's Xid    1234_Z3RyaWQ=_YnF1YWw=   the same form
     Citus            citus_0_1234_7_2         coordinator's group, process, transaction, connection
+    PgDog            __pgdog_2pc_a1b2_77_0    deployment and instance, if named; number; shard
+    Npgsql           <uuid>/4242              the distributed transaction, the backend's process
     PostgreSQL       pg_gid_16394_741         a subscription's oid and the remote xid
 
-A gid of no known form is opaque: it has neither. Two branches of one global transaction have the
-same global id, in whatever database they were prepared.
+Narayana, Atomikos and Bitronix prepare through pgjdbc. The patterns of `prepared.gid_patterns` come
+before these forms. A gid of no known form is opaque: it has neither global transaction nor branch.
+Two branches of one global transaction have the same global id, in whatever database they were
+prepared. docs/inside/group.md says where the forms are from.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import base64
 import binascii
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,6 +33,9 @@ class ParsedGid:
 
 
 OPAQUE = ParsedGid()
+Parse = Callable[[str], ParsedGid]
+"""What `parse` does, perhaps with patterns of one's own."""
+
 _NARAYANA = 131077
 """The format id of Narayana (JBoss, WildFly, Quarkus).
 
@@ -38,16 +46,19 @@ _SHOWN_MAX = 60
 _XA = re.compile(r"(-?\d{1,10})_([A-Za-z0-9+/]*={0,2})_([A-Za-z0-9+/]*={0,2})", re.ASCII)
 _CITUS = re.compile(r"citus_(\d+)_(\d+)_(\d+)_(\d+)", re.ASCII)
 _HEX = "\\x"
+_PGDOG = re.compile(r"__pgdog_2pc_((?:.+_)?\d+)_(\d+)", re.ASCII)
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_NPGSQL = re.compile(rf"({_UUID})/(\d+)", re.ASCII)
 _SUBSCRIBER = re.compile(r"pg_gid_(\d+)_(\d+)", re.ASCII)
 
 
 @lru_cache(maxsize=64)
-def parse(gid: str) -> ParsedGid:
+def parse(gid: str) -> ParsedGid:  # noqa: PLR0911  (one form a return)
     """Parse a gid. Never fails: an unknown form is opaque.
 
     Cached, because a transaction's rows and its prepare ask for the same gid soon after each other.
     """
-    if "_" not in gid:
+    if "_" not in gid and "/" not in gid:
         return OPAQUE
     if found := _XA.fullmatch(gid):
         global_part, branch = _base64(found[2]), _base64(found[3])
@@ -56,9 +67,34 @@ def parse(gid: str) -> ParsedGid:
     if found := _CITUS.fullmatch(gid):
         group, process, transaction, connection = found.groups()
         return ParsedGid(f"citus:{group}:{process}:{transaction}", connection)
+    if found := _PGDOG.fullmatch(gid):
+        return ParsedGid(f"pgdog:{found[1]}", found[2])
+    if found := _NPGSQL.fullmatch(gid):
+        return ParsedGid(f"npgsql:{found[1]}", found[2])
     if found := _SUBSCRIBER.fullmatch(gid):
         return ParsedGid(f"pg_gid:{found[2]}", found[1])
     return OPAQUE
+
+
+@lru_cache(maxsize=8)
+def parser(patterns: tuple[str, ...]) -> Parse:
+    """Return `parse` with these patterns before the known forms.
+
+    A pattern has the groups `global` and `branch`, and must match the whole gid. One that matches
+    with an empty group is passed over.
+    """
+    if not patterns:
+        return parse
+    compiled = tuple(map(re.compile, patterns))
+
+    @lru_cache(maxsize=64)
+    def parse_own(gid: str) -> ParsedGid:
+        for pattern in compiled:
+            if (found := pattern.fullmatch(gid)) and found["global"] and found["branch"]:
+                return ParsedGid(found["global"], found["branch"])
+        return parse(gid)
+
+    return parse_own
 
 
 def _base64(text: str) -> str | None:

@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -113,6 +114,26 @@ def open_session(
         builder = builder.config(key, value)
     with java_spared():
         return builder.getOrCreate()
+
+
+def open_member_catalogs(spark: SparkSession, warehouse: Path | str, catalog: str, prefixes: Mapping[str, str]) -> None:
+    """Make the catalogs of a group's members, by prefix, each in a folder of the warehouse.
+
+    Catalogs that the session has stay as they are. Beside a catalog of the user's choice all must
+    be there.
+    """
+    ours = str(spark.conf.get(f"spark.sql.catalog.{catalog}.uri", "")).startswith(f"jdbc:sqlite:{warehouse}/")
+    for prefix, name in prefixes.items():
+        if spark.conf.get(f"spark.sql.catalog.{name}", None) is not None:
+            continue
+        if not ours:
+            raise SetupError(
+                f"the session has no Iceberg catalog {name!r} for the tables of {prefix}: submit with --conf spark.sql.catalog.{name}=..."
+            )
+        folder = Path(warehouse) / prefix
+        _make_folder(folder)
+        for key, value in WAREHOUSE_CATALOG.settings(str(folder), name).items():
+            spark.conf.set(key, value)
 
 
 def _make_folder(warehouse: Path) -> None:

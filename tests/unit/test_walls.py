@@ -99,6 +99,7 @@ AVRO: Mapping[str, Walls] = {
 
 COMMON: Mapping[str, Walls] = {
     "positions": Walls(),
+    "global_cut": Walls(),
     "table_names": Walls(),
     "errors": Walls(),
     "artifacts": Walls(),
@@ -113,7 +114,10 @@ SPARK: Mapping[str, Walls] = {
         {"errors", "formatting", "row_columns", "session", "sources"}, {"py4j", "pyspark", "twofold_common"}
     ),
     "readers": Walls({"errors", "session", "sinks", "sources"}, {"pyspark"}),
-    "mirror": Walls({"errors", "row_columns", "sinks", "sources", "streaming"}, {"py4j", "pyspark", "twofold_avro"}),
+    "mirror": Walls(
+        {"errors", "row_columns", "sinks", "sources", "streaming"},
+        {"py4j", "pyspark", "twofold_avro", "twofold_common"},
+    ),
     "changelog": Walls({"errors", "session", "signals", "sinks", "sources", "streaming"}, {"pyspark"}),
     "verify": Walls(
         {"errors", "formatting", "readers", "row_columns", "sinks", "sources"},

@@ -20,7 +20,7 @@ from twofold_avro.names import avro_name, namespace_of
 from twofold_avro.shapes import ColumnShape, TableShape
 from twofold_avro.types import Avro, encoding_of, key_encoding_of
 
-FixedName = Literal["commit", "message", "pin", "prepared", "progress", "source", "special", "transaction"]
+FixedName = Literal["commit", "frontier", "message", "pin", "prepared", "progress", "source", "special", "transaction"]
 
 POLICY = "twofold.policy"
 """The property of a key's and a row's record that names the columns under a data policy.

@@ -23,7 +23,7 @@ from twofold.lives.topic_life import TopicLife
 from twofold.sink.batch import VOID, Record, RowBatch
 from twofold.spool import Spool, SpooledRows
 from twofold.thread_owner import ThreadOwner
-from twofold_avro.records import Commit, Pin, Prepared, Progress
+from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress
 from twofold_avro.transcode import PackedRecords
 
 _UNPACKED_MAX = 2_000
@@ -55,6 +55,7 @@ class Committer(Protocol):
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin] | None = None,
         answered: Iterable[bytes] = (),
+        frontier: Frontier | None = None,
     ) -> Commit | None:
         """Commit the main producer's transaction."""
         ...
@@ -136,12 +137,15 @@ class Gate:
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin],
         answered: Iterable[bytes] = (),
+        frontier: Frontier | None = None,
     ) -> Published:
         """Commit the main producer's transaction; the pins hold each backfill's progress."""
         if commit is not None:
             commit = replace(commit, backfilling=tuple(sorted(self._watched)))
         written = self._pins_to_write(pins)
-        done = self._publisher.commit_main(commit, progress, ledger=ledger, pins=written, answered=answered)
+        done = self._publisher.commit_main(
+            commit, progress, ledger=ledger, pins=written, answered=answered, frontier=frontier
+        )
         return Published(done, written)
 
     def commit_prepared(

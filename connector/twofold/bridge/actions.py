@@ -48,6 +48,19 @@ class NoteInDoubt:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteFrontier:
+    """Write a frontier through the main producer. It becomes readable with the next CommitMain.
+
+    `sequence` is the last commit record then, `lsn` the stream's position.
+    """
+
+    sequence: int
+    lsn: Lsn
+    seen: tuple[tuple[str, int], ...]
+    in_doubt: frozenset[PreparedIdentity]
+
+
+@dataclass(frozen=True, slots=True)
 class CommitMain:
     """Commit the group: with commit record `sequence` if it has rows, and always with progress.
 
@@ -142,6 +155,7 @@ class Refuse:
 Action = (
     AppendStaged
     | NoteInDoubt
+    | WriteFrontier
     | CommitMain
     | CommitChunk
     | OpenPrepared

@@ -8,6 +8,7 @@ commits come in the order in which the commits were given out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from twofold.bridge.state import NO_FLOOR
 from twofold_common.positions import Lsn, PreparedIdentity
@@ -148,6 +149,21 @@ class IdleDue:
     """Progress and ledger are due to be brought up to date, if nothing else has done so."""
 
 
+class FrontierAsked(NamedTuple):
+    """What a frontier of a source group needs was asked, in the order of the fields.
+
+    It is written when the stream has passed `end_lsn`. No other comes before that: a busy stream
+    would never pass the end of the latest.
+    """
+
+    seen: tuple[tuple[str, int], ...]
+    """The last visible commit record of each other member, by prefix."""
+    listed: frozenset[PreparedIdentity]
+    """The transactions that PostgreSQL lists as prepared."""
+    end_lsn: Lsn
+    """The end of the WAL."""
+
+
 @dataclass(frozen=True, slots=True)
 class MainCommitted:
     """The oldest outstanding CommitMain has been carried out, and Kafka has acknowledged it."""
@@ -194,6 +210,7 @@ Event = (
     | ParkDue
     | ChunkDue
     | IdleDue
+    | FrontierAsked
     | MainCommitted
     | PreparedOpened
     | PreparedCommitted

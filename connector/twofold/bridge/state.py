@@ -8,11 +8,14 @@ step's time depends on neither. It is made of named tuples because each step mak
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from twofold.bridge.in_doubt import Phase, Prepared, TransactionsInDoubt
 from twofold.bridge.sorted_map import SortedMap
 from twofold_common.positions import Lsn, PreparedIdentity
+
+if TYPE_CHECKING:
+    from twofold.bridge.events import FrontierAsked
 
 NO_FLOOR = Lsn(2**64 - 1)
 """Beyond every position: holds nothing back."""
@@ -75,6 +78,8 @@ class State(NamedTuple):
     unfinished: bool = False  # the main producer has rows of a transaction whose commit is not read
     closing: bool = False  # the group is to be closed as soon as nothing is in flight
     full: bool = False
+    asked: FrontierAsked | None = None
+    """What the next frontier needs; None: none is asked for."""
 
     def skips(self, start_lsn: Lsn) -> bool:
         """Whether the outcome whose record starts there is already in Kafka.

@@ -6,20 +6,24 @@ prepared transactions nor with the size of a turn.
 
 from __future__ import annotations
 
-from twofold.bridge import events, feedback, group, prepared
+from twofold.bridge import events, feedback, frontier, group, prepared
 from twofold.bridge.actions import Action
 from twofold.bridge.events import Event
 from twofold.bridge.state import State
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
-    """Apply the event, then do everything that it made possible: open, close the group, report."""
+    """Apply the event, then do everything that it made possible: open, write a frontier, close the
+    group, report.
+    """
     out: list[Action] = []
     state = apply(state, event, out)
     if state.due:
         state = prepared.open_due(state, out)
+    if state.asked is not None:
+        state = frontier.begin(state)
     if state.closing and group.may_close(state):
-        state = group.close(state, out)
+        state = group.close(frontier.write(state, out), out)
     state = feedback.report(state, out)
     return state, tuple(out)
 
@@ -40,10 +44,10 @@ def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901
             return prepared.stage(state, event, out)
         case events.Unannounced(prepare_lsn):
             return state._replace(unannounced=prepare_lsn)
-        case events.CommitPreparedRead():
-            return prepared.commit(state, event, out)
-        case events.RollbackPreparedRead():
-            return prepared.rollback(state, event, out)
+        case events.CommitPreparedRead(identity):
+            return prepared.commit(frontier.note_outcome(state, identity), event, out)
+        case events.RollbackPreparedRead(identity):
+            return prepared.rollback(frontier.note_outcome(state, identity), event, out)
         case events.MainCommitted(applied_lsn):
             return group.commit_answered(state, applied_lsn, None)
         case events.PreparedCommitted(identity, applied_lsn):
@@ -62,5 +66,7 @@ def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901
             return prepared.due(state, identity)
         case events.ParkDue(identity, why):
             return prepared.park(state, identity, why, out)
+        case events.FrontierAsked():
+            return frontier.ask(state, event)
         case events.ChunkDue():
             return group.commit_chunk(state, out)

@@ -16,6 +16,7 @@ from typing import Any, get_origin
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from twofold.config.group_settings import GroupConfig
 from twofold.config.kinds import PATTERNS, Name, first_line
 from twofold.config.run_settings import (
     BackfillConfig,
@@ -45,6 +46,7 @@ class Config(BaseSettings):
     registry: RegistryConfig
     prepared: PreparedConfig = PreparedConfig()  # type: ignore[call-arg]
     policy: PolicyConfig = PolicyConfig()  # type: ignore[call-arg]
+    group: GroupConfig = GroupConfig()  # type: ignore[call-arg]
     turn: TurnConfig = TurnConfig()  # type: ignore[call-arg]
     spool: SpoolConfig = SpoolConfig()  # type: ignore[call-arg]
     backfill: BackfillConfig = BackfillConfig()  # type: ignore[call-arg]
@@ -85,6 +87,18 @@ class Config(BaseSettings):
         if self.prepared.hold >= self.kafka.transaction_timeout:
             raise ValueError(
                 f"prepared.hold ({self.prepared.hold:g} s) must be below kafka.transaction_timeout ({self.kafka.transaction_timeout:g} s): the broker would abort what is still held open"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _is_a_member(self) -> Config:
+        if self.group.name and self.prefix not in self.group.members:
+            raise ValueError(
+                f"group.members is {', '.join(self.group.members)}, without this connector's prefix {self.prefix}: add it, or correct kafka.prefix"
+            )
+        if self.group.name and not self.source.two_phase:
+            raise ValueError(
+                "group.members needs source.two_phase = true: without it nobody knows which branches are in doubt"
             )
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +11,9 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from twofold.config.kinds import Part, is_loopback, secret
 from twofold.errors import UsageError
+
+_GID_PATTERN = "pay-(?P<global>[0-9]+)-(?P<branch>[a-z]+)"
+"""The example of a pattern that messages show."""
 
 
 class GidRule(Part):
@@ -39,9 +43,29 @@ class PreparedConfig(Part):
     )
     synchronous: bool = Field(False, description="Acknowledge a PREPARE to PostgreSQL only when Kafka has its rows.")
     rules: tuple[GidRule, ...] = Field((), description="Rules by gid, see below.")
+    gid_patterns: tuple[str, ...] = Field(
+        (),
+        description="Regular expressions (Python's) for your own coordinator's gids, with the groups global and branch; the first that matches wins.",
+    )
     doubt_warning: float = Field(
         600, gt=0, description="Report a prepared transaction that is older as in doubt too long."
     )
+
+    @field_validator("gid_patterns")
+    @classmethod
+    def _name_global_and_branch(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            try:
+                groups = re.compile(pattern).groupindex
+            except re.error as error:
+                raise ValueError(
+                    f"{pattern!r} is not a regular expression: {error}; write one such as {_GID_PATTERN!r}, in TOML in single quotes"
+                ) from None
+            if missing := [name for name in ("global", "branch") if name not in groups]:
+                raise ValueError(
+                    f"{pattern!r} lacks the group {' and the group '.join(missing)}: name both, such as {_GID_PATTERN!r}"
+                )
+        return patterns
 
     def parks(self, gid: str) -> bool:
         """What the rules say of this gid: the counterpart of an output plugin's filter_prepare."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from twofold import __version__
 from twofold.config import Config
+from twofold.gids import parser
 from twofold.ops.activity import Activity
 from twofold.ops.activity_view import ActivityView
 from twofold.ops.branch_view import BranchView
@@ -70,7 +71,7 @@ def take_snapshot(
         **list_tables(activity.tables(), view.backfills),
         "hold_s": config.prepared.hold,
         "doubt_s": config.prepared.doubt_warning,
-        "in_doubt": list_in_doubt(view, sampler, branches, now),
+        "in_doubt": list_in_doubt(view, sampler, branches, now, parser(config.prepared.gid_patterns)),
         "branches_unread": list(branches.unread),
         "settled": list_settled(view),
         "holders": [

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twofold.gids import describe, parse
+from twofold.gids import Parse, describe, parse
 from twofold.ops.activity_view import ActivityView
 from twofold.ops.branch_view import BranchView
 from twofold.ops.in_doubt_log import InDoubtSpan
@@ -18,7 +18,9 @@ BRANCHES_ASKED_S = 5.0
 """A younger one gets its outcome without a person."""
 
 
-def list_in_doubt(view: ActivityView, sampler: Sampler, branches: BranchView, now: float) -> list[dict[str, Any]]:
+def list_in_doubt(
+    view: ActivityView, sampler: Sampler, branches: BranchView, now: float, parse_gid: Parse = parse
+) -> list[dict[str, Any]]:
     """Oldest first: those of the stream with what PostgreSQL knows of them, and those that the
     stream has not brought yet.
     """
@@ -53,10 +55,10 @@ def list_in_doubt(view: ActivityView, sampler: Sampler, branches: BranchView, no
         [
             (each["xid"], each["gid"])
             for each in listed
-            if parse(each["gid"]).global_id and now - each["prepared_at"] > BRANCHES_ASKED_S
+            if parse_gid(each["gid"]).global_id and now - each["prepared_at"] > BRANCHES_ASKED_S
         ]
     )
-    return [{**each, **_ways_out(each, branches)} for each in listed] + found[LISTED_MAX:]
+    return [{**each, **_ways_out(each, branches, parse_gid)} for each in listed] + found[LISTED_MAX:]
 
 
 def list_settled(view: ActivityView) -> list[dict[str, Any]]:
@@ -64,11 +66,11 @@ def list_settled(view: ActivityView) -> list[dict[str, Any]]:
     return [_span(span) for span in reversed(view.in_doubt.past)]
 
 
-def _ways_out(each: dict[str, Any], branches: BranchView) -> dict[str, Any]:
+def _ways_out(each: dict[str, Any], branches: BranchView, parse_gid: Parse) -> dict[str, Any]:
     """The statements that keep the global transaction whole, as `twofold prepared list` has them.
     None are offered before its other branches are known.
     """
-    parsed = parse(each["gid"])
+    parsed = parse_gid(each["gid"])
     said: dict[str, Any] = {"global_id": parsed.global_id, "branch": parsed.branch, "siblings": [], "torn": False}
     if parsed.global_id is None:
         own = () if each["state"] == "committing" else statements(each["gid"])

@@ -1,5 +1,5 @@
-"""Makes the bookkeeping's records: progress, in-doubt ledger entries, and outcomes in commit
-records.
+"""Makes the bookkeeping's records: progress, in-doubt ledger entries, frontiers, and outcomes in
+commit records.
 """
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from twofold.bridge.actions import LedgerState
-from twofold.gids import ParsedGid
+from twofold.bridge.actions import LedgerState, WriteFrontier
+from twofold.gids import Parse, ParsedGid
 from twofold.runner.waiting_rows import PreparedRows
 from twofold.source.identity import ServerIdentity
-from twofold_avro.records import Prepared, PreparedOutcome, Progress
+from twofold_avro.records import BranchInDoubt, Frontier, Prepared, PreparedOutcome, Progress, Seen
 from twofold_common.positions import Lsn, PreparedIdentity
 
 
@@ -32,6 +32,30 @@ class ConnectorOrigin:
             database=self.server.database,
             slot=self.slot,
             pool=self.pool,
+            written_at=time.time_ns() // 1000,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierOrigin:
+    """The source group that frontiers name, and the connector's reading of gids."""
+
+    group: str
+    parse_gid: Parse
+
+    def frontier(self, action: WriteFrontier) -> Frontier:
+        """Return the record. A gid of no known form belongs to no global transaction."""
+        in_doubt = (
+            BranchInDoubt(global_id, identity.gid, identity.xid)
+            for identity in sorted(action.in_doubt)
+            if (global_id := self.parse_gid(identity.gid).global_id) is not None
+        )
+        return Frontier(
+            group=self.group,
+            sequence=action.sequence,
+            lsn=action.lsn,
+            seen=tuple(Seen(prefix, sequence) for prefix, sequence in action.seen),
+            in_doubt=tuple(in_doubt),
             written_at=time.time_ns() // 1000,
         )
 

@@ -59,6 +59,7 @@ class Collector:
         parks: Callable[[str], bool],
         hold_s: float,
         pool: int,
+        parse_gid: gids.Parse = gids.parse,
         upto: Lsn | None = None,
     ) -> None:
         """`knows`: whether the bridge or the ledger has the prepared transaction.
@@ -73,6 +74,7 @@ class Collector:
         self._has = has
         self._knows = knows
         self._parks = parks
+        self._parse_gid = parse_gid
         self._upto = upto
         self.at = NO_LSN
         """The commit that is being read, if it is known."""
@@ -292,7 +294,11 @@ class Collector:
     def _begin_prepare(self, message: m.BeginPrepare) -> None:
         identity = message.identity
         facts = TransactionInfo(
-            identity.xid, message.prepare_ts_us, identity.downstream_id(message.prepare_lsn), identity.gid
+            identity.xid,
+            message.prepare_ts_us,
+            identity.downstream_id(message.prepare_lsn),
+            identity.gid,
+            self._parse_gid(identity.gid),
         )
         self._current = CurrentTransaction(facts, facts.header(), RowBatch(), CHUNK_BYTES, is_prepared=True)
 
@@ -353,7 +359,7 @@ class Collector:
             message.prepare_ts_us,
             rows,
             tuple(topics),
-            gids.parse(identity.gid),
+            self._parse_gid(identity.gid),
         )
         park_reason = self._park_reason(identity.gid, tables) or (CHANGED_SHAPE if rows.provisional else None)
         event = PrepareRead(identity, message.prepare_lsn, message.end_lsn, changes, park_reason)
@@ -378,7 +384,8 @@ class Collector:
         identity = message.identity
         transaction_id = identity.downstream_id(message.prepare_lsn)
         streamed = self._streams.ended(identity.xid)
-        streamed.end(TransactionInfo(identity.xid, message.prepare_ts_us, transaction_id, identity.gid))
+        parsed = self._parse_gid(identity.gid)
+        streamed.end(TransactionInfo(identity.xid, message.prepare_ts_us, transaction_id, identity.gid, parsed))
         return self._prepared(
             message,
             rows=streamed,

@@ -21,7 +21,7 @@ from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut
-from twofold.runner.bookkeeping_records import ConnectorOrigin, outcome
+from twofold.runner.bookkeeping_records import ConnectorOrigin, FrontierOrigin, outcome
 from twofold.runner.ledger import Ledger
 from twofold.runner.streamed import CHUNK_BYTES
 from twofold.runner.tables import Tables
@@ -29,7 +29,7 @@ from twofold.runner.waiting_rows import PreparedRows, Rows
 from twofold.runner.worker import Worker
 from twofold.sink.batch import RowBatch
 from twofold.sink.publisher import Publisher
-from twofold_avro.records import Commit, Pin, PreparedOutcome, Progress
+from twofold_avro.records import Commit, Frontier, Pin, PreparedOutcome, Progress
 from twofold_common.positions import Lsn, PreparedIdentity
 from twofold_common.table_names import table_argument
 
@@ -61,6 +61,7 @@ class ActionExecutor:
         reported: ReportedPositions,
         ledger: Ledger,
         tend: Callable[[], None],
+        frontiers: FrontierOrigin | None = None,
     ) -> None:
         self._worker = worker
         self._publisher = publisher
@@ -68,6 +69,9 @@ class ActionExecutor:
         self._tables = tables
         self._origin = origin
         self._tend = tend
+        self._frontiers = frontiers
+        self._frontier: Frontier | None = None
+        """For the main producer's next commit."""
         self.on_published: Callable[[Commit | None, Mapping[str, Pin]], None] = lambda *_: None
         """Called on the worker's thread after each Kafka transaction that has committed."""
         self._due: DueOfLoad | None = None
@@ -196,7 +200,7 @@ class ActionExecutor:
         """Note that an outcome of this time joins the group."""
         self._committed_at_us = max(self._committed_at_us, committed_at_us)
 
-    def execute(self, action: actions.Action, at_us: int) -> None:
+    def execute(self, action: actions.Action, at_us: int) -> None:  # noqa: C901  (one flat dispatch)
         """Execute an action, or hand it to the worker.
 
         `at_us` is the source's time of its event.
@@ -208,6 +212,9 @@ class ActionExecutor:
                 self._append_staged(self._prepared.pop(identity), commit_lsn, at_us)
             case actions.NoteInDoubt(identity, state):
                 self._ledger.note(identity, state, self._prepared.get(identity))
+            case actions.WriteFrontier():
+                assert self._frontiers is not None
+                self._frontier = self._frontiers.frontier(action)
             case actions.CommitMain():
                 self._commit_main(action)
             case actions.CommitChunk(sequence, applied_lsn):
@@ -269,11 +276,14 @@ class ActionExecutor:
             prepared=tuple(self._outcomes),
         )
         ledger = self._ledger.take_entries(action.sequence if action.rows else None)
+        frontier, self._frontier = self._frontier, None
         self._outcomes = []
         self.group_records = self.group_bytes = self._committed_at_us = 0
         self._submit(
             lambda: self._report_published(
-                self._gate.commit(commit if action.rows else None, progress, ledger=ledger, pins=pins)
+                self._gate.commit(
+                    commit if action.rows else None, progress, ledger=ledger, pins=pins, frontier=frontier
+                )
             ),
             events.MainCommitted(action.applied_lsn),
         )

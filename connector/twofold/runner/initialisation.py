@@ -217,8 +217,7 @@ class _First:
 
     def __init__(self, config: Config, opened: ExitStack) -> None:
         self.config = config
-        names, settings = names_of(config), kafka_settings(config)
-        Topics(settings, topic_policy(config)).ensure(bookkeeping(names, pinned=False))
+        Topics(kafka_settings(config), topic_policy(config)).ensure(bookkeeping(config, pinned=False))
         self.registry = Registry(registry_settings(config))
         self._watch = Watch()
         self._opened = opened

@@ -32,11 +32,13 @@ from twofold.backfill.reader import Reader
 from twofold.bridge import Policy, State, initial
 from twofold.config import Config
 from twofold.errors import SetupError, UsageError
-from twofold.runner.bookkeeping_records import ConnectorOrigin
+from twofold.gids import parser
+from twofold.runner.bookkeeping_records import ConnectorOrigin, FrontierOrigin
 from twofold.runner.checks import check
 from twofold.runner.collector import Collector
 from twofold.runner.data_policy import DataPolicy
 from twofold.runner.executor import ActionExecutor, ReportedPositions
+from twofold.runner.frontier_asks import FrontierAsks
 from twofold.runner.in_doubt_warnings import InDoubtWarnings
 from twofold.runner.interruptible import InterruptibleStep
 from twofold.runner.joined_tables import JoinedTables
@@ -51,6 +53,7 @@ from twofold.runner.timers import Timers
 from twofold.runner.worker import Worker
 from twofold.sink.backfill_commands import BackfillCommands
 from twofold.sink.fencing import Fencing, fence
+from twofold.sink.member_commits import MemberCommits, require_members
 from twofold.sink.records import register_fixed
 from twofold.sink.schema_registry import Registry
 from twofold.sink.topics import Topics
@@ -59,6 +62,7 @@ from twofold.source import flaws, identity, readiness
 from twofold.source.catalog import Catalog
 from twofold.source.published_tables import published_tables
 from twofold.source.session import ReplicationSession, SessionOptions
+from twofold.source.wal_end import WalEnd
 from twofold.spool import Spool
 from twofold_avro.names import topic_of
 from twofold_avro.records import Progress
@@ -135,6 +139,7 @@ def recover(
         state.sequence,
         len(recovered.unresolved),
     )
+    parse_gid = parser(config.prepared.gid_patterns)
     envelopes = EnvelopeReader(registry.schema)
     gate = Gate(fencing.publisher, pins=tables.pins.all, envelopes=envelopes, spool=spool)
     commands = BackfillCommands(
@@ -152,6 +157,7 @@ def recover(
         reported=ReportedPositions(state.write, state.flush),
         ledger=Ledger(recovered.unresolved.values(), recovered.ended),
         tend=session.tend,
+        frontiers=FrontierOrigin(config.group.name, parse_gid) if config.group.name else None,
     )
     return Run(
         state=state,
@@ -165,6 +171,7 @@ def recover(
             parks=config.prepared.parks,
             hold_s=0.0 if config.prepared.synchronous else config.prepared.open_within,
             pool=config.prepared.pool,
+            parse_gid=parse_gid,
             upto=upto,
         ),
         executor=executor,
@@ -188,7 +195,17 @@ def recover(
         limits=config.turn,
         registrar=registrar,
         stop=stop,
+        frontiers=_frontier_asks(config, opened) if config.group.name else None,
     )
+
+
+def _frontier_asks(config: Config, opened: ExitStack) -> FrontierAsks:
+    def follow() -> MemberCommits:
+        return MemberCommits(kafka_settings(config), Registry(registry_settings(config)), config.group.members)
+
+    asks = FrontierAsks(config.prefix, follow, WalEnd(config.conninfo))
+    opened.callback(asks.close)
+    return asks
 
 
 def _loads(config: Config, executor: ActionExecutor, spool: Spool, opened: ExitStack) -> LoadPool:
@@ -240,10 +257,19 @@ def _fence(config: Config, registry: Registry, topics: Topics, opened: ExitStack
         )
     longest_ms = int(min(bound_s, config.kafka.transaction_timeout * patience) * 1000)
     settings = replace(settings, transaction_timeout_ms=longest_ms)
-    topics.ensure(bookkeeping(names, pinned=True))
+    topics.ensure(bookkeeping(config, pinned=True))
+    if config.group.name:
+        require_members(settings, config.group.members)
     watch = Watch()
     opened.callback(watch.close)
-    fencing = fence(settings, names, registry, register_fixed(registry, names), pool=config.prepared.pool, watch=watch)
+    fencing = fence(
+        settings,
+        names,
+        registry,
+        register_fixed(registry, names, in_group=config.group.name is not None),
+        pool=config.prepared.pool,
+        watch=watch,
+    )
     opened.callback(fencing.publisher.close)
     return fencing
 

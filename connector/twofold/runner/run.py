@@ -21,6 +21,7 @@ from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage, Refused, RunEnded
 from twofold.runner.collector import Collector
 from twofold.runner.executor import ActionExecutor, ReportedPositions
+from twofold.runner.frontier_asks import FrontierAsks
 from twofold.runner.in_doubt_warnings import InDoubtWarnings
 from twofold.runner.interruptible import StopRequested
 from twofold.runner.loading import Loading
@@ -46,6 +47,8 @@ ROWS_FACTOR = 4
 """While Kafka commits a turn, the next may have this many times `turn.rows`."""
 LOAD_CHECK_S = 0.005
 """How soon an idle run takes the offers of a backfill's readers."""
+FRONTIER_CHECK_S = 0.05
+"""How soon an idle run of a source group takes what a frontier needs."""
 STOP_WAIT_S = 10.0
 """How long a stopping run waits for the jobs that it has given out."""
 
@@ -81,6 +84,7 @@ class Run:
         limits: TurnConfig,
         registrar: Registrar,
         stop: threading.Event,
+        frontiers: FrontierAsks | None = None,
     ) -> None:
         self.state = state
         self._session = session
@@ -93,6 +97,8 @@ class Run:
         self._limits = limits
         self._registrar = registrar
         self._stop = stop
+        self._frontiers = frontiers
+        """None: the connector is in no source group."""
         self._executing = False
         """Actions of a step are being carried out: no other step may come between them."""
         self._observer: Observer = NullObserver()
@@ -123,6 +129,8 @@ class Run:
             self._observer.turned()
             self._step_all(self._worker.answers(ANSWER_WAIT_S if drained and self._worker.busy else 0))
             self._step_all(self._timers.due(now, drained=drained))
+            if self._frontiers is not None:
+                self._step_all(self._frontiers.take_due(self.state))
             self._report()
             self._doubt_warnings.warn_if_due(self._executor.prepared, self.state.read_lsn, time.time())
             if self.state.must_wait:
@@ -147,7 +155,7 @@ class Run:
 
     def _read(self, now: float, *, drained: bool) -> bool:
         """Read the socket once. True: nothing more waits there, and the bridge knows."""
-        longest_s = LOAD_CHECK_S if self._loading.busy else STOP_CHECK_S
+        longest_s = LOAD_CHECK_S if self._loading.busy else FRONTIER_CHECK_S if self._frontiers else STOP_CHECK_S
         wait_s = min(longest_s, self._timers.wait_s(now)) if drained and not self._worker.busy else 0
         received = self._session.read(rows_max=READ_ROWS_MAX, bytes_max=READ_BYTES_MAX, wait_s=wait_s)
         if not received:

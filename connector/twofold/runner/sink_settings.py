@@ -42,14 +42,18 @@ def topic_policy(config: Config) -> TopicPolicy:
     return TopicPolicy(kafka.replication, kafka.min_insync_replicas, retention_ms)
 
 
-def bookkeeping(names: Names, *, pinned: bool) -> list[RequiredTopic]:
+def bookkeeping(config: Config, *, pinned: bool) -> list[RequiredTopic]:
     """Return the topics without rows.
 
-    They are pinned: `init` made them, and a missing one means lost content.
+    They are pinned: `init` made them, and a missing one means lost content. Frontiers are not: the
+    next one says all.
     """
+    names = names_of(config)
+    frontiers = [RequiredTopic(names.frontiers, "frontiers")] if config.group.name else []
     return [
         RequiredTopic(names.progress, "progress", pinned=pinned),
         RequiredTopic(names.commits, "commits", pinned=pinned),
         RequiredTopic(names.prepared, "prepared", pinned=pinned),
         RequiredTopic(names.messages, "messages", pinned=pinned),
+        *frontiers,
     ]

@@ -12,7 +12,7 @@ from typing import Literal
 
 from twofold.config import Config
 from twofold.errors import Unreachable, UsageError
-from twofold.gids import parse
+from twofold.gids import parser
 from twofold.lives.load_progress import LoadProgress
 from twofold.runner.siblings import describe_sibling, is_torn, siblings_of, statements_left
 from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings
@@ -246,10 +246,11 @@ def in_doubt(config: Config, ledger: Iterable[Prepared] | None, branches: Sequen
     are known.
     """
     source_lsn = identity.identify(config.conninfo).xlogpos
+    parse_gid = parser(config.prepared.gid_patterns)
     entries: dict[tuple[int, str], Prepared] = {(e.xid, e.gid): e for e in ledger or ()}
     found = []
     for prepared in identity.prepared_transactions(config.conninfo, all_databases=False):
-        entry, parsed = entries.get((prepared.xid, prepared.gid)), parse(prepared.gid)
+        entry, parsed = entries.get((prepared.xid, prepared.gid)), parse_gid(prepared.gid)
         others = siblings_of(prepared.gid, parsed.global_id, config.prefix, branches) if parsed.global_id else ()
         found.append(
             InDoubt(

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from twofold import gids
 from twofold.errors import Refused
-from twofold.gids import ParsedGid
+from twofold.gids import OPAQUE, ParsedGid
 from twofold.sink.batch import VOID, Record, RowBatch
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, TransactionHeader
@@ -30,11 +29,8 @@ class TransactionInfo:
     ts_us: int
     transaction_id: str | None
     gid: str | None
-
-    @property
-    def parsed(self) -> ParsedGid:
-        """The gid's global id and branch."""
-        return gids.parse(self.gid) if self.gid is not None else ParsedGid()
+    parsed: ParsedGid = OPAQUE
+    """The gid's global id and branch."""
 
     def header(self) -> TransactionHeader:
         parsed = self.parsed

@@ -43,13 +43,17 @@ class Names:
         return f"{self.prefix}.prepared"
 
     @property
+    def frontiers(self) -> str:
+        return f"{self.prefix}.frontiers"
+
+    @property
     def messages(self) -> str:
         return f"{self.prefix}.messages"
 
     @property
     def bookkeeping(self) -> frozenset[str]:
         """The topics without rows: a commit record's ranges leave them out."""
-        return frozenset({self.commits, self.progress, self.prepared})
+        return frozenset({self.commits, self.progress, self.prepared, self.frontiers})
 
     @property
     def main_ids(self) -> tuple[str, str]:

@@ -69,11 +69,18 @@ class Decoder:
         """The writer's schema by schema id; None if it is our own."""
 
     def decode(self, kind: type[_R], message: bytes) -> _R:
+        return kind.from_bytes(message, self._writer(kind, message))
+
+    def is_our_own(self, kind: type[Record], message: bytes) -> bool:
+        """Whether this version's schema wrote the message."""
+        return self._writer(kind, message) is None
+
+    def _writer(self, kind: type[Record], message: bytes) -> Any:
         schema_id, _ = wire.unframe(message)
         if (schema_id, kind) not in self._writers:
             writer = json.loads(self._registry.schema(schema_id))
             self._writers[schema_id, kind] = None if writer == fixed(kind.schema_name) else writer
-        return kind.from_bytes(message, self._writers[schema_id, kind])
+        return self._writers[schema_id, kind]
 
 
 class ProgressReader:

@@ -39,7 +39,7 @@ from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.records import SchemaIds
 from twofold.sink.transaction_records import TransactionRecords
-from twofold_avro.records import Commit, Pin, Prepared, Progress, Range
+from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, Range
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ class Publisher:
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin] | None = None,
         answered: Iterable[bytes] = (),
+        frontier: Frontier | None = None,
     ) -> Commit | None:
         """Commit the group, and return the commit record as it was written.
 
@@ -96,7 +97,7 @@ class Publisher:
         by topic. `answered`: the keys of the commands that this transaction executes.
         """
         self._begin_main()
-        records = TransactionRecords(commit, progress, ledger or {}, pins or {}, tuple(answered))
+        records = TransactionRecords(commit, progress, ledger or {}, pins or {}, tuple(answered), frontier)
         foretold = self._foretell()
         if foretold is None or not self._commit_foretold(foretold, records):
             with _may_outlast(self._main):

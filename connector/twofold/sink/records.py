@@ -17,9 +17,11 @@ class SchemaIds:
     progress: int
     pin: int
     prepared: int
+    frontier: int | None = None
+    """None: the connector is in no source group."""
 
 
-def register_fixed(registry: Registry, names: Names) -> SchemaIds:
+def register_fixed(registry: Registry, names: Names, *, in_group: bool = False) -> SchemaIds:
     """Register the fixed records' schemas.
 
     The progress topic holds two kinds of records, so the pin's subject contains its name too.
@@ -29,4 +31,5 @@ def register_fixed(registry: Registry, names: Names) -> SchemaIds:
         progress=registry.register(value_subject(names.progress), canonical(fixed("progress"))),
         pin=registry.register(f"{names.progress}-twofold.Pin", canonical(fixed("pin"))),
         prepared=registry.register(value_subject(names.prepared), canonical(fixed("prepared"))),
+        frontier=registry.register(value_subject(names.frontiers), canonical(fixed("frontier"))) if in_group else None,
     )

@@ -12,9 +12,9 @@ from typing import Literal
 
 from twofold.errors import RESET_REPAIR, Refused, SetupError, UsageError
 
-Kind = Literal["table", "messages", "commits", "progress", "prepared"]
+Kind = Literal["table", "messages", "commits", "progress", "prepared", "frontiers"]
 
-_COMPACTED: frozenset[Kind] = frozenset({"progress", "prepared"})
+_COMPACTED: frozenset[Kind] = frozenset({"progress", "prepared", "frontiers"})
 _SMALL_SEGMENTS = {
     # One key is written at every commit, and the active segment is never compacted: small segments
     # keep recovery's read short.

@@ -1,5 +1,5 @@
-"""What a Kafka transaction says about its rows: commit record, ledger, pins, progress and answered
-commands. Pure.
+"""What a Kafka transaction says about its rows: commit record, ledger, pins, progress, answered
+commands and a frontier. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from twofold.sink.batch import Record
 from twofold.sink.names import Names
 from twofold.sink.records import SchemaIds
-from twofold_avro.records import Commit, Pin, Prepared, Progress, Range
+from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, Range
 
 
 class TransactionRecords(NamedTuple):
@@ -23,6 +23,7 @@ class TransactionRecords(NamedTuple):
     pins: Mapping[str, Pin]
     answered: tuple[bytes, ...] = ()
     """The keys of the commands that the transaction executes."""
+    frontier: Frontier | None = None
 
     def with_ranges(self, ranges: tuple[Range, ...]) -> TransactionRecords:
         """Return it with these ranges, and their rows, in the commit record."""
@@ -46,3 +47,7 @@ class TransactionRecords(NamedTuple):
         progress.append({"key": names.progress_key, "value": self.progress.to_bytes(ids.progress)})
         progress += ({"key": key, "value": None} for key in self.answered)
         yield names.progress, progress
+        if self.frontier is not None:
+            assert ids.frontier is not None, "a frontier of a connector that is in no source group"
+            value = self.frontier.to_bytes(ids.frontier)
+            yield names.frontiers, [{"key": names.progress_key, "value": value}]

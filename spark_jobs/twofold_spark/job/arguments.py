@@ -64,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     session_options, job_options, sink_option = _session_options(), _job_options(), _sink_option()
     mirror = commands.add_parser(
         "mirror",
-        parents=[session_options, _kafka_options(required=True), job_options, sink_option],
+        parents=[_session_options(prefixes=True), _kafka_options(required=True), job_options, sink_option],
         help="keep current-state tables, one consistent cut after another",
     )
     _add_mirror_options(mirror)
@@ -86,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     return line
 
 
-def _session_options() -> _Parser:
+def _session_options(*, prefixes: bool = False) -> _Parser:
     options = _Parser(add_help=False)
     options.add_argument(
         "--warehouse",
@@ -94,7 +94,16 @@ def _session_options() -> _Parser:
         required=True,
         help="folder of the tables; under spark-submit also s3a://...",
     )
-    options.add_argument("--prefix", required=True, help="the connector's topic prefix")
+    if prefixes:
+        options.add_argument(
+            "--prefix",
+            required=True,
+            action="append",
+            dest="prefixes",
+            help="the connector's topic prefix; again for each further member of a source group",
+        )
+    else:
+        options.add_argument("--prefix", required=True, help="the connector's topic prefix")
     options.add_argument("--catalog", default=session.CATALOG, help="name of the Iceberg catalog in Spark")
     options.add_argument(
         "--catalog-type",

@@ -14,7 +14,6 @@ batch, and during `verify`, Ctrl-C ends the command at once, with exit status 13
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -29,16 +28,14 @@ from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.changelog.changelog_job import Changelog, TurnReport
 from twofold_spark.errors import TwofoldError, UsageError
 from twofold_spark.job.arguments import build_parser
-from twofold_spark.job.metrics import JobMetrics, serve_metrics
-from twofold_spark.mirror.applied_batch import AppliedBatch
-from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.mirror.mirror_progress import ProgressPublisher
+from twofold_spark.job.connection import connect_kafka, start_metrics
+from twofold_spark.job.mirrors import run_mirror
 from twofold_spark.signals import ended_at_once
-from twofold_spark.sources.kafka_client import Kafka, require_connector, require_reachable
+from twofold_spark.sources.kafka_client import require_reachable
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_database import SourceDatabase
-from twofold_spark.streaming import StreamingJob, print_progress
+from twofold_spark.streaming import print_progress
 from twofold_spark.verify.last_change import LastChangeFinder
 from twofold_spark.verify.verification import Verification
 
@@ -54,8 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "jars":
                 print(os.pathsep.join(str(jar) for jar in jars.fetch()))  # noqa: T201  (what the command is for)
             case "mirror":
+                prefixes = tuple(dict.fromkeys(options.prefixes))
+                if len(prefixes) > 1 and options.sink.name != "iceberg":
+                    raise UsageError("the mirror of several prefixes needs --sink iceberg")
                 with _open_session(options) as spark:
-                    _run_mirror(spark, options)
+                    run_mirror(spark, options, prefixes)
             case "changelog":
                 with _open_session(options) as spark:
                     _run_changelog(spark, options)
@@ -70,54 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
-    kafka = _connect_kafka(spark, options)
-    metrics = _start_metrics(spark, options)
-    ending = threading.Event()
-    group = options.group or f"{options.prefix}.mirror"
-    progress = ProgressPublisher(spark, kafka, options.prefix, group, print_progress)
-
-    def report(applied: AppliedBatch) -> None:
-        metrics.record_batch(
-            applied.changes,
-            applied.stages,
-            lag_seconds=applied.lag_seconds,
-            cut_sequence=applied.cut.sequence,
-            tables_stopped=len(applied.cut.stopped_tables),
-        )
-        progress.publish(applied)
-        print_progress(str(applied))
-
-    mirror = Mirror(
-        kafka,
-        Registry(options.registry),
-        options.prefix,
-        lambda its: options.sink.make_sink(
-            its, options.prefix, catalog=options.catalog, format_version=options.format_version
-        ),
-        batch_rows=options.batch_rows,
-        batch_bytes=options.batch_bytes,
-        unreadable=options.unreadable,
-        on_table_error=options.on_table_error,
-        maintain_every=options.maintain_every,
-        keep_cuts=dt.timedelta(hours=options.keep_cuts),
-        ending=ending,
-        report=report,
-    )
-    job = StreamingJob("mirror", mirror)
-    checkpoint = options.checkpoint or options.sink.default_checkpoint(options.warehouse, options.prefix)
-    job.start(mirror.open_stream(spark), checkpoint, options.trigger)
-    progress.start()
-    try:
-        job.run(ending)
-    finally:
-        mirror.close()
-        progress.close()
-
-
 def _run_changelog(spark: SparkSession, options: argparse.Namespace) -> None:
-    kafka = _connect_kafka(spark, options)
-    metrics = _start_metrics(spark, options)
+    kafka = connect_kafka(spark, options, options.prefix)
+    metrics = start_metrics(spark, options)
 
     def report(turn: TurnReport) -> None:
         print_progress(str(turn))
@@ -158,7 +113,7 @@ def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Name
     """Compare all tables; return the exit status."""
     finder, registry = None, Registry(options.registry) if options.registry else None
     if registry is not None:
-        finder = LastChangeFinder(spark, _connect_kafka(spark, options), registry)
+        finder = LastChangeFinder(spark, connect_kafka(spark, options, options.prefix), registry)
     verification = Verification(
         spark,
         source,
@@ -174,21 +129,6 @@ def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Name
     if differs and not options.bootstrap:
         print_progress("with --bootstrap and --registry, verify names the last commit of each row that differs")
     return 1 if verification.list_missing() or differs else 0
-
-
-def _start_metrics(spark: SparkSession, options: argparse.Namespace) -> JobMetrics:
-    metrics = JobMetrics(options.command)
-    spark.streams.addListener(metrics)
-    if options.metrics is not None:
-        serve_metrics(metrics, options.metrics)
-    return metrics
-
-
-def _connect_kafka(spark: SparkSession, options: argparse.Namespace) -> Kafka:
-    """Return where the brokers are, after one has answered that it has the connector's topics."""
-    kafka = Kafka(options.bootstrap, {**(options.kafka_file or {}), **dict(options.kafka)})
-    require_connector(spark, kafka, options.prefix)
-    return kafka
 
 
 @contextmanager

@@ -14,9 +14,10 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
+from itertools import takewhile
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -77,17 +78,46 @@ class Mirror:
         self._warn = warn
         self._changed_tables: set[str] = set()
         """Tables that changed since they were last maintained."""
+        self._is_maintenance_due = False
         self._sink: Sink | None = None
         self._next = NextCut(prefix, warn)
 
     def __call__(self, micro_batch: DataFrame, _batch_id: int) -> None:
         # foreachBatch runs in a session of its own, the same one for the life of the query.
         spark = micro_batch.sparkSession
+        self.begin(spark)
+        for _ in self._apply_all(spark, self._topic.decode(micro_batch)):
+            self.maintain_if_due()
+
+    @property
+    def cut(self) -> Cut:
+        """The last published cut."""
+        return self._next.cut
+
+    def begin(self, spark: SparkSession) -> None:
+        """Open the sink, and take over what an earlier process published; once."""
         if self._sink is None:
             self._sink = self._make_sink(spark)
             self._next.start_from(self._sink)
+
+    def apply_up_to(self, spark: SparkSession, sequence: int, *, behind: int) -> None:
+        """Apply the commit records behind an offset, up to a sequence number; publish the cuts."""
+        records = takewhile(lambda record: record.sequence <= sequence, self._topic.read_after(spark, behind))
+        for _ in self._apply_all(spark, records):
+            pass
+
+    def maintain_if_due(self) -> None:
+        """Maintain the changed tables, between two batches: beside a merge it would conflict."""
+        if self._is_maintenance_due and self._sink is not None:
+            self._sink.maintain(self._changed_tables & self._next.cut.versions.keys(), self._keep_cuts)
+            self._changed_tables.clear()
+            self._is_maintenance_due = False
+
+    def _apply_all(self, spark: SparkSession, records: Iterator[CommitRecord]) -> Iterator[None]:
+        """Apply what was not applied before; yield after each batch, when its cut is published."""
+        assert self._sink is not None, "begin comes first"
         # Closed while Spark runs: one that is abandoned makes Spark log pages of errors.
-        with closing(self._select_due(micro_batch)) as due:
+        with closing(self._select_due(records)) as due:
             for batch in split_into_batches(due, rows=self._sizer.next_rows, ranges=_RANGES_PER_BATCH):
                 if self._ending.is_set():
                     # A micro-batch may hold 20,000 commit records. When it comes again, the cuts
@@ -97,10 +127,8 @@ class Mirror:
                 before = self._next.cut.sequence
                 self._apply(spark, self._sink, batch)
                 del batch  # before the next one is read
-                if self._schedule.is_due(before, self._next.cut.sequence):
-                    # Between two batches: beside a merge it would conflict with the merge.
-                    self._sink.maintain(self._changed_tables & self._next.cut.versions.keys(), self._keep_cuts)
-                    self._changed_tables.clear()
+                self._is_maintenance_due |= self._schedule.is_due(before, self._next.cut.sequence)
+                yield
 
     def close(self) -> None:
         """Release what the mirror holds, after the last batch."""
@@ -113,10 +141,10 @@ class Mirror:
         """Open the stream that this mirror follows."""
         return self._topic.open_stream(spark)
 
-    def _select_due(self, micro_batch: DataFrame) -> Generator[CommitRecord]:
-        """Yield the commit records that were not applied before this micro-batch came."""
+    def _select_due(self, records: Iterator[CommitRecord]) -> Generator[CommitRecord]:
+        """Yield the commit records that were not applied before."""
         cut = self._next.cut
-        for record in self._topic.decode(micro_batch):
+        for record in records:
             if record.sequence > cut.sequence:
                 yield record
             elif record.sequence == cut.sequence:

@@ -46,6 +46,10 @@ def open_stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscr
     return _load_stream(spark, kafka, options)
 
 
+EARLIEST = -2
+"""Spark's offset of the first record that Kafka still has."""
+
+
 def watch_topics(spark: SparkSession, kafka: Kafka, pattern: str) -> DataFrame:
     """Open a stream that has a batch whenever more is committed in topics with such names.
 

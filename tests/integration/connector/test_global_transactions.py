@@ -56,6 +56,21 @@ def test_two_branches_share_one_global_id(connector: Maker, outcome: str) -> Non
         assert [(source["global_id"], source["branch"]) for source in sources] == expected
 
 
+def test_a_gid_of_ones_own_coordinator_has_a_global_id_by_a_pattern(connector: Maker) -> None:
+    here = connector(prepared={"gid_patterns": [r"pay-(?P<global>\d+)-(?P<branch>\w+)"]})
+    here.start()
+    with psycopg.connect(here.conninfo, autocommit=True) as branch:
+        branch.execute("BEGIN; INSERT INTO account VALUES (1, 1, 'of payment 7'); PREPARE TRANSACTION 'pay-7-ledger'")
+        here.tail("account", isolation=UNCOMMITTED).wait_for(lambda s: gid_of(s) is not None)
+        (listed,) = json.loads(told(here, "prepared", "list", "--json"))
+        assert (listed["global_id"], listed["branch"]) == ("7", "ledger")
+        branch.execute("COMMIT PREPARED 'pay-7-ledger'")
+    topics = here.check()
+    (outcome,) = (each for s in topics.commits for each in s.value["prepared"])
+    (source,) = (s.value["source"] for s in topics.rows if gid_of(s) is not None)
+    assert (outcome["global_id"], outcome["branch"]) == (source["global_id"], source["branch"]) == ("7", "ledger")
+
+
 @pytest.mark.parametrize(("opened", "outcome"), [(True, "commit"), (True, "rollback"), (False, "commit")])
 def test_a_branch_whose_sibling_has_an_outcome_is_offered_that_one_alone(
     connector: Maker, outcome: str, *, opened: bool

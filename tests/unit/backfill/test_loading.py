@@ -37,7 +37,7 @@ from twofold.sink.backfill_commands import PendingCommand
 from twofold.sink.batch import Record, RowBatch
 from twofold.source.messages import Relation
 from twofold.spool import Spool
-from twofold_avro.records import Commit, Pin, Prepared, Progress
+from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import Packer, RowPlan
 from twofold_common.positions import Lsn, PreparedIdentity
@@ -100,6 +100,7 @@ class Topic:
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin] | None = None,
         answered: Iterable[bytes] = (),
+        frontier: Frontier | None = None,
     ) -> Commit | None:
         self.rows += self._open
         self.answered += answered

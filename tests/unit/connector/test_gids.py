@@ -1,5 +1,5 @@
 """The forms of global transaction identifiers, as those who make them do: psycopg's own Xid,
-pgjdbc's recipe, Citus' and PostgreSQL's.
+pgjdbc's recipe, and what the sources of Citus, PgDog, Npgsql and PostgreSQL print.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from psycopg._tpc import Xid
 
-from twofold.gids import ParsedGid, describe, parse
+from twofold.gids import ParsedGid, describe, parse, parser
+
+UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+ATOMIKOS, BITRONIX = 0x41544F4D, 0x42746E78
 
 
 def pgjdbc(format_id: int, global_id: bytes, branch: bytes) -> str:
@@ -33,6 +36,21 @@ def pgjdbc(format_id: int, global_id: bytes, branch: bytes) -> str:
         ("citus_0_1234_7_2", ParsedGid("citus:0:1234:7", "2")),
         ("citus_12_1_18446744073709551615_0", ParsedGid("citus:12:1:18446744073709551615", "0")),
         ("pg_gid_16394_741", ParsedGid("pg_gid:741", "16394")),
+        (
+            pgjdbc(ATOMIKOS, b"127.0.1.1.tm170000000000000001", b"bank.postgres1"),
+            ParsedGid("1096044365:127.0.1.1.tm170000000000000001", "bank.postgres1"),
+        ),
+        (
+            pgjdbc(BITRONIX, b"srv" + bytes(12), b"srv" + bytes(11) + b"\1"),
+            ParsedGid(rf"1114926712:\x737276{'00' * 12}", rf"\x737276{'00' * 11}01"),
+        ),
+        ("__pgdog_2pc_77_0", ParsedGid("pgdog:77", "0")),  # before July 2026
+        ("__pgdog_2pc_a1b2c3d4_77_12", ParsedGid("pgdog:a1b2c3d4_77", "12")),
+        (
+            "__pgdog_2pc_eu_west_pgdog-3_18446744073709551615_1",
+            ParsedGid("pgdog:eu_west_pgdog-3_18446744073709551615", "1"),
+        ),
+        (f"{UUID}/4242", ParsedGid(f"npgsql:{UUID}", "4242")),
     ],
 )
 def test_known_forms(gid: str, expected: ParsedGid) -> None:
@@ -53,6 +71,11 @@ def test_known_forms(gid: str, expected: ParsedGid) -> None:
         "\u0661_YQ==_Yg==",  # a digit, but not of ASCII
         "citus_0_1234_7",
         "citus_0_1234_7_2_1",
+        "__pgdog_2pc_77",
+        "__pgdog_2pc_a1b2c3d4_x_0",
+        UUID,
+        f"{UUID}/",
+        f"{UUID[:-1]}/4242",
         "pg_gid_16394",
         "pg_gid_-1_741",
         str(Xid.from_string("opaque to psycopg too")),
@@ -105,3 +128,27 @@ def test_narayanas_ids_are_shown_as_its_log_prints_them() -> None:
 )
 def test_what_people_are_shown_keeps_its_end(gid: str, shown: str) -> None:
     assert describe(gid) == shown
+
+
+OWN = (r"pay-(?P<global>\d+)-(?P<branch>\w+)", r"(?P<branch>\w*)@(?P<global>citus_.*)")
+
+
+@pytest.mark.parametrize(
+    ("gid", "expected"),
+    [
+        ("pay-7-ledger", ParsedGid("7", "ledger")),
+        ("pay-7-stock", ParsedGid("7", "stock")),
+        ("stock@citus_0", ParsedGid("citus_0", "stock")),
+        ("@citus_0", ParsedGid()),  # an empty branch: as if it did not match
+        ("pay-7-ledger!", ParsedGid()),  # a pattern matches all or nothing
+        ("citus_0_1234_7_2", ParsedGid("citus:0:1234:7", "2")),
+    ],
+)
+def test_patterns_of_ones_own_come_before_the_known_forms(gid: str, expected: ParsedGid) -> None:
+    assert parser(OWN)(gid) == expected
+
+
+def test_a_pattern_may_take_a_known_form() -> None:
+    gid = "citus_0_1234_7_2"
+    assert parser((r"citus_(?P<branch>\d+)_(?P<global>.*)",))(gid) == ParsedGid("1234_7_2", "0")
+    assert parser(())(gid) == parse(gid)

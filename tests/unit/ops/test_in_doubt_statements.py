@@ -11,6 +11,7 @@ import pytest
 
 from twofold.bridge import events, initial, step
 from twofold.errors import Unreachable
+from twofold.gids import Parse, parse, parser
 from twofold.ops.activity import Activity
 from twofold.ops.branch_view import ASKED_AGAIN_S, BranchView
 from twofold.ops.sampler import Sampler
@@ -28,14 +29,14 @@ def report(gid: str, *statements: str, siblings: tuple[str, ...] = ()) -> InDoub
     )  # fmt: skip
 
 
-def listed(gid: str, branches: BranchView, now: float = 1060.0) -> dict[str, object]:
+def listed(gid: str, branches: BranchView, now: float = 1060.0, parse_gid: Parse = parse) -> dict[str, object]:
     activity = Activity(lambda: 1000.0)
     state = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=3, pool=1)
     activity.recovered(state)
     event = events.PrepareRead(PreparedIdentity(7, gid), Lsn(110), Lsn(115), rows=4)
     state, decided = step(state, event)
     activity.stepped(event, decided, state, 0)
-    (found,) = list_in_doubt(activity.view(), Sampler("", activity), branches, now)
+    (found,) = list_in_doubt(activity.view(), Sampler("", activity), branches, now, parse_gid)
     return found
 
 
@@ -68,6 +69,11 @@ def test_an_opaque_gid_has_no_other_branches() -> None:
     found = listed("it's", asked.view)
     assert found["statements"] == ["COMMIT PREPARED 'it''s';", "ROLLBACK PREPARED 'it''s';"]
     asked.wait()
+
+
+def test_a_gid_of_ones_own_pattern_has_other_branches() -> None:
+    found = listed("pay-7-bank", Asked().view, now=0, parse_gid=parser((r"pay-(?P<global>\d+)-(?P<branch>\w+)",)))
+    assert (found["global_id"], found["branch"], found["statements"]) == ("7", "bank", [])
 
 
 def test_a_branch_is_offered_nothing_until_its_siblings_are_known_and_then_what_keeps_them_whole() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from twofold.config import Config
 from twofold.ops.doctor.cluster import Cluster, describe_cluster
 from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
+from twofold.ops.doctor.source_group import examine_group
 
 SHOWN_MAX = 20
 RIGHTS = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
@@ -24,6 +25,7 @@ def examine(config: Config) -> Iterator[Finding]:
     cluster = describe_cluster(config)
     for check in _CHECKS:
         yield from check(cluster)
+    yield from examine_group(config)
 
 
 def _alter(cluster: Cluster, topic: str, setting: str) -> str:
@@ -122,7 +124,7 @@ def _transaction_log(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _missing(cluster: Cluster) -> Iterator[Finding]:
-    wanted = sorted(cluster.names.bookkeeping | {cluster.names.messages})
+    wanted = sorted((cluster.names.bookkeeping | {cluster.names.messages}) - {cluster.names.frontiers})
     missing = [name for name in wanted if name not in cluster.may and name not in cluster.hidden]
     if cluster.hidden:
         yield _finding(
@@ -153,7 +155,7 @@ def _missing(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _cleanup(cluster: Cluster) -> Iterator[Finding]:
-    compacted = {cluster.names.progress, cluster.names.prepared}
+    compacted = {cluster.names.progress, cluster.names.prepared, cluster.names.frontiers}
     for topic in cluster.topics.values():
         should = "compact" if topic.name in compacted else "delete"
         if topic.config["cleanup.policy"] != should:

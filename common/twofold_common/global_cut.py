@@ -1,0 +1,136 @@
+"""Chooses the greatest global cut of several sources: how far each may be shown so that every
+global transaction is whole or absent. Pure.
+
+A *frontier* is one source's record of how far it has seen. Its connector first looked how far the
+commit records of all members are visible (`seen`), then asked its source for the end of the WAL,
+and wrote the frontier when its stream had passed that. Whoever sees a branch committed knows that
+all branches were prepared before. So the frontier speaks of every global transaction within `seen`:
+this source's branches of it are in doubt in the frontier, or are decided within its `sequence`, or
+do not exist. docs/inside/group.md has the protocol.
+
+Vectors of sequence numbers that keep every global transaction whole are closed under the maximum.
+So there is a greatest one, and lowering finds it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class CommittedBranch(NamedTuple):
+    """A branch in a commit record."""
+
+    sequence: int
+    global_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """How far one member has seen."""
+
+    sequence: int
+    """The member's last commit record at that point of its stream."""
+    seen: Mapping[str, int]
+    """The last visible commit record of every other member, by prefix."""
+    in_doubt: frozenset[str]
+    """The global ids of the member's branches in doubt at that point."""
+
+    def speaks_of(self, own: str, member: str) -> int:
+        """Return the member's last commit record that this frontier, of `own`, knows about."""
+        return self.sequence if member == own else self.seen.get(member, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What is known of one source."""
+
+    cut: int
+    """Its commit record in the last global cut; 0 before the first."""
+    known: int
+    """The last commit record that was read; all between are read as well."""
+    branches: tuple[CommittedBranch, ...]
+    """The branches of the commit records behind `cut`, in their order."""
+    frontier: Frontier | None
+    """The last one that was read; None before the first."""
+
+
+def greatest_cut(members: Mapping[str, Member]) -> dict[str, int]:
+    """Return the last commit record of every member, by prefix, that the next global cut may show.
+
+    It never moves back. It stays where it is until every member has a frontier, and its commit
+    records are read as far as the frontier knows.
+    """
+    if any(each.frontier is None or each.frontier.sequence > each.known for each in members.values()):
+        return {prefix: each.cut for prefix, each in members.items()}
+    return _Lowering(members).greatest()
+
+
+class Waiting(NamedTuple):
+    """A global transaction of which one member shows an outcome and another none."""
+
+    global_id: str
+    committed_in: tuple[str, ...]
+    """The members, by prefix, whose commit records behind the cut have a branch of it."""
+    in_doubt_in: tuple[str, ...]
+    """The members whose frontiers have a branch of it in doubt."""
+
+
+def waiting(members: Mapping[str, Member]) -> list[Waiting]:
+    """Return the global transactions that hold others back: committed in part, in doubt in part."""
+    committed, in_doubt = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    for prefix, each in members.items():
+        for global_id in dict.fromkeys(branch.global_id for branch in each.branches):
+            committed[global_id].append(prefix)
+        for global_id in each.frontier.in_doubt if each.frontier else ():
+            in_doubt[global_id].append(prefix)
+    return [
+        Waiting(each, tuple(committed[each]), tuple(in_doubt[each])) for each in sorted(committed.keys() & in_doubt)
+    ]
+
+
+class _Lowering:
+    """Begins with all that is known, and lowers whatever shows too much."""
+
+    def __init__(self, members: Mapping[str, Member]) -> None:
+        self._members = members
+        self._shown = {prefix: each.known for prefix, each in members.items()}
+        self._places: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        """Of every global transaction: the commit records that have a branch of it."""
+        for prefix, each in members.items():
+            for branch in each.branches:
+                self._places[branch.global_id].append((prefix, branch.sequence))
+        self._hidden: list[str] = []
+        """Global transactions that some member cannot show, and that nobody may show."""
+
+    def greatest(self) -> dict[str, int]:
+        for prefix in self._members:
+            self._lower_to_what_all_speak_of(prefix)
+        for each in self._members.values():
+            if each.frontier is not None:
+                self._hidden += each.frontier.in_doubt
+        while self._hidden:
+            for prefix, sequence in self._places.pop(self._hidden.pop(), ()):
+                self._lower(prefix, sequence - 1)
+        return self._shown
+
+    def _lower_to_what_all_speak_of(self, prefix: str) -> None:
+        """Show no branch that some member's frontier does not know of."""
+        spoken_of = min(
+            each.frontier.speaks_of(other, prefix) for other, each in self._members.items() if each.frontier
+        )
+        for branch in self._members[prefix].branches:
+            if branch.sequence > spoken_of:
+                self._lower(prefix, branch.sequence - 1)
+                break
+
+    def _lower(self, prefix: str, sequence: int) -> None:
+        """Show the member no further, and hide what it no longer shows."""
+        shown = self._shown[prefix]
+        if sequence < shown:
+            self._shown[prefix] = sequence
+            self._hidden += (
+                branch.global_id for branch in self._members[prefix].branches if sequence < branch.sequence <= shown
+            )

@@ -1,0 +1,77 @@
+"""The frontier: when it is written, and what it says. docs/inside/group.md has the reasons.
+
+The edge has asked first how far all members' commit records are visible, then which transactions
+are prepared here, then where this source's WAL ends. The frontier is written in the group's Kafka
+transaction, when the stream has passed that end and everything before it is in this group or in an
+earlier commit.
+"""
+
+from __future__ import annotations
+
+from twofold.bridge.actions import Action, WriteFrontier
+from twofold.bridge.events import FrontierAsked
+from twofold.bridge.group import ask_to_close, join
+from twofold.bridge.state import State
+from twofold_common.positions import PreparedIdentity
+
+ORDER = FrontierAsked._fields
+"""The order of the edge's questions.
+
+`end_lsn` last: whoever sees a branch committed knows that all branches were prepared before, so the
+stream brings this source's branch before that position. `listed` before it: one that is not listed
+any more has its outcome before that position.
+"""
+
+
+def ask(state: State, event: FrontierAsked) -> State:
+    """Keep what the edge has asked, until the stream has passed it."""
+    assert state.asked is None, "one frontier is asked for at a time"
+    return state._replace(asked=event)
+
+
+def note_outcome(state: State, identity: PreparedIdentity) -> State:
+    """Note that a transaction that PostgreSQL listed as prepared has its outcome in the stream."""
+    if state.asked is None or identity not in state.asked.listed:
+        return state
+    return state._replace(asked=state.asked._replace(listed=state.asked.listed - {identity}))
+
+
+def is_due(state: State) -> bool:
+    """Whether the stream has passed what was asked.
+
+    A transaction that no event has announced yet is listed, or its outcome is in this group.
+
+    It has caught up then: the end that this run asked for is behind all that earlier runs applied.
+    """
+    return state.asked is not None and state.read_lsn >= state.asked.end_lsn
+
+
+def begin(state: State) -> State:
+    """Let the group close for a frontier that is due; begin one without rows if there is none."""
+    if not is_due(state):
+        return state
+    return ask_to_close(state if state.group is not None else join(state, state.read_lsn))
+
+
+def write(state: State, out: list[Action]) -> State:
+    """Give out a frontier that is due, for the group that closes now.
+
+    Only where nothing is resolved that the group does not hold: the commit of an open transaction
+    closes the group when its own number is still to come.
+    """
+    if not is_due(state) or state.asked is None or state.group is None:
+        return state
+    sequence = state.sequence + (1 if state.group.rows else 0)
+    out.append(WriteFrontier(sequence, state.read_lsn, state.asked.seen, in_doubt(state)))
+    return state._replace(asked=None)
+
+
+def in_doubt(state: State) -> frozenset[PreparedIdentity]:
+    """Return the transactions without an outcome that have rows here.
+
+    Beside those of the stream, they are those that PostgreSQL lists and the stream has not brought:
+    prepared before the slot's two_phase_at, they come whole at their COMMIT PREPARED.
+    """
+    brought = {each.identity for each in state.prepared}
+    listed = state.asked.listed if state.asked else frozenset()
+    return frozenset(each.identity for each in state.prepared if each.rows) | (listed - brought)

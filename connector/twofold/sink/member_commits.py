@@ -1,0 +1,144 @@
+"""Follows the commit records of a source group's members: how far each is visible, and whether a
+prepared transaction was committed. Most records are not decoded: a busy member writes hundreds a
+second, and two facts of each are needed.
+
+Begins with each member's progress, which is always there, and the end of its commit records, which
+retention may have removed. Used by one thread. What it says is never more than what is visible; it
+may be less.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+
+from twofold.errors import SetupError, Unreachable
+from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.sink.metadata import ask_brokers
+from twofold.sink.progress import Decoder
+from twofold.sink.schema_registry import Registry
+from twofold_avro import wire
+from twofold_avro.records import Commit, Progress
+
+_COMMITS, _PROGRESS = ".commits", ".progress"
+_TAIL = 64
+"""Commit records are followed from this far before the end: what came between the two reads."""
+_MESSAGES = 1000
+_NUMBERS = 7
+
+
+@dataclass(slots=True)
+class MemberView:
+    """How far one member is visible."""
+
+    sequence: int = 0
+    branch: int = 0
+    """The last visible commit record with a prepared transaction."""
+
+
+def missing_members(settings: KafkaSettings, prefixes: Iterable[str]) -> list[str]:
+    """Return the members whose topics this Kafka does not have, or does not show."""
+    _, metadata = ask_brokers(settings, settings.call_timeout_s)
+    return [each for each in prefixes if not {each + _COMMITS, each + _PROGRESS} <= metadata.topics.keys()]
+
+
+def require_members(settings: KafkaSettings, prefixes: Iterable[str]) -> None:
+    """Refuse members without topics."""
+    if missing := missing_members(settings, prefixes):
+        raise SetupError(
+            f"the group's members {', '.join(missing)} have no topics in this Kafka, or this user may not see them:"
+            " run twofold init for each, grant Read on their topics, or correct group.members"
+        )
+
+
+def glance_at_commit(message: bytes) -> tuple[int, bool]:
+    """Read a commit record's sequence, and whether it has prepared transactions.
+
+    Before the array of those are six numbers, each a zigzag varint, as is the array's first count.
+    """
+    _, body = wire.unframe(message)
+    numbers: list[int] = []
+    value = shift = 0
+    for byte in body:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(value)
+            if len(numbers) == _NUMBERS:
+                break
+            value = shift = 0
+    return numbers[0] >> 1, numbers[-1] != 0
+
+
+class MemberCommits:
+    """A follower of the members' commit records."""
+
+    def __init__(self, settings: KafkaSettings, registry: Registry, prefixes: Iterable[str]) -> None:
+        self._timeout_s = settings.call_timeout_s
+        self._decoder = Decoder(registry)
+        self.views = {prefix: MemberView() for prefix in prefixes}
+        # The default asks a broker a hundred times a second.
+        self._consumer = Consumer({**settings.consumer(), "fetch.wait.max.ms": 200})
+
+    def begin(self) -> None:
+        """Read the members' progress, and the end of their commit records."""
+        with sorted_errors("reading the progress of the group's members"):
+            self._read_progress()
+            starts = []
+            for prefix in self.views:
+                low, high = self._consumer.get_watermark_offsets(
+                    TopicPartition(prefix + _COMMITS, 0), timeout=self._timeout_s
+                )
+                starts.append(TopicPartition(prefix + _COMMITS, 0, max(low, high - _TAIL)))
+            self._consumer.assign(starts)
+
+    def follow(self, wait_s: float) -> None:
+        """Take what has become visible, for so long."""
+        with sorted_errors("following the commit records of the group's members"):
+            for message in self._consumer.consume(_MESSAGES, wait_s):
+                self._note_record(message)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _read_progress(self) -> None:
+        unread = {prefix + _PROGRESS for prefix in self.views}
+        self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in unread])
+        deadline = time.monotonic() + self._timeout_s
+        while unread:
+            for message in self._consumer.consume(_MESSAGES, 0.05):
+                deadline = time.monotonic() + self._timeout_s
+                if self._note_record(message):
+                    unread.discard(message.topic() or "")
+            if time.monotonic() > deadline:
+                raise Unreachable(f"Kafka delivered nothing of {', '.join(sorted(unread))} for {self._timeout_s:.0f} s")
+
+    def _note_record(self, message: Message) -> bool:
+        """Note what a record says; True at the end of a topic."""
+        topic, error = message.topic() or "", message.error()
+        if error is not None:
+            if error.code() == PARTITION_EOF:
+                return True
+            raise sort_error(error, f"reading {topic}")
+        value, key = message.value(), message.key() or b""
+        if value is None or b"/" in key:
+            return False  # a tombstone, or another record of the progress topic
+        if topic.endswith(_PROGRESS):
+            view = self.views[topic.removesuffix(_PROGRESS)]
+            view.sequence = max(view.sequence, self._decoder.decode(Progress, value).sequence)
+            return False
+        sequence, has_prepared = self._glance(value)
+        view = self.views[topic.removesuffix(_COMMITS)]
+        view.sequence = max(view.sequence, sequence)
+        if has_prepared:
+            view.branch = max(view.branch, sequence)
+        return False
+
+    def _glance(self, message: bytes) -> tuple[int, bool]:
+        if self._decoder.is_our_own(Commit, message):
+            return glance_at_commit(message)
+        commit = self._decoder.decode(Commit, message)
+        return commit.sequence, bool(commit.prepared)

@@ -1,0 +1,53 @@
+"""Asks PostgreSQL which transactions are prepared, and where its WAL ends, on one connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from twofold.errors import TwofoldError, Unreachable
+from twofold.source.connection import PlainConnection, connect
+from twofold.source.diagnosis import error_text
+from twofold_common.positions import Lsn, PreparedIdentity, parse_lsn
+
+
+class WalEnd:
+    """Used by one thread. A connection that fails is opened again by the next question."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self._connection: PlainConnection | None = None
+
+    def prepared(self) -> frozenset[PreparedIdentity]:
+        """Return the prepared transactions of this database.
+
+        One that has ended is listed until its outcome is in the WAL.
+        """
+        rows = self._ask(
+            "SELECT transaction::text::bigint, gid FROM pg_catalog.pg_prepared_xacts"
+            " WHERE database = current_database()"
+        )
+        return frozenset(PreparedIdentity(*row) for row in rows)
+
+    def end(self) -> Lsn:
+        """Return the end of the flushed WAL: every PREPARE that has returned lies before it."""
+        ((end,),) = self._ask("SELECT pg_current_wal_flush_lsn()::text")
+        return parse_lsn(end)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(self, query: str) -> list[Any]:
+        try:
+            if self._connection is None:
+                self._connection = connect(self._conninfo)
+            return self._connection.execute(query).fetchall()
+        except TwofoldError:
+            self.close()
+            raise
+        except psycopg.Error as error:
+            self.close()
+            raise Unreachable(f"PostgreSQL does not say where its WAL ends: {error_text(error)}") from error

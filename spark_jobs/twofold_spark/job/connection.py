@@ -1,0 +1,27 @@
+"""What every job opens by its options: Kafka and metrics."""
+
+from __future__ import annotations
+
+import argparse
+
+from pyspark.sql import SparkSession
+
+from twofold_spark.job.metrics import JobMetrics, serve_metrics
+from twofold_spark.sources.kafka_client import Kafka, require_connector
+
+
+def start_metrics(spark: SparkSession, options: argparse.Namespace) -> JobMetrics:
+    """Listen to Spark, and serve the metrics if that is asked for."""
+    metrics = JobMetrics(options.command)
+    spark.streams.addListener(metrics)
+    if options.metrics is not None:
+        serve_metrics(metrics, options.metrics)
+    return metrics
+
+
+def connect_kafka(spark: SparkSession, options: argparse.Namespace, *prefixes: str) -> Kafka:
+    """Return where the brokers are, after one has answered that it has the connectors' topics."""
+    kafka = Kafka(options.bootstrap, {**(options.kafka_file or {}), **dict(options.kafka)})
+    for prefix in prefixes:
+        require_connector(spark, kafka, prefix)
+    return kafka

@@ -1,0 +1,100 @@
+"""`twofold-spark mirror`: the mirror of one prefix, or of a source group."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import threading
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from twofold_spark import session
+from twofold_spark.job.connection import connect_kafka, start_metrics
+from twofold_spark.job.metrics import JobMetrics
+from twofold_spark.mirror.applied_batch import AppliedBatch
+from twofold_spark.mirror.group_mirror import GroupMirror
+from twofold_spark.mirror.mirror_job import Mirror
+from twofold_spark.mirror.mirror_progress import ProgressPublisher
+from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, member_catalog
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.registry import Registry
+from twofold_spark.streaming import StreamingJob, print_progress
+
+
+def run_mirror(spark: SparkSession, options: argparse.Namespace, prefixes: tuple[str, ...]) -> None:
+    """Run until the stream ends or a signal asks for the end."""
+    kafka, metrics, ending = connect_kafka(spark, options, *prefixes), start_metrics(spark, options), threading.Event()
+    first, *others = prefixes
+    catalogs = {prefix: member_catalog(options.catalog, prefix) if others else options.catalog for prefix in prefixes}
+    if others:
+        session.open_member_catalogs(spark, options.warehouse, options.catalog, catalogs)
+    progress = {
+        prefix: ProgressPublisher(spark, kafka, prefix, options.group or f"{prefix}.mirror", print_progress)
+        for prefix in prefixes
+    }
+    mirrors = {
+        prefix: _make_mirror(kafka, options, prefix, catalog, ending, _reporter(metrics, progress[prefix]))
+        for prefix, catalog in catalogs.items()
+    }
+    whole: Mirror | GroupMirror = mirrors[first]
+    if others:
+        registry = Registry(options.registry)
+        whole = GroupMirror(
+            kafka, registry, mirrors, lambda its: GlobalCutTable(its, options.catalog), report=_print_global_cut
+        )
+    job = StreamingJob("mirror", whole)
+    alone = options.sink.default_checkpoint(options.warehouse, first)
+    checkpoint = options.checkpoint or (f"{options.warehouse}/checkpoints/group" if others else alone)
+    job.start(whole.open_stream(spark), checkpoint, options.trigger)
+    for publisher in progress.values():
+        publisher.start()
+    try:
+        job.run(ending)
+    finally:
+        whole.close()
+        for publisher in progress.values():
+            publisher.close()
+
+
+def _make_mirror(
+    kafka: Kafka,
+    options: argparse.Namespace,
+    prefix: str,
+    catalog: str,
+    ending: threading.Event,
+    report: Callable[[AppliedBatch], None],
+) -> Mirror:
+    return Mirror(
+        kafka,
+        Registry(options.registry),
+        prefix,
+        lambda its: options.sink.make_sink(its, prefix, catalog=catalog, format_version=options.format_version),
+        batch_rows=options.batch_rows,
+        batch_bytes=options.batch_bytes,
+        unreadable=options.unreadable,
+        on_table_error=options.on_table_error,
+        maintain_every=options.maintain_every,
+        keep_cuts=dt.timedelta(hours=options.keep_cuts),
+        ending=ending,
+        report=report,
+    )
+
+
+def _reporter(metrics: JobMetrics, progress: ProgressPublisher) -> Callable[[AppliedBatch], None]:
+    def report(applied: AppliedBatch) -> None:
+        metrics.record_batch(
+            applied.changes,
+            applied.stages,
+            lag_seconds=applied.lag_seconds,
+            cut_sequence=applied.cut.sequence,
+            tables_stopped=len(applied.cut.stopped_tables),
+        )
+        progress.publish(applied)
+        print_progress(str(applied))
+
+    return report
+
+
+def _print_global_cut(cut: GlobalCut) -> None:
+    print_progress(f"mirror: global cut {cut}")

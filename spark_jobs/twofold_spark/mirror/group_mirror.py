@@ -1,0 +1,112 @@
+"""The mirror of a source group: the tables of several sources, global cut after global cut.
+
+The stream of the members' commit records and frontiers only says that there is more. Each round
+reads the frontiers, then the commit records, and chooses the greatest global cut. Each member is
+brought to its part of it by a mirror of its own, with tables and cuts of its own. Then one row
+makes the parts a global cut.
+
+A process that ends between may leave a member ahead of the last global cut. The next cut is not
+behind it: frontiers and commit records only grow. Readers go by the row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+
+from twofold_common.global_cut import greatest_cut, waiting
+from twofold_spark.errors import Refused
+from twofold_spark.mirror.mirror_job import Mirror
+from twofold_spark.mirror.waiting_names import WaitingNames
+from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, MemberCut
+from twofold_spark.sources import kafka_reader
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.member_topics import MemberTopics
+from twofold_spark.sources.registry import Registry
+from twofold_spark.streaming import print_progress
+
+
+class GroupMirror:
+    """Handles the micro-batches of the members' commit records and frontiers."""
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        registry: Registry,
+        mirrors: Mapping[str, Mirror],
+        make_table: Callable[[SparkSession], GlobalCutTable],
+        *,
+        report: Callable[[GlobalCut], None] = lambda _: None,
+        warn: Callable[[str], None] = print_progress,
+    ) -> None:
+        self._kafka = kafka
+        self._mirrors = mirrors
+        self._topics = {prefix: MemberTopics(kafka, registry, prefix) for prefix in mirrors}
+        self._make_table = make_table
+        self._table: GlobalCutTable | None = None
+        self._number = 0
+        self._report = report
+        self._warn = warn
+        self._waiting = WaitingNames()
+
+    def open_stream(self, spark: SparkSession) -> DataFrame:
+        """Open the stream that says that there is more."""
+        prefixes = "|".join(re.escape(prefix) for prefix in self._mirrors)
+        return kafka_reader.watch_topics(spark, self._kafka, rf"(?:{prefixes})\.(?:commits|frontiers)")
+
+    def __call__(self, micro_batch: DataFrame, _batch_id: int) -> None:
+        spark = micro_batch.sparkSession
+        if self._table is None:
+            self._table = self._begin(spark)
+        # Frontiers first: the commit records that they name are then among those that are read.
+        for topics in self._topics.values():
+            topics.read_frontier(spark)
+        for topics in self._topics.values():
+            topics.read_commits(spark)
+        members = {prefix: topics.as_member() for prefix, topics in self._topics.items()}
+        for line in self._waiting.describe_new(waiting(members)):
+            self._warn(line)
+        chosen = greatest_cut(members)
+        if all(chosen[prefix] == each.cut for prefix, each in members.items()):
+            return
+        self._apply(spark, chosen)
+        self._publish(self._table, chosen)
+        for mirror in self._mirrors.values():
+            mirror.maintain_if_due()
+
+    def close(self) -> None:
+        for mirror in self._mirrors.values():
+            mirror.close()
+
+    def _begin(self, spark: SparkSession) -> GlobalCutTable:
+        table = self._make_table(spark)
+        last = table.open(tuple(self._mirrors))
+        for prefix, mirror in self._mirrors.items():
+            mirror.begin(spark)
+            if last is not None:
+                self._number = last.number
+                self._topics[prefix].start_from(last.members[prefix].sequence, last.members[prefix].offset)
+        return table
+
+    def _apply(self, spark: SparkSession, chosen: Mapping[str, int]) -> None:
+        """Bring every member to its part."""
+        for prefix, mirror in self._mirrors.items():
+            if chosen[prefix] > mirror.cut.sequence:
+                mirror.apply_up_to(spark, chosen[prefix], behind=self._topics[prefix].offset)
+
+    def _publish(self, table: GlobalCutTable, chosen: Mapping[str, int]) -> None:
+        for prefix, sequence in chosen.items():
+            if (shown := self._mirrors[prefix].cut.sequence) != sequence:
+                raise Refused(
+                    f"the mirror of {prefix} stands at cut {shown}, and the global cut names {sequence}: another job wrote to its catalog",
+                    at_stake="global transactions would be torn",
+                    repair="end the other job, and start over with a new --warehouse",
+                )
+            self._topics[prefix].advance_to(sequence)
+        self._number += 1
+        parts = {prefix: MemberCut(sequence, self._topics[prefix].offset) for prefix, sequence in chosen.items()}
+        cut = GlobalCut(self._number, parts)
+        table.publish(cut)
+        self._report(cut)

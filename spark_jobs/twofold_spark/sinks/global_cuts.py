@@ -1,0 +1,95 @@
+"""Global cuts as rows of an Iceberg table: one row names the cut of every member.
+
+Each member has a catalog of its own with its tables and its cuts. The row is what makes them one:
+it is written when every member has published its part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from twofold_spark.errors import Refused
+from twofold_spark.sinks import iceberg_tables
+from twofold_spark.sinks.merge_sql import escape_literal
+
+_COLUMNS = (
+    "number bigint, published_at timestamp, "
+    "members array<struct<prefix: string, sequence: bigint, commit_offset: bigint>>"
+)
+_GROUP = "twofold.group"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberCut:
+    """One member's part of a global cut."""
+
+    sequence: int
+    offset: int
+    """The offset of that commit record."""
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalCut:
+    """All tables of all members, with every global transaction whole or absent."""
+
+    number: int
+    members: Mapping[str, MemberCut]
+    """By prefix."""
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{prefix} {each.sequence}" for prefix, each in sorted(self.members.items()))
+        return f"{self.number} ({parts})"
+
+
+def member_catalog(catalog: str, prefix: str) -> str:
+    """Return the catalog of a member's tables: its name must be a word of SQL."""
+    return f"{catalog}_{re.sub('[^A-Za-z0-9_]', '_', prefix)}"
+
+
+class GlobalCutTable:
+    """The table of a group's global cuts, in the catalog that is named."""
+
+    def __init__(self, spark: SparkSession, catalog: str) -> None:
+        self._spark = spark
+        self._namespace = f"{catalog}.twofold"
+        self._name = f"{self._namespace}.global_cuts"
+
+    def open(self, prefixes: tuple[str, ...]) -> GlobalCut | None:
+        """Create the table, or check whose it is; return the last global cut."""
+        self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
+        group = ",".join(sorted(prefixes))
+        properties = iceberg_tables.list_properties(iceberg_tables.FORMAT_VERSION, {_GROUP: group})
+        self._spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self._name} ({_COLUMNS}) USING iceberg TBLPROPERTIES ({properties})"
+        )
+        present = iceberg_tables.load_table(self._spark, self._name).properties().get(_GROUP)
+        if present != group:
+            raise Refused(
+                f"this warehouse holds the global cuts of {present}, not of {group}",
+                at_stake="a cut over other members: global transactions would be torn",
+                repair="give the same --prefix options as before, or a new --warehouse and --checkpoint",
+            )
+        return self.read_last()
+
+    def read_last(self) -> GlobalCut | None:
+        """Return the last global cut; None before the first."""
+        if not self._spark.catalog.tableExists(self._name):
+            return None
+        row = self._spark.table(self._name).orderBy(f.col("number").desc()).first()
+        if row is None:
+            return None
+        members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in row["members"]}
+        return GlobalCut(row["number"], members)
+
+    def publish(self, cut: GlobalCut) -> None:
+        """Make it visible to readers; it is durable when this returns."""
+        members = ", ".join(
+            f"named_struct('prefix', '{escape_literal(prefix)}', 'sequence', {each.sequence}L, 'commit_offset', {each.offset}L)"
+            for prefix, each in cut.members.items()
+        )
+        self._spark.sql(f"INSERT INTO {self._name} SELECT {cut.number}L, current_timestamp(), array({members})")

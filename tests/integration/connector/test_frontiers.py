@@ -1,0 +1,156 @@
+"""Two connectors of a source group: their frontiers, and the global cut that these allow while a
+coordinator commits one branch and not the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from fixtures.connector import Installation, Maker, wait_until
+from fixtures.stack import fresh_prefix
+from twofold.config import load
+from twofold.ops.doctor import examine
+from twofold_common.global_cut import CommittedBranch, Frontier, Member, greatest_cut
+
+pytestmark = pytest.mark.core
+
+
+class Group:
+    """Two databases, each with its connector; a coordinator over both."""
+
+    def __init__(self, connector: Maker) -> None:
+        names = sorted(fresh_prefix() for _ in range(2))
+        group = {"name": "bank", "members": names}
+        self.members = {name: connector(name=name, group=group) for name in names}
+        self.east, self.west = self.members.values()
+
+    def prepare(self, global_id: str, number: int) -> list[psycopg.Connection[Any]]:
+        """Prepare a branch in each database."""
+        branches = []
+        for name, here in self.members.items():
+            branch = psycopg.connect(here.conninfo)
+            here.at_end(branch.close)
+            branch.tpc_begin(branch.xid(1, global_id, name))
+            branch.execute("INSERT INTO account VALUES (%s, 1, 'transfer')", (number,))
+            branch.tpc_prepare()
+            branches.append(branch)
+        return branches
+
+    def frontier(self, here: Installation) -> dict[str, Any] | None:
+        found: list[dict[str, Any]] = here.records("frontiers")
+        return found[-1] if found else None
+
+    def wait_for_first(self, here: Installation) -> None:
+        wait_until(lambda: self.frontier(here), what="the first frontier")
+
+    def members_now(self) -> Iterator[tuple[str, Member]]:
+        """What a mirror would know: frontiers first, then commit records."""
+        frontiers = {name: self.frontier(here) for name, here in self.members.items()}
+        for name, here in self.members.items():
+            commits = here.records("commits")
+            branches = tuple(
+                CommittedBranch(commit["sequence"], each["global_id"])
+                for commit in commits
+                for each in commit["prepared"]
+            )
+            last = frontiers[name]
+            read = None
+            if last is not None:
+                seen = {each["prefix"]: each["sequence"] for each in last["seen"]}
+                read = Frontier(last["sequence"], seen, frozenset(in_doubt(last)))
+            yield name, Member(0, commits[-1]["sequence"] if commits else 0, branches, read)
+
+    def shown(self) -> set[tuple[str, str]]:
+        """The branches that the greatest global cut shows."""
+        members = dict(self.members_now())
+        cut = greatest_cut(members)
+        return {
+            (name, branch.global_id)
+            for name, each in members.items()
+            for branch in each.branches
+            if branch.sequence <= cut[name]
+        }
+
+    def both(self, *global_ids: str) -> set[tuple[str, str]]:
+        return {(name, global_id) for name in self.members for global_id in global_ids}
+
+
+def in_doubt(frontier: dict[str, Any] | None) -> set[str]:
+    return {each["global_id"] for each in frontier["in_doubt"]} if frontier else set()
+
+
+def test_a_global_transaction_is_whole_or_absent_while_its_coordinator_is_away(connector: Maker) -> None:
+    group = Group(connector)
+    for here in group.members.values():
+        here.start()
+    for branch in group.prepare("first", 1):
+        branch.tpc_commit()
+    wait_until(lambda: group.shown() == group.both("1:first"), what="the first transfer is in the cut")
+
+    east, west = group.prepare("second", 2)
+    east.tpc_commit()
+    wait_until(lambda: "1:second" in in_doubt(group.frontier(group.west)), what="the west has it in doubt")
+    for branch in group.prepare("third", 3):
+        branch.tpc_commit()
+    group.east.caught_up()
+    group.west.caught_up()
+    assert group.shown() == group.both("1:first"), "the second is half there, and the third lies behind it"
+
+    group.west.runs[-1].kill9()
+    group.west.start()
+    wait_until(lambda: "1:second" in in_doubt(group.frontier(group.west)), what="the next run has it in doubt")
+    assert group.shown() == group.both("1:first")
+
+    west.tpc_commit()
+    wait_until(lambda: group.shown() == group.both("1:first", "1:second", "1:third"), what="all is whole")
+    for here in group.members.values():
+        here.check()
+
+
+def test_plain_transactions_need_no_frontier(connector: Maker) -> None:
+    group = Group(connector)
+    for here in group.members.values():
+        here.start()
+    for here in group.members.values():
+        group.wait_for_first(here)
+        here.caught_up()
+    before = [len(here.records("frontiers")) for here in group.members.values()]
+    for number in range(2, 12):
+        for here in group.members.values():
+            here.sql(f"INSERT INTO account VALUES ({number}, 1, 'plain')")
+            here.caught_up()
+    assert [len(here.records("frontiers")) for here in group.members.values()] == before
+
+
+def test_doctor_says_who_does_not_run_as_a_member(connector: Maker) -> None:
+    group = Group(connector)
+
+    def found() -> list[str]:
+        return [each.what for each in examine(load(group.east.file)) if each.check in {"group", "group_member"}]
+
+    east, west = group.members
+    assert found() == [f"the group's member {name} has never written a frontier" for name in (east, west)]
+    for here in group.members.values():
+        here.start()
+        group.wait_for_first(here)
+    assert found() == []
+    group.east.configure({"group": {"name": "other", "members": [east, west, "nobody"]}})
+    assert found() == [
+        "the group's member nobody has no topics in this Kafka, or they are hidden from this user",
+        f"the group's member {east} last ran as a member of group bank",
+        f"the group's member {west} last ran as a member of group bank",
+    ]
+    group.east.configure({"group": {"name": "bank"}})
+    assert f"the group's member {west} last ran with the members {east}, {west}" in found()
+
+
+def test_a_member_without_topics_is_refused(connector: Maker) -> None:
+    name = fresh_prefix()
+    here = connector(name=name, group={"name": "bank", "members": [name, "nobody"]})
+    run = here.start(ready=False)
+    assert run.ended() == 3
+    assert "the group's members nobody have no topics in this Kafka" in run.said()

@@ -1,0 +1,80 @@
+"""The rules of global cuts with one broken at a time; each must be caught by the world of
+`group_world`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from model.group_world import GroupWorld
+from twofold.bridge import State, frontier, group, prepared
+from twofold_common import global_cut
+from twofold_common.global_cut import Frontier
+
+
+@dataclass(frozen=True)
+class GroupMutant:
+    """`broken` takes the place of `where.attribute`."""
+
+    name: str
+    where: Any
+    attribute: str
+    broken: Any
+    seed: int = 0
+    """A history that catches it, so that the short form need not search."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with patch.object(self.where, self.attribute, self.broken):
+            yield
+
+
+def _does_not_wait(state: State) -> bool:
+    return state.asked is not None
+
+
+def _only_the_streams(state: State) -> Any:
+    return frozenset(each.identity for each in state.prepared if each.rows)
+
+
+def _forget_what_was_lowered(lowering: Any, prefix: str, sequence: int) -> None:
+    lowering._shown[prefix] = min(sequence, lowering._shown[prefix])
+
+
+def _speaks_of_all(own: Any, prefix: str) -> None:
+    pass
+
+
+def _of_itself_it_speaks_of_all(own: Any, prefix: str, member: str) -> int:
+    return 10**9 if prefix == member else _speaks_of(own, prefix, member)
+
+
+def _close_with_a_frontier(state: State, out: Any) -> State:
+    return _close(frontier.write(state, out), out)
+
+
+_close, _speaks_of = group.close, Frontier.speaks_of
+MUTANTS = (
+    GroupMutant("the end is asked before what is visible", frontier, "ORDER", ("end_lsn", "listed", "seen"), seed=26),
+    GroupMutant("the frontier does not wait for the stream", frontier, "is_due", _does_not_wait, seed=1),
+    GroupMutant("in doubt is left out", frontier, "in_doubt", lambda _: frozenset(), seed=15),
+    GroupMutant("what PostgreSQL lists is left out", frontier, "in_doubt", _only_the_streams, seed=15),
+    GroupMutant("what was lowered is forgotten", global_cut._Lowering, "_lower", _forget_what_was_lowered, seed=2),
+    GroupMutant("a frontier of a fenced connector is believed", GroupWorld, "outside_transactions", True, seed=3038),
+    GroupMutant(
+        "a frontier speaks of what it has not seen",
+        global_cut._Lowering,
+        "_lower_to_what_all_speak_of",
+        _speaks_of_all,
+        seed=24,
+    ),
+    GroupMutant("a frontier before a commit that is decided", prepared, "close", _close_with_a_frontier, seed=3518),
+    GroupMutant(
+        "a source without a frontier of its own", Frontier, "speaks_of", _of_itself_it_speaks_of_all, seed=1636
+    ),
+    GroupMutant("what is listed is asked after the end", frontier, "ORDER", ("seen", "end_lsn", "listed"), seed=1069),
+)

@@ -1,0 +1,436 @@
+"""A small world of several sources around the product's own rules: the bridge that writes
+frontiers, and the choice of the greatest global cut.
+
+A coordinator prepares the branches of global transactions in any order, and ends them in any order.
+Each source has a log that its connector reads at its own pace, a Kafka with commit records, and
+crashes: the worker of a crashed connector goes on as a zombie until its successor fences it. What
+is not confirmed comes again. The mirror reads frontiers, then commit records, and may read less
+than there is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from model.logs import LENGTH, Violation, check
+from twofold.bridge import State, actions, events, frontier, initial, step
+from twofold.bridge.state import NO_FLOOR
+from twofold_common.global_cut import CommittedBranch, Frontier, Member, greatest_cut
+from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
+
+POOL = 2
+
+
+class Entry(NamedTuple):
+    """A record of a source's log.
+
+    Kinds: T plain, P prepare, E prepare of one without rows, H prepare before two_phase_at, K
+    commit prepared, R rollback prepared.
+    """
+
+    kind: str
+    identity: PreparedIdentity
+    start: Lsn
+
+    @property
+    def end(self) -> Lsn:
+        return Lsn(self.start + LENGTH)
+
+
+PLAIN = PreparedIdentity(0, "")
+
+
+@dataclass
+class Kafka:
+    """What survives a connector."""
+
+    commits: list[tuple[str, ...]] = field(default_factory=list)
+    """The gids in every commit record."""
+    applied_lsn: Lsn = NO_LSN
+    frontiers: list[Frontier] = field(default_factory=list)
+    epoch: int = 0
+
+
+class Worker:
+    """The queue of one connector, and its main producer's open transaction."""
+
+    def __init__(self, source: Source, epoch: int) -> None:
+        self.source, self.epoch = source, epoch
+        self.queue: deque[actions.Action | str] = deque()
+        """With rows that go to the main producer: the gid of their branch, if they are of one."""
+        self.branches: list[str] = []
+        self.frontier: Frontier | None = None
+
+    def work(self) -> events.Event | None:
+        """Carry out the next action; return its answer."""
+        action, kafka = self.queue.popleft(), self.source.kafka
+        match action:
+            case str(gid):
+                self.branches += [gid] if gid else []
+            case actions.AppendStaged(identity):
+                self.branches.append(identity.gid)
+            case actions.WriteFrontier(sequence, _, seen, in_doubt):
+                doubts = frozenset(global_id(each.gid) for each in in_doubt)
+                self.frontier = Frontier(sequence, dict(seen), doubts)
+                self.source.world.frontier_given_out(self)
+            case actions.CommitMain(sequence, applied_lsn, _, rows):
+                branches, self.branches = tuple(self.branches), []
+                written, self.frontier = self.frontier, None
+                if self.fenced:
+                    return None
+                check(applied_lsn >= kafka.applied_lsn, "progress moved back")
+                if rows:
+                    kafka.commits.append(branches)
+                check(sequence == len(kafka.commits), "the sequence is not dense")
+                kafka.applied_lsn = applied_lsn
+                if written is not None:
+                    kafka.frontiers.append(written)
+                return events.MainCommitted(applied_lsn)
+            case actions.OpenPrepared(identity):
+                return events.PreparedOpened(identity)
+            case actions.CommitOpenPrepared(identity, _, sequence, applied_lsn):
+                if self.fenced:
+                    return None
+                kafka.commits.append((identity.gid,))
+                check(sequence == len(kafka.commits), "the sequence is not dense")
+                kafka.applied_lsn = applied_lsn
+                return events.PreparedCommitted(identity, applied_lsn)
+            case actions.AbortPrepared(identity):
+                return events.PreparedAborted(identity)
+            case _:
+                pass
+        return None
+
+    @property
+    def fenced(self) -> bool:
+        return self.epoch != self.source.kafka.epoch
+
+
+class Source:
+    """A database, its Kafka topics and its connector."""
+
+    def __init__(self, world: GroupWorld, name: str) -> None:
+        self.world, self.name = world, name
+        self.log: list[Entry] = []
+        self.prepared: dict[str, PreparedIdentity] = {}
+        """What pg_prepared_xacts lists, by gid."""
+        self.early: set[str] = set()
+        """Prepared before the slot's two_phase_at."""
+        self.kafka = Kafka()
+        self.state: State | None = None
+        self.worker = Worker(self, 0)
+        self.zombie: Worker | None = None
+        self.confirmed = NO_LSN
+        self.place = 0
+        self.held: dict[PreparedIdentity, Entry] = {}
+        """Read, and not announced to the bridge."""
+        self.told = NO_FLOOR
+        self.answers: dict[str, object] = {}
+        self.started = False
+        """The slot has its two_phase_at: what was prepared before comes whole at its outcome."""
+
+    @property
+    def end_lsn(self) -> Lsn:
+        return Lsn(len(self.log) * LENGTH)
+
+    def append(self, kind: str, gid: str = "") -> None:
+        """Write a record, as the database does."""
+        if kind == "P" and not self.started:
+            kind = "H"
+            self.early.add(gid)
+        if kind in "PEH":
+            self.prepared[gid] = PreparedIdentity(len(self.log) + 1, gid)
+        identity = self.prepared[gid] if gid else PLAIN
+        self.log.append(Entry(kind, identity, self.end_lsn))
+        if kind in "KR":
+            del self.prepared[gid]
+
+    def recover(self, confirmed: Lsn) -> None:
+        """Fence, read the progress, begin."""
+        self.started = True
+        self.kafka.epoch += 1
+        self.worker = Worker(self, self.kafka.epoch)
+        self.answers, self.held, self.told = {}, {}, NO_FLOOR
+        self.place = next((n for n, each in enumerate(self.log) if each.start >= confirmed), len(self.log))
+        self.state = initial(
+            applied_lsn=self.kafka.applied_lsn, confirmed_lsn=confirmed, sequence=len(self.kafka.commits), pool=POOL
+        )
+
+    def crash(self, back: int) -> None:
+        assert self.state is not None
+        self.confirmed = Lsn(max(0, self.state.flush - back * LENGTH))
+        self.state, self.zombie = None, self.worker
+
+    def take(self, event: events.Event) -> None:
+        assert self.state is not None
+        self.state, given = step(self.state, event)
+        for action in given:
+            check(not isinstance(action, actions.Refuse), f"refused: {action}")
+            if not isinstance(action, actions.Report):
+                self.worker.queue.append(action)
+
+    def read(self) -> None:
+        """Read the next record of the log, as the stream brings it."""
+        state = self.state
+        if state is None or state.must_wait or self.place == len(self.log):
+            return
+        entry = self.log[self.place]
+        self.place += 1
+        match entry.kind:
+            case "P" if not state.skips(entry.start) and self.world.random.random() < 0.5:
+                self.held[entry.identity] = entry
+                self._tell_unannounced()
+            case "K" if entry.identity in self.held:
+                held = self.held.pop(entry.identity)
+                self.worker.queue.append(entry.identity.gid)
+                self.take(events.PlainRead(1, 1, entry.end, floor=held.start, committed=1))
+                self._tell_unannounced()
+            case "R" if entry.identity in self.held:
+                held = self.held.pop(entry.identity)
+                self.take(events.PlainRead(0, 0, entry.end, floor=held.start, rolled_back=1))
+                self._tell_unannounced()
+            case "T" if state.skips(entry.start):
+                self.take(events.Passed(entry.end))
+            case "T":
+                self.worker.queue.append("")
+                self.take(events.PlainRead(1, 1, entry.end))
+            case "P" | "E":
+                self.take(events.PrepareRead(entry.identity, entry.start, entry.end, int(entry.kind == "P")))
+            case "K":
+                if entry.identity.gid in self.early:
+                    early = next(each for each in self.log if each.identity == entry.identity)
+                    self.take(events.PrepareRead(early.identity, early.start, early.end, 1))
+                self.take(events.CommitPreparedRead(entry.identity, entry.start, entry.end))
+            case "R":
+                self.take(events.RollbackPreparedRead(entry.identity, entry.end))
+            case _:  # one before two_phase_at: nothing comes
+                self.take(events.Passed(entry.end))
+
+    def announce(self) -> None:
+        """Announce the oldest that is held."""
+        if self.held and self.state is not None:
+            entry = self.held.pop(next(iter(self.held)))
+            self.take(events.PrepareRead(entry.identity, entry.start, entry.end, 1))
+            self._tell_unannounced()
+
+    def _tell_unannounced(self) -> None:
+        oldest = next((each.start for each in self.held.values()), NO_FLOOR)
+        if oldest != self.told:
+            self.told = oldest
+            self.take(events.Unannounced(oldest))
+
+    def work(self) -> None:
+        if self.worker.queue and self.state is not None and (answer := self.worker.work()):
+            self.take(answer)
+
+    def ask(self) -> None:
+        """Answer the next question of a frontier; behind the last, it is asked for."""
+        if self.state is None:
+            return
+        left = [question for question in frontier.ORDER if question not in self.answers]
+        if left:
+            self.answers[left[0]] = self._answer(left[0])
+        elif self.state.asked is None:
+            answers, self.answers = self.answers, {}
+            self.take(events.FrontierAsked(**answers))  # type: ignore[arg-type]
+
+    def _answer(self, question: str) -> object:
+        match question:
+            case "seen":
+                others = (each for each in self.world.sources if each is not self)
+                return tuple((each.name, len(each.kafka.commits)) for each in others)
+            case "listed":
+                return frozenset(self.prepared.values())
+            case _:
+                return self.end_lsn
+
+
+def global_id(gid: str) -> str:
+    return gid.partition("/")[0]
+
+
+class GroupWorld:
+    """One random history."""
+
+    outside_transactions = False
+    """A frontier is readable as soon as it is given out, even that of a fenced connector."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.sources: list[Source] = []
+        self.sources += (Source(self, f"s{n}") for n in range(self.random.choice([2, 2, 3, 4])))
+        self.branches: dict[str, list[tuple[Source, str]]] = {}
+        """Of every global transaction, what has rows."""
+        self.rolled_back: set[str] = set()
+        self._phases: dict[str, list[tuple[Source, str, str]]] = {}
+        self._cut = {each.name: 0 for each in self.sources}
+        self._pace = self.random.choice([0.06, 0.12, 0.24])
+        """How much the coordinator does, beside the connectors."""
+        self.cuts = 0
+
+    def frontier_given_out(self, worker: Worker) -> None:
+        if self.outside_transactions and worker.frontier is not None:
+            worker.source.kafka.frontiers.append(worker.frontier)
+
+    def run(self) -> None:
+        """Any steps in any order, then whatever is left; every cut is checked."""
+        for _ in range(self.random.randint(0, 60)):
+            self._any_transaction(self.random.random())
+        for _ in range(self.random.randint(100, 800)):
+            self.any_step()
+        self.finish()
+
+    def any_step(self) -> None:
+        rnd, at = self.random, self.random.random()
+        source = rnd.choice(self.sources)
+        if at < self._pace:
+            self._any_transaction(at / self._pace)
+        elif at < 0.44:
+            source.read()
+        elif at < 0.66:
+            source.work()
+        elif at < 0.82:
+            source.ask()
+        elif at < 0.92:
+            self._event(source)
+        elif at < 0.93 or source.state is None:
+            self._crash(source)
+        elif at < 0.95:
+            if source.zombie and source.zombie.queue:
+                source.zombie.work()
+        else:
+            self._look(partly=True)
+
+    def finish(self) -> None:
+        """End every global transaction; then all is shown."""
+        for g in list(self._phases):
+            while g in self._phases:
+                self._advance(g)
+        for _ in range(4):
+            for source in self.sources:
+                if source.state is None:
+                    source.recover(source.confirmed)
+                self._drain(source)
+            for source in self.sources:
+                for _ in frontier.ORDER:
+                    source.ask()
+                source.ask()
+                self._drain(source)
+        self._look(partly=False)
+        for source in self.sources:
+            check(self._cut[source.name] == len(source.kafka.commits), "held back, and nothing is in doubt")
+
+    def _drain(self, source: Source) -> None:
+        while source.place < len(source.log) or source.worker.queue:
+            source.read()
+            while source.held:
+                source.announce()
+            source.take(events.Drained())
+            while source.worker.queue:
+                source.work()
+
+    def _any_transaction(self, at: float) -> None:
+        """Begin a global transaction, a plain one, or do what comes next in one."""
+        if at < 0.2:
+            self._begin()
+        elif at < 0.4:
+            self.random.choice(self.sources).append("T")
+        elif self._phases:
+            self._advance(self.random.choice(list(self._phases)))
+
+    def _begin(self) -> None:
+        rnd, g = self.random, f"g{len(self.branches)}"
+        places = rnd.sample(self.sources, rnd.randint(1, len(self.sources)))
+        if rnd.random() < 0.1:
+            places.append(places[0])  # two branches in one source
+        phase = [(source, rnd.choice("PPPPPE"), f"{g}/{n}") for n, source in enumerate(places)]
+        self._phases[g] = phase
+        self.branches[g] = [(source, gid) for source, kind, gid in phase if kind != "E"]
+
+    def _advance(self, g: str) -> None:
+        """Prepare a branch or end one; behind the last prepare, decide."""
+        phase = self._phases[g]
+        source, kind, gid = phase.pop(self.random.randrange(len(phase)))
+        source.append(kind, gid)
+        if phase:
+            return
+        if kind in "KR":
+            del self._phases[g]
+            return
+        outcome = "K" if self.random.random() < 0.85 else "R"
+        if outcome == "R":
+            self.rolled_back.add(g)
+        gids = [(each, gid) for each in self.sources for gid in each.prepared if global_id(gid) == g]
+        phase.extend((each, outcome, gid) for each, gid in gids)
+
+    def _event(self, source: Source) -> None:
+        """What time and a busy socket bring."""
+        state, rnd = source.state, self.random
+        if state is None:
+            return
+        if rnd.random() < 0.3:
+            source.announce()
+            return
+        prepared = [each.identity for each in state.prepared]
+        choice: list[events.Event] = [events.Drained(), events.TurnFull(), events.IdleDue()]
+        choice += map(events.OpenDue, prepared)
+        choice += (events.ParkDue(each.identity, "held") for each in state.prepared if each.rows)
+        source.take(rnd.choice(choice))
+
+    def _crash(self, source: Source) -> None:
+        if source.state is not None:
+            source.crash(self.random.choice([0, 0, 1, 3]))
+        else:
+            source.recover(source.confirmed)
+
+    def _look(self, *, partly: bool) -> None:
+        """Read frontiers, then commit records; choose a cut, and check it."""
+        rnd, members = self.random, {}
+        read = {}
+        for source in self.sources:
+            mine = source.kafka.frontiers
+            back = rnd.choice([1, 1, 1, 2, 3]) if partly else 1
+            read[source.name] = mine[-min(back, len(mine))] if mine else None
+        for source in self.sources:
+            seen, there = read[source.name], len(source.kafka.commits)
+            cut = self._cut[source.name]
+            least = min(there, max(cut, seen.sequence if seen else 0))
+            known = rnd.randint(least, there) if partly else there
+            branches = tuple(
+                CommittedBranch(n, global_id(gid))
+                for n in range(cut + 1, known + 1)
+                for gid in source.kafka.commits[n - 1]
+            )
+            members[source.name] = Member(cut, known, branches, seen)
+        chosen = greatest_cut(members)
+        for source in self.sources:
+            check(self._cut[source.name] <= chosen[source.name], "a cut moved back")
+        self.cuts += chosen != self._cut
+        self._cut = chosen
+        self._check_whole()
+
+    def _check_whole(self) -> None:
+        shown = {
+            (source.name, gid)
+            for source in self.sources
+            for record in source.kafka.commits[: self._cut[source.name]]
+            for gid in record
+        }
+        for g in {global_id(gid) for _, gid in shown}:
+            check(g not in self.rolled_back, f"the cut shows {g}, which is rolled back")
+            for source, gid in self.branches[g]:
+                check((source.name, gid) in shown, f"the cut {self._cut} shows {g} and not its branch {gid}")
+
+
+def first_violation(seeds: Iterable[int]) -> str | None:
+    """Run the histories; return the first broken promise, or None."""
+    for seed in seeds:
+        try:
+            GroupWorld(seed).run()
+        except Violation as broken:
+            return f"history {seed}: {broken}"
+    return None

@@ -1,0 +1,19 @@
+"""A glance at a commit record says what decoding it says."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twofold.sink.member_commits import glance_at_commit
+from twofold_avro.records import Commit, PreparedOutcome, Range
+
+OUTCOME = PreparedOutcome("7:100", 7, "gid", 100, 200, 5, "global", None)
+LONG = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(st.integers(0, 2**63 - 1), LONG, LONG, st.integers(0, 2**40), st.integers(0, 3))
+def test_a_glance_says_what_decoding_says(sequence: int, lsn: int, at_us: int, rows: int, prepared: int) -> None:
+    ranges = (Range("bank.public.t", 0, 1, 2, 2),)
+    commit = Commit(sequence, "prepared", lsn, at_us, prepared, rows, (OUTCOME,) * prepared, ranges)
+    assert glance_at_commit(commit.to_bytes(42)) == (sequence, prepared > 0)
