@@ -1,5 +1,6 @@
-"""`make model`: every scenario in full, the histories of source groups, then every mutant, on two
-cores. The last line is the result as JSON; the exit status is 0 if all is as it must be.
+"""`make model`: every scenario of transactions and of tables' lives in full, the histories of source
+groups, then every mutant, on two cores. The last line is the result as JSON; the exit status is 0
+if all is as it must be.
 """
 
 from __future__ import annotations
@@ -9,27 +10,30 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from model.explore import explore
-from model.group_mutants import MUTANTS as GROUP_MUTANTS
+from model import group_mutants, mutants, run, scenarios
+from model.explore import Found, explore
 from model.group_world import first_violation
-from model.mutants import MUTANTS
-from model.run import Model
-from model.scenarios import FULL
+from model.lives import model as lives_model
+from model.lives import mutants as lives_mutants
+from model.lives import scenarios as lives_scenarios
 
 HISTORIES, AT_ONCE = 20_000, 2_500
+EXPLORED: dict[str, tuple[Any, Any, Any]] = {
+    "transactions": (run.Model, scenarios.FULL, mutants.MUTANTS),
+    "lives": (lives_model.LivesModel, lives_scenarios.FULL, lives_mutants.MUTANTS),
+}
+"""The models whose worlds are all visited. "groups" is tried with random histories instead."""
 
 
 class Job(NamedTuple):
     """By name, since what is patched does not travel between processes."""
 
-    kind: Literal["scenario", "histories", "mutant", "group mutant"]
+    model: str
     name: str
-
-    @property
-    def is_mutant(self) -> bool:
-        return self.kind in {"mutant", "group mutant"}
+    """A scenario, a mutant, or the number of the first history."""
+    is_mutant: bool
 
 
 class Result(NamedTuple):
@@ -42,54 +46,54 @@ class Result(NamedTuple):
 
 
 JOBS = [
-    *(Job("scenario", each.name) for each in FULL),
-    *(Job("histories", str(first)) for first in range(0, HISTORIES, AT_ONCE)),
-    *(Job("mutant", each.name) for each in MUTANTS),
-    *(Job("group mutant", each.name) for each in GROUP_MUTANTS),
+    *(Job(name, each.name, False) for name, (_, full, _) in EXPLORED.items() for each in full),
+    *(Job("groups", str(first), False) for first in range(0, HISTORIES, AT_ONCE)),
+    *(Job(name, each.name, True) for name, (_, _, broken) in EXPLORED.items() for each in broken),
+    *(Job("groups", each.name, True) for each in group_mutants.MUTANTS),
 ]
 
 
-def run(job: Job) -> Result:
+def check(job: Job) -> Result:
     began = time.process_time()
-    number, violation = explored(job)
+    number, violation = tried(job) if job.model == "groups" else explored(job)
     return Result(job, number, violation, time.process_time() - began)
 
 
 def explored(job: Job) -> tuple[int, str | None]:
-    match job.kind:
-        case "scenario":
-            found = explore(Model(next(each for each in FULL if each.name == job.name)))
-            return found.states, found.violation
-        case "mutant":
-            with next(each for each in MUTANTS if each.name == job.name).applied() as broken:
-                found = explore(broken)
-                return found.states, found.violation
-        case "histories":
-            return AT_ONCE, first_violation(range(int(job.name), int(job.name) + AT_ONCE))
-        case "group mutant":
-            with next(each for each in GROUP_MUTANTS if each.name == job.name).applied():
-                return HISTORIES, first_violation(range(HISTORIES))
+    model, full, broken = EXPLORED[job.model]
+    found: Found
+    if job.is_mutant:
+        with next(each for each in broken if each.name == job.name).applied() as mutant:
+            found = explore(mutant)
+    else:
+        found = explore(model(next(each for each in full if each.name == job.name)))
+    return found.states, found.violation
+
+
+def tried(job: Job) -> tuple[int, str | None]:
+    if not job.is_mutant:
+        return AT_ONCE, first_violation(range(int(job.name), int(job.name) + AT_ONCE))
+    with next(each for each in group_mutants.MUTANTS if each.name == job.name).applied():
+        return HISTORIES, first_violation(range(HISTORIES))
 
 
 def lines(results: Iterator[Result]) -> Iterator[str]:
     states = histories = violations = caught = 0
-    for job, number, violation, seconds in results:
-        if job.is_mutant:
+    for (model, name, is_mutant), number, violation, seconds in results:
+        if is_mutant:
             caught += violation is not None
-            yield f"{job.kind}, {job.name} ({seconds:.0f} s of CPU): {violation or 'NOT CAUGHT'}"
+            yield f"{model}, mutant, {name} ({seconds:.0f} s of CPU): {violation or 'NOT CAUGHT'}"
             continue
         violations += violation is not None
-        states += number if job.kind == "scenario" else 0
-        histories += number if job.kind == "histories" else 0
-        what = f"{job.name}: {number:,} states" if job.kind == "scenario" else f"{number:,} histories from {job.name}"
-        yield f"{what} in {seconds:.0f} s of CPU; {violation or 'all promises hold'}"
-    mutants = sum(job.is_mutant for job in JOBS)
+        histories, states = (histories + number, states) if model == "groups" else (histories, states + number)
+        counted = f"{number:,} histories from" if model == "groups" else f"{number:,} states:"
+        yield f"{model}, {counted} {name}, in {seconds:.0f} s of CPU; {violation or 'all promises hold'}"
     yield json.dumps(
         {
             "states": states,
             "histories": histories,
             "violations": violations,
-            "mutants": mutants,
+            "mutants": sum(job.is_mutant for job in JOBS),
             "mutants_caught": caught,
         }
     )
@@ -98,7 +102,7 @@ def lines(results: Iterator[Result]) -> Iterator[str]:
 def main() -> int:
     with multiprocessing.get_context("spawn").Pool(2, maxtasksperchild=1) as pool:
         line = ""
-        for line in lines(pool.imap_unordered(run, JOBS, chunksize=1)):
+        for line in lines(pool.imap_unordered(check, JOBS, chunksize=1)):
             print(line, flush=True)
     result = json.loads(line)
     return 0 if result["violations"] == 0 and result["mutants"] == result["mutants_caught"] else 1

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from model.logs import Violation
-from model.run import Model
-from model.world import World
 from twofold.errors import RunEnded
+
+W = TypeVar("W")
+
+
+class Explored(Protocol[W]):
+    """Worlds, and which of them can follow which."""
+
+    def first(self) -> W: ...
+
+    def pack(self, world: W, /) -> Hashable: ...
+
+    def after(self, world: W, /) -> Iterator[W]: ...
 
 
 class Found(NamedTuple):
@@ -15,10 +26,10 @@ class Found(NamedTuple):
 
     states: int
     violation: str | None
-    way: tuple[World, ...]
+    way: tuple[Any, ...]
 
 
-def explore(model: Model) -> Found:
+def explore(model: Explored[W]) -> Found:
     """Depth first, every world once.
 
     On a violation, also when the bridge itself raises: the way that led there.
