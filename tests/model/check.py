@@ -1,4 +1,4 @@
-"""`make model`: every scenario of transactions and of tables' lives in full, the histories of source
+"""`make model`: every scenario of transactions and of tables' lives in full, histories of source
 groups, then every mutant, on two cores. The last line is the result as JSON; the exit status is 0
 if all is as it must be.
 """
