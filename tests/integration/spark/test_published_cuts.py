@@ -264,7 +264,7 @@ def test_two_loads_from_a_rest_catalog_that_did_not_move_between_them_are_of_one
 
     def read() -> None:
         try:
-            while len(applied) < 12 and not ending.is_set():
+            while len(applied) < 6 and not ending.is_set():
                 first, second = _main(lake, "accounts"), _main(lake, "vault")
                 if first and second and _main(lake, "accounts") == first:
                     seen.add((first, second))
@@ -283,14 +283,17 @@ def test_two_loads_from_a_rest_catalog_that_did_not_move_between_them_are_of_one
     bank.stop()
     rows = lake.spark.table(f"{lake.catalog}.twofold.cuts").collect()
     cuts = [{entry["name"]: entry["version"] for entry in row["tables"]} for row in rows]
-    assert len(seen) > 5
+    assert len(seen) > 3
     assert seen <= {(cut["public.accounts"], cut["public.vault"]) for cut in cuts}
 
 
 def _main(lake: Lake, name: str) -> int | None:
-    """The snapshot that a table's plain name reads."""
+    """The snapshot of the merge whose rows a table's plain name reads: compaction changes none."""
     full = full_name(lake.catalog, f"public.{name}")
     if not lake.spark.catalog.tableExists(full):
         return None
-    snapshot = load_table(lake.spark, full).currentSnapshot()
+    loaded = load_table(lake.spark, full)
+    snapshot = loaded.currentSnapshot()
+    while snapshot and snapshot.operation() == "replace":
+        snapshot = loaded.snapshot(snapshot.parentId())
     return int(snapshot.snapshotId()) if snapshot else None
