@@ -198,6 +198,8 @@ class Loading:
         if topic not in self._tables.pins:
             _log.warning("backfill of %s: the table does not exist", topic)
             return
+        if command.starts and command.name != "start":
+            self._apply(topic, load_life.CommandGiven(LoadCommand(next(self._numbers), "start")))
         self._apply(topic, load_life.CommandGiven(LoadCommand(next(self._numbers), command.name, command.keys)))
 
     def _apply(self, topic: str, event: load_life.LoadEvent) -> None:

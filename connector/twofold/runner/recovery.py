@@ -124,7 +124,7 @@ def recover(
     if lookback is not None:
         loadable = {topic_of(config.prefix, each.schema, each.table) for each in published}
         interruptible(functools.partial(check_recent_commits, config, registry, recovered, lookback, loadable))
-    to_reload = (topic for topic, what in recovered.commands.items() if what.name == "start")
+    to_reload = (topic for topic, what in recovered.commands.items() if what.starts)
     tables.restart_topics({*to_reload, *restart}, published)
     interruptible(lambda: tables.check(published))
     interruptible(lambda: tables.announce(published))
@@ -296,7 +296,7 @@ def _state(
     config: Config, fencing: Fencing, progress: Progress, slot: identity.SlotState, server: identity.ServerIdentity
 ) -> State:
     recovered = fencing.recovered
-    to_reload = {topic for topic, what in recovered.commands.items() if what.name == "start"}
+    to_reload = {topic for topic, what in recovered.commands.items() if what.starts}
     ledger = {PreparedIdentity(entry.xid, entry.gid): entry for entry in recovered.unresolved.values()}
     reloaded = frozenset(
         identity for identity, entry in ledger.items() if entry.topics and to_reload >= {*entry.topics}

@@ -28,6 +28,17 @@ class PendingCommand:
     name: str
     keys: tuple[bytes, ...]
     """The keys of the command and of all that it overtakes: whoever executes it answers these."""
+    starts: bool = False
+    """The table is loaded from the beginning: the command says so, or one that it overtakes does.
+
+    A cancel overtakes that as well.
+    """
+
+    @classmethod
+    def behind(cls, earlier: PendingCommand | None, name: str, keys: tuple[bytes, ...]) -> PendingCommand:
+        """Return a command that overtakes the earlier one, which nobody has executed."""
+        starts = name == "start" or (name != "cancel" and earlier is not None and earlier.starts)
+        return cls(name, keys, starts)
 
 
 def send_command(settings: KafkaSettings, names: Names, topics: list[str], command: str) -> None:
@@ -88,7 +99,7 @@ class BackfillCommands:
             keys.pop(key, None)
             return
         keys[key] = None
-        self._unread[topic] = PendingCommand(value.decode(), tuple(keys))
+        self._unread[topic] = PendingCommand.behind(self._unread.get(topic), value.decode(), tuple(keys))
 
     def close(self) -> None:
         self._consumer.close()

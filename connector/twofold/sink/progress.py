@@ -193,8 +193,9 @@ def _commands(names: Names, latest: _Latest) -> dict[str, PendingCommand]:
     commands: dict[str, PendingCommand] = {}
     for key, value in latest.items():
         if topic := names.command_topic(key):
-            overtaken = commands[topic].keys if topic in commands else ()
-            commands[topic] = PendingCommand(value.decode(), (*overtaken, key))
+            earlier = commands.get(topic)
+            keys = (*earlier.keys, key) if earlier else (key,)
+            commands[topic] = PendingCommand.behind(earlier, value.decode(), keys)
     return commands
 
 

@@ -28,6 +28,7 @@ from twofold.lives import barrier, load_life, topic_life
 from twofold.lives.exchanged import CarryOut, LoadCommand, WatchTopic
 from twofold.lives.load_life import LoadLife
 from twofold.lives.load_progress import LoadProgress
+from twofold.sink.backfill_commands import PendingCommand
 from twofold_common.positions import Lsn
 
 LOADED = LoadProgress()
@@ -380,9 +381,11 @@ class LivesModel:
             (),
         )
         world = world._replace(kafka=kafka, connector=connector)
-        newest = {table: what for _, table, what in kafka.asked}
-        for table, what in newest.items():
-            if what == "start":  # as `Pins.restart` does it
+        pending: dict[int, PendingCommand] = {}
+        for _, table, what in kafka.asked:
+            pending[table] = PendingCommand.behind(pending.get(table), what, ())
+        for table, command in pending.items():
+            if command.starts:  # as `Pins.restart` does it
                 world = self._pin(self._apply(world, table, load_life.TopicUnpinned()), table)
             world = self._give(world, table)
         return world

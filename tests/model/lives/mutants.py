@@ -17,6 +17,7 @@ from twofold.lives.chunk_rule import ChangeMemory, DroppedRows, Snapshot
 from twofold.lives.load_life import LoadLife, LoadPhase
 from twofold.lives.load_progress import LoadProgress
 from twofold.lives.topic_life import ReleaseHeld, TopicLife
+from twofold.sink.backfill_commands import PendingCommand
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,10 @@ def _answer_any(life: LoadLife, done: Any) -> Any:
     return _continue(replace(life, command=command, sent=True), done)
 
 
+def _by_name(_: PendingCommand | None, name: str, keys: tuple[bytes, ...]) -> PendingCommand:
+    return PendingCommand(name, keys, name == "start")
+
+
 def _start_without_truncate(life: LoadLife, command: Any) -> Any:
     started, actions = _start(life, command)
     return replace(started, progress=LoadProgress(), empties=False), actions
@@ -151,6 +156,7 @@ MUTANTS = (
     LivesMutant("prepared transactions are opened", PARKED, ((LivesModel, "park_reason", _no_reason), (prepared, "park", _park_nothing))),
     LivesMutant("those that are open stay open when a load begins", replace(RELOAD, writes={1: "a2"}, script="B1 P1 K1", commands=(("a", "start"),)), ((prepared, "park", _park_nothing),)),
     LivesMutant("an answer to an overtaken command counts", RELOAD, ((load_life, "_continue", _answer_any),)),
+    LivesMutant("a kill loses the start that a pause overtook", RELOAD, ((PendingCommand, "behind", _by_name),)),
     LivesMutant("a start leaves the load before it alone", STARTED, ((load_life, "_start", _start_on),)),
     LivesMutant("a reload begins without its truncate", STARTED, ((load_life, "_start", _start_without_truncate),)),
     LivesMutant("a pause forgets that the truncate is to come", replace(RELOAD, crashes=0), ((topic_life, "_carry_out", _forget_the_truncate),)),

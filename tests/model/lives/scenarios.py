@@ -38,7 +38,7 @@ FULL = (
         "T1 T2",
         (("a", "start"), ("a", "pause"), ("a", "resume")),
         ready="a",
-        crashes=0,  # a kill before the pause is carried out loses the start that it overtook
+        crashes=1,
     ),
     Scenario("a cancelled load", "a1 a2", {1: "a2~"}, "B1 P1 K1", (("a", "cancel"), ("a", "start"))),
     Scenario(

@@ -202,13 +202,16 @@ class Commands:
     """What a person has asked for since the last look."""
 
     def __init__(self) -> None:
-        self.given: dict[str, str] = {}
+        self._new: PendingCommand | None = None
         self._keys: list[bytes] = []
 
+    def give(self, what: str) -> None:
+        self._keys.append(what.encode())
+        self._new = PendingCommand.behind(self._new, what, tuple(self._keys))
+
     def read_new(self) -> dict[str, PendingCommand]:
-        given, self.given = self.given, {}
-        self._keys += [what.encode() for what in given.values()]
-        return {topic: PendingCommand(what, tuple(self._keys)) for topic, what in given.items()}
+        new, self._new = self._new, None
+        return {TOPIC: new} if new else {}
 
 
 class Executor:
@@ -260,7 +263,7 @@ class World:
 
     def look(self, wish: str = "") -> DueOfLoad | None:
         if wish:
-            self.commands.given[TOPIC] = wish
+            self.commands.give(wish)
         assert not list(self.loading.turn())
         return self.loading.due(self._state)
 
@@ -385,6 +388,18 @@ def test_a_reload_that_had_not_begun_is_carried_on(world: Making, wishes: list[s
     here.until_ready()
     rows = [(None, key) for key in ROWS] if keyless else list(ROWS.items())
     assert here.topic.rows == [TRUNCATE, *rows]
+
+
+@pytest.mark.parametrize("last", ["pause", "resume", "cancel"])
+def test_a_start_holds_beyond_what_comes_in_the_same_look_except_a_cancel(world: Making, last: str) -> None:
+    here = world(PAUSED)
+    here.commands.give("start")
+    here.turn(last)
+    if last == "pause":
+        here.until_paused()
+        here.turn("resume")
+    here.until_ready()
+    assert here.topic.rows == ([] if last == "cancel" else [TRUNCATE, *ROWS.items()])
 
 
 def test_a_reload_that_had_not_begun_is_paused_over_a_restart(world: Making) -> None:
