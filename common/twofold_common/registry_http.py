@@ -18,7 +18,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -50,7 +50,7 @@ class RegistryRefusal(Exception):
         return self.status == 404 and self.code in ABSENT
 
 
-def authorization(*, basic: tuple[str, str] | None, bearer: str | None) -> dict[str, str]:
+def authorization(*, basic: tuple[str, str] | None = None, bearer: str | None = None) -> dict[str, str]:
     """The header that names the caller; empty for an anonymous one."""
     if bearer is not None:
         return {"Authorization": f"Bearer {bearer}"}
@@ -71,14 +71,21 @@ class RegistryHttp:
         self,
         url: str,
         *,
-        headers: Mapping[str, str],
+        credentials: Callable[[], Mapping[str, str]] = authorization,
+        credentials_expire: bool = False,
         ca_file: Path | None = None,
         request_timeout_s: float,
         patience_s: float,
     ) -> None:
-        """Raise OSError if `ca_file` cannot be used. No new try begins after `patience_s`."""
+        """Raise OSError if `ca_file` cannot be used. No new try begins after `patience_s`.
+
+        `credentials` gives each try's header that names the caller. If they expire, a try that is
+        denied is repeated.
+        """
         self.url = url.rstrip("/")
-        self._headers = {"Accept": f"{_JSON}, application/json", "Content-Type": _JSON, **headers}
+        self._headers = {"Accept": f"{_JSON}, application/json", "Content-Type": _JSON}
+        self._credentials = credentials
+        self.credentials_expire = credentials_expire
         self._request_timeout_s = request_timeout_s
         self._patience_s = patience_s
         context = ssl.create_default_context(cafile=ca_file) if self.url.lower().startswith("https:") else None
@@ -96,7 +103,7 @@ class RegistryHttp:
             try:
                 return self._ask_once(path, body, method)
             except (RegistryAway, RegistryRefusal) as error:
-                if isinstance(error, RegistryRefusal) and error.status < 500:
+                if isinstance(error, RegistryRefusal) and not self._may_pass(error):
                     raise
                 first = first or error
                 if time.monotonic() + pause_s > deadline:
@@ -104,8 +111,12 @@ class RegistryHttp:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    def _may_pass(self, refusal: RegistryRefusal) -> bool:
+        return refusal.status >= 500 or (refusal.status == 401 and self.credentials_expire)
+
     def _ask_once(self, path: str, body: bytes | None, method: str | None) -> Any:
-        request = urllib.request.Request(self.url + path, body, self._headers, method=method)  # noqa: S310  (the address is the user's own)
+        headers = {**self._headers, **self._credentials()}
+        request = urllib.request.Request(self.url + path, body, headers, method=method)  # noqa: S310  (the address is the user's own)
         try:
             with self._opener.open(request, timeout=self._request_timeout_s) as answer:
                 return json.load(answer)

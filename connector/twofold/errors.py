@@ -5,6 +5,7 @@ The class says what the user does next; the message names the cause and the reme
     TwofoldError
       UsageError        exit 2  the command line or the configuration is wrong: correct it
       SetupError        exit 3  the machine or a server lacks something: the message has the remedy
+        AccessDenied            a broker denies the credentials; `run` retries if they expire
       Unreachable       exit 4  a server does not answer now; `run` retries, others report it
       Refused           exit 5  continuing could lose or repeat data: run the repair it names
       Fenced            exit 6  another instance took over: nothing to do, unless that was not meant
@@ -25,6 +26,7 @@ from twofold_common.errors import Refused, SetupError, TwofoldError, Unreachable
 
 __all__ = [
     "RESET_REPAIR",
+    "AccessDenied",
     "EndedElsewhere",
     "Fenced",
     "MalformedMessage",
@@ -50,6 +52,10 @@ class Fenced(TwofoldError):
     """Another instance holds the transactional ids or the slot."""
 
     exit_status = 6
+
+
+class AccessDenied(SetupError):
+    """A broker denies the credentials. `run` retries where they expire by themselves."""
 
 
 class RunEnded(TwofoldError):

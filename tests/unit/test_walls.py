@@ -24,7 +24,7 @@ class Walls:
 
 
 CONNECTOR: Mapping[str, Walls] = {
-    "source": Walls({"errors"}, {"psycopg", "twofold_avro", "twofold_common"}),
+    "source": Walls({"conninfo", "errors"}, {"psycopg", "twofold_avro", "twofold_common"}),
     "sink": Walls({"errors", "failpoints"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "bridge": Walls({"errors"}, {"twofold_common"}),
     "lives": Walls(),
@@ -69,7 +69,8 @@ CONNECTOR: Mapping[str, Walls] = {
         {"click", "rich", "twofold_common"},
     ),
     # It reads the conninfo as psycopg does.
-    "config": Walls({"errors"}, {"psycopg", "pydantic", "pydantic_settings"}),
+    "config": Walls({"conninfo", "errors"}, {"psycopg", "pydantic", "pydantic_settings", "twofold_common"}),
+    "conninfo": Walls(set(), {"twofold_common"}),
     "errors": Walls(set(), {"twofold_common"}),
     "failpoints": Walls({"errors"}),
     "gids": Walls(),
@@ -105,6 +106,7 @@ COMMON: Mapping[str, Walls] = {
     "artifacts": Walls(),
     "java": Walls({"artifacts", "errors"}),
     "registry_http": Walls(),
+    "secret_command": Walls({"errors"}),
     "__init__": Walls(),
 }
 

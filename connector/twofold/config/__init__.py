@@ -8,7 +8,7 @@ them. Times are seconds, sizes are bytes.
 
 from __future__ import annotations
 
-from twofold.config.kinds import is_loopback
+from twofold.config.kinds import is_loopback, secret_command
 from twofold.config.reading import Config, load
 from twofold.config.run_settings import (
     BackfillConfig,
@@ -37,4 +37,5 @@ __all__ = [
     "TurnConfig",
     "is_loopback",
     "load",
+    "secret_command",
 ]

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, SecretStr, StringConstraints
 
 from twofold.errors import UsageError
+from twofold_common.secret_command import SecretCommand
 
 _NAME, _PREFIX = r"^[a-z0-9_]{1,40}$", r"^[A-Za-z0-9._-]{1,100}$"
 _HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
@@ -47,6 +48,17 @@ def secret(setting: str, value: SecretStr | None, file: Path | None) -> str | No
     if file is not None:
         return first_line(f"{setting}_file", file)
     return value.get_secret_value() if value else None
+
+
+def secret_command(setting: str, arguments: tuple[str, ...]) -> SecretCommand | None:
+    """Return the command that gives a secret; None without one."""
+    return SecretCommand(setting, arguments) if arguments else None
+
+
+def require_one_way(section: str, part: Part, *names: str) -> None:
+    """Refuse a secret that comes from more than one place."""
+    if len(given := [name for name in names if getattr(part, name)]) > 1:
+        raise ValueError(f"{section} has the same secret twice: set one of {', '.join(given)}")
 
 
 def first_line(setting: str, path: Path) -> str:

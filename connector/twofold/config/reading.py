@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from twofold.config.group_settings import GroupConfig
-from twofold.config.kinds import PATTERNS, Name, first_line
+from twofold.config.kinds import PATTERNS, Name, first_line, secret_command
 from twofold.config.run_settings import (
     BackfillConfig,
     LogConfig,
@@ -28,6 +28,7 @@ from twofold.config.run_settings import (
     TurnConfig,
 )
 from twofold.config.server_settings import KafkaConfig, RegistryConfig, SourceConfig
+from twofold.conninfo import Conninfo
 from twofold.errors import UsageError
 
 DEFAULT_FILE = Path("twofold.toml")
@@ -66,14 +67,15 @@ class Config(BaseSettings):
         return self.kafka.prefix or self.name
 
     @property
-    def conninfo(self) -> str:
-        """The connection string with the password from its file."""
+    def conninfo(self) -> Conninfo:
+        """The connection string, with its password or the command that gives it."""
         from psycopg.conninfo import make_conninfo  # noqa: PLC0415  (libpq is loaded only by those who connect)
 
         more = {}
         if self.source.password_file:
             more["password"] = first_line("source.password_file", self.source.password_file)
-        return make_conninfo(self.source.dsn.get_secret_value(), **more)
+        text = make_conninfo(self.source.dsn.get_secret_value(), **more)
+        return Conninfo(text, secret_command("source.password_command", self.source.password_command))
 
     @field_validator("name")
     @classmethod

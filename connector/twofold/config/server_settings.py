@@ -6,9 +6,20 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_serializer, field_validator
+from pydantic import Field, SecretStr, field_serializer, field_validator, model_validator
 
-from twofold.config.kinds import MASK, SECRET_OPTION, URL, Bootstrap, Name, Part, TopicPrefix, secret
+from twofold.config.kinds import (
+    MASK,
+    SECRET_OPTION,
+    URL,
+    Bootstrap,
+    Name,
+    Part,
+    TopicPrefix,
+    require_one_way,
+    secret,
+    secret_command,
+)
 
 _REFUSED_OF_LIBPQ = {
     "replication": "each session says itself what it is",
@@ -24,6 +35,7 @@ class SourceConfig(Part):
         description="libpq connection string or URL, such as host=db dbname=bank user=twofold. Keep the password in password_file or PGPASSFILE."
     )
     password_file: Path | None = Field(None, description="File whose first line is the password.")
+    password_command: tuple[str, ...] = Field((), description="Command that prints the password.")
     slot: Name | None = Field(None, description="Replication slot; default: the connector's name.")
     publication: str | None = Field(None, description="Publication; default: the connector's name.")
     tables: tuple[str, ...] = Field(
@@ -75,6 +87,11 @@ class SourceConfig(Part):
                 raise ValueError(f"it must not set {name}: {why}")
         return dsn
 
+    @model_validator(mode="after")
+    def _has_one_password(self) -> SourceConfig:
+        require_one_way("source", self, "password_file", "password_command")
+        return self
+
 
 class KafkaConfig(Part):
     """Kafka."""
@@ -105,11 +122,18 @@ class KafkaConfig(Part):
         repr=False,
     )
     options_file: Path | None = Field(None, description="TOML file with more such options, for secrets.")
+    password_command: tuple[str, ...] = Field((), description="Command that prints sasl.password.")
+    token_provider: str | None = Field(None, description="Callable for OAUTHBEARER's tokens, as module:function.")
     tombstones: bool = Field(True, description="After a delete, write a record with the key and a null value.")
     placeholders: bool = Field(
         False,
-        description="If PostgreSQL did not send an unchanged large value, write Debezium's __debezium_unavailable_value instead of null. The envelope's list `unchanged` names the column in both cases.",
+        description="If PostgreSQL did not send an unchanged large value, write Debezium's __debezium_unavailable_value instead of null.",
     )
+
+    @property
+    def secrets_expire(self) -> bool:
+        """Whether a broker may deny a secret that was right a moment ago."""
+        return bool(self.password_command or self.token_provider)
 
     @field_serializer("options")
     def _masked(self, options: dict[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
@@ -124,8 +148,10 @@ class RegistryConfig(Part):
     username: str | None = Field(None, description="Basic authentication.")
     password: SecretStr | None = Field(None, description="Basic authentication.")
     password_file: Path | None = Field(None, description="File whose first line is the password.")
+    password_command: tuple[str, ...] = Field((), description="Command that prints the password.")
     token: SecretStr | None = Field(None, description="Bearer token.")
     token_file: Path | None = Field(None, description="File whose first line is the token.")
+    token_command: tuple[str, ...] = Field((), description="Command that prints the token.")
     ca_file: Path | None = Field(None, description="Certificate authorities.")
     timeout: float = Field(10, gt=0, description="Longest time of one call, with its retries.")
 
@@ -134,11 +160,26 @@ class RegistryConfig(Part):
         """User and password, if there are any."""
         if self.username is None:
             return None
+        if command := secret_command("registry.password_command", self.password_command):
+            return self.username, command.ask()
         return self.username, secret("registry.password", self.password, self.password_file) or ""
 
     @property
     def bearer(self) -> str | None:
+        if command := secret_command("registry.token_command", self.token_command):
+            return command.ask()
         return secret("registry.token", self.token, self.token_file)
+
+    @property
+    def asks_commands(self) -> bool:
+        """Whether a command gives the secret, so that it may differ with each request."""
+        return bool(self.password_command or self.token_command)
+
+    @model_validator(mode="after")
+    def _has_one_secret(self) -> RegistryConfig:
+        require_one_way("registry", self, "password", "password_file", "password_command")
+        require_one_way("registry", self, "token", "token_file", "token_command")
+        return self
 
     @field_validator("url")
     @classmethod

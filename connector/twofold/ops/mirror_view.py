@@ -55,8 +55,8 @@ class MirrorView:
         group = f"{self._config.prefix}.mirror"
         with sorted_errors("asking how far the mirror is"):
             if self._consumer is None:
-                settings = kafka_settings(self._config).consumer()
-                self._consumer = Consumer({**settings, "group.id": group})
+                settings = kafka_settings(self._config)
+                self._consumer = settings.secrets.open(Consumer, {**settings.consumer(), "group.id": group})
             place = self._ask()
             if place.error is not None:  # the library throws only what concerns the whole request
                 raise KafkaException(place.error)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from twofold.config import Config
+from twofold.config import Config, secret_command
 from twofold.errors import UsageError
 from twofold.sink.client import KafkaSettings
+from twofold.sink.kafka_secrets import KafkaSecrets, load_token_provider
 from twofold.sink.names import Names
 from twofold.sink.schema_registry import RegistrySettings
 from twofold.sink.topic_rules import RequiredTopic, TopicPolicy
+from twofold_common.registry_http import authorization
 
 
 def names_of(config: Config) -> Names:
@@ -24,8 +26,15 @@ def kafka_settings(config: Config) -> KafkaSettings:
             client |= tomllib.loads(config.kafka.options_file.read_text())
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise UsageError(f"kafka.options_file {config.kafka.options_file} cannot be used: {error}") from None
+    if config.kafka.password_command and "sasl.password" in client:
+        raise UsageError("kafka has the same secret twice: remove sasl.password from its options, or password_command")
+    provider = config.kafka.token_provider
     return KafkaSettings(
         client=client,
+        secrets=KafkaSecrets(
+            secret_command("kafka.password_command", config.kafka.password_command),
+            load_token_provider(provider) if provider else None,
+        ),
         transaction_timeout_ms=int(config.kafka.transaction_timeout * 1000),
         call_timeout_s=config.kafka.call_timeout,
     )
@@ -33,7 +42,14 @@ def kafka_settings(config: Config) -> KafkaSettings:
 
 def registry_settings(config: Config) -> RegistrySettings:
     registry = config.registry
-    return RegistrySettings(registry.url, registry.timeout, registry.basic, registry.bearer, registry.ca_file)
+
+    def credentials() -> dict[str, str]:
+        return authorization(basic=registry.basic, bearer=registry.bearer)
+
+    if registry.asks_commands:
+        return RegistrySettings(registry.url, registry.timeout, credentials, registry.ca_file, credentials_expire=True)
+    known = credentials()
+    return RegistrySettings(registry.url, registry.timeout, lambda: known, registry.ca_file)
 
 
 def topic_policy(config: Config) -> TopicPolicy:

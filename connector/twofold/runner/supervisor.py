@@ -2,7 +2,8 @@
 
 Four errors end the process with their own status, because a person has to act: a refusal, a wrong
 configuration, a missing requirement, and bytes that make no sense. Every other error (an absent
-server, a lost connection, a fence, a Kafka error) drops the memory, waits, and recovers. A slot
+server, a lost connection, a fence, a Kafka error, a password that has expired where a command gives
+passwords) drops the memory, waits, and recovers. A slot
 that another instance holds is waited for: this is the hot standby (`source.standby`).
 """
 
@@ -18,7 +19,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from twofold.config import Config
-from twofold.errors import EndedElsewhere, Fenced, RunEnded, TransactionTimedOut, UncertainEnd, Unreachable
+from twofold.errors import (
+    AccessDenied,
+    EndedElsewhere,
+    Fenced,
+    RunEnded,
+    TransactionTimedOut,
+    TwofoldError,
+    UncertainEnd,
+    Unreachable,
+)
 from twofold.runner.interruptible import StopRequested
 from twofold.runner.lookback import SINCE_LAST_COMMIT, LookbackWindow, since_oldest_open
 from twofold.runner.observer import NullObserver, Observer
@@ -73,7 +83,9 @@ def supervise(
                 standing_by = busy.what
             stop.wait(STANDBY_POLL_S)
             continue
-        except (RunEnded, Unreachable, Fenced) as error:
+        except TwofoldError as error:
+            if not _is_retried(error, config):
+                raise
             # After an uncertain end the transaction is committed: on a slow broker each run makes
             # progress. The other two are no failures.
             harmless = isinstance(error, UncertainEnd | TopicRestart | RefusedBehind)
@@ -125,7 +137,7 @@ class _Lessons:
     lookback: LookbackWindow | None = SINCE_LAST_COMMIT
     restart: TopicsToRestart = field(default_factory=TopicsToRestart)
 
-    def after(self, error: RunEnded | Unreachable | Fenced, *, recovered: bool) -> _Lessons:
+    def after(self, error: TwofoldError, *, recovered: bool) -> _Lessons:
         """Learn from an error.
 
         `recovered`: the run's recovery had finished, so its check was done.
@@ -167,6 +179,13 @@ def _run(lessons: _Lessons, stop: threading.Event, observer: Observer, recovered
         run.go(observer)
     if refused is not None and not stop.is_set():
         raise refused.refusal
+
+
+def _is_retried(error: TwofoldError, config: Config) -> bool:
+    """Whether a restart can remedy it. A secret that expires may have expired on its way."""
+    return isinstance(error, RunEnded | Unreachable | Fenced) or (
+        isinstance(error, AccessDenied) and config.kafka.secrets_expire
+    )
 
 
 def _cut_tracebacks(error: BaseException) -> None:

@@ -51,7 +51,7 @@ def send_command(settings: KafkaSettings, names: Names, topics: list[str], comma
             errors.append(error)
 
     with sorted_errors(f"writing to {names.progress}"):
-        producer = Producer(settings.plain_producer())
+        producer = settings.secrets.open(Producer, settings.plain_producer())
         for topic in topics:
             key = names.command_key(topic, uuid.uuid4().hex)
             producer.produce(names.progress, command.encode(), key, 0, on_delivery=delivered)
@@ -76,7 +76,7 @@ class BackfillCommands:
         with sorted_errors(f"following {names.progress}"):
             # Nobody waits for a command as recovery waits for a topic's end: an empty fetch may
             # take its default time.
-            self._consumer = Consumer({**settings.consumer(), "fetch.wait.max.ms": 500})
+            self._consumer = settings.secrets.open(Consumer, {**settings.consumer(), "fetch.wait.max.ms": 500})
             self._consumer.assign([TopicPartition(names.progress, 0, offset)])
 
     def read_new(self) -> dict[str, PendingCommand]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from twofold.errors import (
+    AccessDenied,
     EndedElsewhere,
     Fenced,
     Refused,
@@ -28,6 +29,7 @@ from twofold.errors import (
     Unreachable,
     UsageError,
 )
+from twofold.sink.kafka_secrets import KafkaSecrets
 from twofold.sink.rate_limited_log import RateLimitedLog
 
 _librdkafka = logging.getLogger("twofold.librdkafka")
@@ -91,6 +93,8 @@ class KafkaSettings:
     producer."""
     call_timeout_s: float = 60.0
     """A longer call has an unknown outcome, and the run ends."""
+    secrets: KafkaSecrets = field(default_factory=KafkaSecrets)
+    """Opens every client."""
 
     def __post_init__(self) -> None:
         if not self.client.get("bootstrap.servers"):
@@ -208,8 +212,8 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     KafkaError.LEADER_NOT_AVAILABLE: (Unreachable, _AWAY),
     KafkaError.NOT_ENOUGH_REPLICAS: (Unreachable, _AWAY),
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (Unreachable, _AWAY),
-    KafkaError._AUTHENTICATION: (SetupError, "check sasl.* and ssl.* in kafka.options"),
-    KafkaError.SASL_AUTHENTICATION_FAILED: (SetupError, "check sasl.* in kafka.options"),
+    KafkaError._AUTHENTICATION: (AccessDenied, "check sasl.* and ssl.* in kafka.options"),
+    KafkaError.SASL_AUTHENTICATION_FAILED: (AccessDenied, "check sasl.* in kafka.options"),
     KafkaError._SSL: (SetupError, "check ssl.* in kafka.options"),
     KafkaError.TOPIC_AUTHORIZATION_FAILED: (
         SetupError,

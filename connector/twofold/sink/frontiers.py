@@ -22,7 +22,7 @@ def last_frontiers(settings: KafkaSettings, registry: Registry, prefixes: Iterab
     last: dict[str, bytes] = {}
     unread = {prefix + _FRONTIERS for prefix in prefixes}
     with sorted_errors("reading the frontiers of the group's members"):
-        consumer = Consumer(settings.consumer())
+        consumer = settings.secrets.open(Consumer, settings.consumer())
         try:
             consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in unread])
             deadline = time.monotonic() + settings.call_timeout_s

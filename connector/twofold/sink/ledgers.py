@@ -61,7 +61,7 @@ class Ledgers:
         found: dict[tuple[str, str], Branch] = {}
         unread: dict[str, str] = {}
         with sorted_errors("reading the connectors' ledgers"):
-            consumer = Consumer(self._settings.consumer())
+            consumer = self._settings.secrets.open(Consumer, self._settings.consumer())
             try:
                 for message in self._messages(consumer, since_ms, unread):
                     value, topic = message.value() or b"", message.topic() or ""

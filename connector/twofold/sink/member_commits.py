@@ -81,7 +81,7 @@ class MemberCommits:
         self._decoder = Decoder(registry)
         self.views = {prefix: MemberView() for prefix in prefixes}
         # The default asks a broker a hundred times a second.
-        self._consumer = Consumer({**settings.consumer(), "fetch.wait.max.ms": 200})
+        self._consumer = settings.secrets.open(Consumer, {**settings.consumer(), "fetch.wait.max.ms": 200})
 
     def begin(self) -> None:
         """Read the members' progress, and the end of their commit records."""

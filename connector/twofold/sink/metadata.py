@@ -40,13 +40,23 @@ _ABSENT = {TOPIC_EXCEPTION, KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.PO
 def cluster_metadata(admin: AdminClient, timeout_s: float) -> ClusterMetadata:
     """Return the metadata, with at least one broker. Raises KafkaException if nobody answers."""
     deadline = time.monotonic() + timeout_s
-    while not (metadata := admin.list_topics(timeout=max(0.1, deadline - time.monotonic()))).brokers:
+    while not (metadata := _ask(admin, max(0.1, deadline - time.monotonic()))).brokers:
         if time.monotonic() > deadline:
             raise Unreachable(
                 f"Kafka answers, but has named no working broker for {timeout_s:.0f} s: its controller has fenced all brokers; see their logs"
             )
         time.sleep(PAUSE_S)
     return metadata
+
+
+def _ask(admin: AdminClient, timeout_s: float) -> ClusterMetadata:
+    admin.poll(0)
+    try:
+        return admin.list_topics(timeout=timeout_s)
+    except KafkaException:
+        # Only a poll logs what librdkafka said, and asks for another password after a denial.
+        admin.poll(0)
+        raise
 
 
 def ask_brokers(settings: KafkaSettings, within_s: float = ANSWER_S) -> tuple[AdminClient, ClusterMetadata]:
@@ -58,7 +68,7 @@ def ask_brokers(settings: KafkaSettings, within_s: float = ANSWER_S) -> tuple[Ad
     bootstrap = settings.client["bootstrap.servers"]
     client: dict[str, Any] = {**settings.admin(), "log_level": 0, "error_cb": told.append}
     with sorted_errors(f"asking {bootstrap}"):
-        admin = AdminClient(client)
+        admin = settings.secrets.open(AdminClient, client)
         try:
             return admin, cluster_metadata(admin, min(within_s, settings.call_timeout_s))
         except KafkaException:

@@ -44,7 +44,7 @@ class OpenCheck:
         self._timeout_s = settings.call_timeout_s
         self._watch = watch
         with sorted_errors("creating the client that reads last stable offsets"):
-            self._consumer = Consumer(settings.consumer())
+            self._consumer = settings.secrets.open(Consumer, settings.consumer())
 
     def assert_open(self, transactional_id: str, written: PartitionWrites) -> None:
         """Raise `EndedElsewhere` if the transaction with these writes has ended.

@@ -74,7 +74,8 @@ class TransactionalProducer:
         self._deliveries = Deliveries()
         self._known_topics: set[str] = set()
         with sorted_errors(f"creating the producer {transactional_id}"):
-            self._producer: Producer | None = Producer(settings.producer(transactional_id))
+            client = settings.producer(transactional_id)
+            self._producer: Producer | None = settings.secrets.open(Producer, client)
 
     def init(self) -> None:
         """Fence every older holder of the id, and make the broker abort its open transaction."""
@@ -335,6 +336,7 @@ class TransactionalProducer:
                 except:  # noqa: E722 - KafkaError is not an Exception
                     error = sys.exc_info()[1]
                 self._resume_or_raise(error, doing, left)
+                self._alive.poll(0)  # an expired password that a broker has denied is asked for again
                 retried = True
 
     def _resume_or_raise(self, error: object, doing: str, left_s: float) -> None:

@@ -92,7 +92,7 @@ class ProgressReader:
         self._names = names
         self._decode = Decoder(registry).decode
         with sorted_errors("creating the admin client"):
-            self._admin = AdminClient(settings.admin())
+            self._admin = settings.secrets.open(AdminClient, settings.admin())
 
     def read(self) -> RecoveredState:
         """Read everything that recovery needs. The result is reliable only after the fence."""
@@ -167,7 +167,7 @@ class ProgressReader:
         latest_of: dict[str, _Latest] = {topic: {} for topic in stretches}
         unfinished = set(stretches)
         with sorted_errors(f"reading {', '.join(stretches)}"):
-            consumer = Consumer(self._settings.consumer())
+            consumer = self._settings.secrets.open(Consumer, self._settings.consumer())
             try:
                 consumer.assign([TopicPartition(topic, 0, start) for topic, (start, _) in stretches.items()])
                 deadline = time.monotonic() + self._timeout_s

@@ -9,6 +9,7 @@ goes on when the registry is back. A schema that the subject's compatibility for
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ class RegistrySettings:
     url: str
     timeout_s: float = 10.0
     """Of a call with all its tries."""
-    basic: tuple[str, str] | None = None
-    """User and password."""
-    bearer: str | None = None
+    credentials: Callable[[], Mapping[str, str]] = authorization
+    """Gives each request's header that names the caller."""
     ca_file: Path | None = None
+    credentials_expire: bool = False
+    """A command gives the secret: a request that is denied is repeated with another."""
 
 
 def key_subject(topic: str) -> str:
@@ -51,7 +53,8 @@ class Registry:
         try:
             self._http = RegistryHttp(
                 settings.url,
-                headers=authorization(basic=settings.basic, bearer=settings.bearer),
+                credentials=settings.credentials,
+                credentials_expire=settings.credentials_expire,
                 ca_file=settings.ca_file,
                 request_timeout_s=settings.timeout_s / 5,
                 patience_s=settings.timeout_s / 2,
@@ -135,6 +138,10 @@ class Registry:
                     f"the registry says that the schema of {about} is not valid: {refusal.reason}",
                     at_stake="rows written with it could not be read; none was written",
                     repair="report this with the table's definition: Twofold made a schema that the registry cannot parse",
+                )
+            case 401 if self._http.credentials_expire:
+                return Unreachable(
+                    f"the registry at {self._http.url} denies access (HTTP 401); remedy: if this stays so, correct registry.password_command or registry.token_command"
                 )
             case 401 | 403:
                 return SetupError(

@@ -62,7 +62,7 @@ class Topics:
         """A topic has the configured number of replicas: the cluster has enough brokers, though
         some may be away."""
         with sorted_errors("creating the admin client"):
-            self._admin = AdminClient(settings.admin())
+            self._admin = settings.secrets.open(AdminClient, settings.admin())
 
     def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
         """Create the missing topics, and check the existing ones.

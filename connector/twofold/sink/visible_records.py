@@ -59,7 +59,7 @@ class VisibleReader:
         self._settings = settings
         self._timeout_s = settings.call_timeout_s
         with sorted_errors("creating the admin client"):
-            self._admin = AdminClient(settings.admin())
+            self._admin = settings.secrets.open(AdminClient, settings.admin())
 
     def partitions_under(self, head: str) -> list[PartitionId]:
         """Return all partitions of the topics whose names begin with `head`."""
@@ -138,7 +138,7 @@ class VisibleReader:
         if not left:
             return
         with sorted_errors("reading what is visible"):
-            consumer = Consumer({**self._settings.consumer(), **_OPTIONS})
+            consumer = self._settings.secrets.open(Consumer, {**self._settings.consumer(), **_OPTIONS})
             try:
                 consumer.assign([TopicPartition(*place, stretches[place][0]) for place in left])
                 deadline = time.monotonic() + self._timeout_s

@@ -1,6 +1,7 @@
 """Opens every connection to PostgreSQL, and explains why an attempt failed.
 
 `conninfo` is anything that libpq accepts: keywords or a URL, service files, TLS, several hosts.
+If a command gives its password (`twofold.conninfo`), the command is asked for each connection.
 Column values arrive as text or in binary form, and their text depends on session settings. Every
 connection that reads values therefore uses `SETTINGS`: a row has the same bytes whether it was
 streamed or copied.
@@ -14,6 +15,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from twofold.conninfo import Conninfo, password_command_of
 from twofold.errors import SetupError, TwofoldError, Unreachable
 
 SETTINGS = {
@@ -46,6 +48,8 @@ within half a minute; the defaults of Linux take hours. They do not end the wait
 server, for example for a lock."""
 
 
+DENIED = "authentication failed"
+"""The server's words for a wrong or expired password: libpq gives no SQLSTATE."""
 SHUTTING_DOWN = "57P"
 """The SQLSTATE class of a server that ends a session: it shuts down, crashed, or starts."""
 
@@ -85,12 +89,7 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
     if replication:
         parameters["replication"] = "database"
     try:
-        connection = PlainConnection.connect(
-            make_conninfo(conninfo, **parameters),
-            autocommit=True,
-            cursor_factory=psycopg.ClientCursor if replication else psycopg.Cursor,
-            prepare_threshold=None,
-        )
+        connection = _login(conninfo, parameters, replication=replication)
     except psycopg.OperationalError as error:
         raise connect_error(conninfo, error) from error
     connection.where = f"PostgreSQL at {address(conninfo)}"
@@ -99,6 +98,32 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
         connection.close()
         raise SetupError(f"PostgreSQL {version} at {address(conninfo)} is too old: Twofold needs 15 or later")
     return connection
+
+
+def _login(conninfo: str, parameters: dict[str, str], *, replication: bool) -> PlainConnection:
+    """Connect, with the password that its command gives, if one does.
+
+    A password may expire between the question and the login: it is asked for once more then.
+    """
+    command = password_command_of(conninfo)
+    for is_last in (command is None, True):
+        secret = {} if command is None else {"password": command.ask()}
+        try:
+            return PlainConnection.connect(
+                make_conninfo(conninfo, **parameters, **secret),
+                autocommit=True,
+                cursor_factory=psycopg.ClientCursor if replication else psycopg.Cursor,
+                prepare_threshold=None,
+            )
+        except psycopg.OperationalError as error:
+            if is_last or DENIED not in str(error):
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def to_database(conninfo: str, **parameters: str) -> str:
+    """Return a connection string with these parameters in place of its own."""
+    return Conninfo(make_conninfo(conninfo, **parameters), password_command_of(conninfo))
 
 
 def quoted(connection: PlainConnection, *name: str) -> str:
@@ -120,7 +145,7 @@ PAST_THE_POOLER = "give source.dsn the host and port of PostgreSQL itself"
 # which repeats the server's message.
 _REMEDIES = (
     ("pg_hba.conf", "add a line for this host, user and database to pg_hba.conf"),
-    ("authentication failed", "correct the user in source.dsn, or the password (source.password_file or PGPASSFILE)"),
+    (DENIED, "correct the user in source.dsn, or the password (source.password_file or PGPASSFILE)"),
     ("no password supplied", "set source.password_file or PGPASSFILE to a file with the password"),
     ("superuser or replication role", "ALTER ROLE {user} REPLICATION"),
     ("permission denied to start WAL sender", "ALTER ROLE {user} REPLICATION"),
@@ -166,6 +191,11 @@ def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
     for noise in _NOISE:
         message = message.replace(noise, "")
     user = user_of(conninfo)
+    if (command := password_command_of(conninfo)) is not None and DENIED in message:
+        # The password may have expired since it was given: the next attempt asks for another.
+        return Unreachable(
+            f"PostgreSQL at {address(conninfo)}: {message}; remedy: if this stays so, correct {command.setting}, or the user in source.dsn"
+        )
     for symptom, remedy in _REMEDIES:
         if symptom in message:
             return SetupError(f"PostgreSQL at {address(conninfo)}: {message}; remedy: {remedy.format(user=user)}")

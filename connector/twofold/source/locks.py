@@ -15,7 +15,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from twofold.errors import RunEnded, SetupError, Unreachable
-from twofold.source.connection import PlainConnection, connect
+from twofold.source.connection import PlainConnection, connect, to_database
 from twofold.source.diagnosis import error_text
 
 FIXED = {15: 13, 16: 9, 17: 5}
@@ -210,7 +210,7 @@ def new_session_blockers(conninfo: str) -> tuple[Blocker, ...]:
     """
     other = "template1" if psycopg.conninfo.conninfo_to_dict(conninfo).get("dbname") == "postgres" else "postgres"
     try:
-        connection = connect(psycopg.conninfo.make_conninfo(conninfo, dbname=other, connect_timeout=_CONNECT_TIMEOUT_S))
+        connection = connect(to_database(conninfo, dbname=other, connect_timeout=str(_CONNECT_TIMEOUT_S)))
     except (Unreachable, SetupError):
         return ()  # the caller's error then has no explanation
     with connection:

@@ -1,7 +1,7 @@
 """The schema registry, read only, with the standard library: the schemas of a topic's records.
 
-The environment has the credentials, under the connector's names: TWOFOLD_REGISTRY__USERNAME and
-__PASSWORD, or __TOKEN, and __CA_FILE.
+The environment has the credentials, under the connector's names: TWOFOLD_REGISTRY__USERNAME with
+__PASSWORD or __PASSWORD_COMMAND, or __TOKEN or __TOKEN_COMMAND, and __CA_FILE.
 
 A subject is read once and then remembered for the life of the process. So an absent registry does
 not stop a mirror that knows its schemas. A job that meets an unknown schema id waits for the
@@ -19,7 +19,9 @@ from typing import Any, cast
 
 from twofold_avro.schemas import policy_of
 from twofold_common.registry_http import RegistryAway, RegistryHttp, RegistryRefusal, authorization, subject_path
+from twofold_common.secret_command import SecretCommand
 from twofold_spark.errors import SetupError
+from twofold_spark.sources.secrets_from_environment import find_command
 
 AvroSchema = dict[str, Any]
 """A parsed Avro schema of a record."""
@@ -53,13 +55,12 @@ class Registry:
     """A client of Confluent's API that only sends GET."""
 
     def __init__(self, url: str) -> None:
-        ca_file, user = os.environ.get("TWOFOLD_REGISTRY__CA_FILE"), os.environ.get("TWOFOLD_REGISTRY__USERNAME")
+        ca_file = os.environ.get("TWOFOLD_REGISTRY__CA_FILE")
+        password, token = (find_command(f"TWOFOLD_REGISTRY__{secret}_COMMAND") for secret in ("PASSWORD", "TOKEN"))
         self._http = RegistryHttp(
             url,
-            headers=authorization(
-                basic=(user, os.environ.get("TWOFOLD_REGISTRY__PASSWORD", "")) if user else None,
-                bearer=os.environ.get("TWOFOLD_REGISTRY__TOKEN") or None,
-            ),
+            credentials=lambda: _credentials(password, token),
+            credentials_expire=bool(password or token),
             ca_file=Path(ca_file) if ca_file else None,
             request_timeout_s=_TIMEOUT_S,
             patience_s=PATIENCE_S,
@@ -131,3 +132,11 @@ class Registry:
             "start the registry, or correct --registry (Apicurio's ends with /apis/ccompat/v7), then start the job; "
             "it continues where it was"
         )
+
+
+def _credentials(password: SecretCommand | None, token: SecretCommand | None) -> dict[str, str]:
+    """Make a request's header from the environment; commands are asked now."""
+    user = os.environ.get("TWOFOLD_REGISTRY__USERNAME")
+    secret = password.ask() if password else os.environ.get("TWOFOLD_REGISTRY__PASSWORD", "")
+    bearer = token.ask() if token else os.environ.get("TWOFOLD_REGISTRY__TOKEN") or None
+    return authorization(basic=(user, secret) if user else None, bearer=bearer)

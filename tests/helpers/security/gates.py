@@ -9,7 +9,7 @@ import http.client
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -23,17 +23,20 @@ def basic(user: str, password: str) -> str:
 
 
 @contextmanager
-def guarded(url: str, authorization: str, authority: Authority) -> Iterator[str]:
+def guarded(url: str, authorization: str | Callable[[str], bool], authority: Authority) -> Iterator[str]:
     """Passes requests with the right Authorization on to a registry, over TLS; answers 401 to all
     others.
+
+    What is right may change: a callable then judges each request.
     """
     target = urlsplit(url)
+    is_right = authorization if callable(authorization) else authorization.__eq__
 
     class Gate(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             status, answer = 401, b'{"error_code": 401, "message": "who are you?"}'
-            if self.headers.get("Authorization") == authorization:
+            if is_right(self.headers.get("Authorization", "")):
                 inner = http.client.HTTPConnection(target.hostname or "", target.port, timeout=10)
                 inner.request(self.command, target.path + self.path, body, {"Content-Type": "application/json"})
                 response = inner.getresponse()

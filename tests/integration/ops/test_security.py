@@ -18,26 +18,6 @@ from fixtures.secured import SECRETS, Secured, blocks
 from twofold.config import load
 from twofold.ops.doctor import Severity, examine
 
-TABLES = """
-CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL);
-CREATE TABLE transfers (id bigint PRIMARY KEY, amount numeric(12, 2) NOT NULL);
-INSERT INTO accounts VALUES (1, 'anna')
-"""
-
-
-@pytest.fixture(scope="module")
-def granted(secured: Secured) -> Secured:
-    """The page's statements have been run."""
-    secured.sql("CREATE DATABASE bank", "postgres")
-    secured.sql(TABLES)
-    for statements in blocks("use/security.md", "sql"):
-        secured.sql(statements)
-    acls = [acl for script in blocks("use/security.md", "sh") for acl in secured.acls(script)]
-    assert len(acls) >= 8
-    secured.grant(acls)
-    secured.scram("twofold", SECRETS["kafka"])
-    return secured
-
 
 def bank(secured: Secured, folder: Path, kafka: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Installation:
     """The connector of the page; its secrets are in files and in the environment."""

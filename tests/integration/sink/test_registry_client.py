@@ -19,6 +19,7 @@ from twofold.errors import Refused, SetupError, Unreachable, UsageError
 from twofold.sink.names import Names
 from twofold.sink.records import register_fixed
 from twofold.sink.schema_registry import Registry, RegistrySettings, key_subject, value_subject
+from twofold_common.registry_http import authorization
 
 pytestmark = pytest.mark.core
 
@@ -144,8 +145,8 @@ def test_settings_that_make_no_sense_are_told(settings: dict[str, Any]) -> None:
 
 
 CREDENTIALS: dict[str, tuple[dict[str, Any], str]] = {
-    "basic": ({"basic": ("me", "pass:word")}, basic("me", "pass:word")),
-    "bearer": ({"bearer": "abc"}, "Bearer abc"),
+    "basic": ({"credentials": lambda: authorization(basic=("me", "pass:word"))}, basic("me", "pass:word")),
+    "bearer": ({"credentials": lambda: authorization(bearer="abc")}, "Bearer abc"),
 }
 
 
@@ -153,12 +154,26 @@ CREDENTIALS: dict[str, tuple[dict[str, Any], str]] = {
 def test_credentials_and_tls_are_used_and_their_lack_is_told(
     registry: Any, tmp_path: Path, prefix: str, how: str
 ) -> None:
-    settings, authorization = CREDENTIALS[how]
+    settings, expected = CREDENTIALS[how]
     authority = Authority(tmp_path)
     known: dict[str, Any] = {"ca_file": authority.certificate, "timeout_s": 5.0}
-    with guarded(registry.url, authorization, authority) as url:
+    with guarded(registry.url, expected, authority) as url:
         assert make_client(url, **known, **settings).register(f"{prefix}-value", record("a")) > 0
         with pytest.raises(SetupError, match="401"):
             make_client(url, **known).register(f"{prefix}-value", record("b"))
         with pytest.raises(Unreachable, match="certificate"):
             make_client(url, timeout_s=2, **settings).register(f"{prefix}-value", record("b"))
+
+
+def test_rotation_of_the_secret_is_an_outage_while_it_is_denied(registry: Any, tmp_path: Path, prefix: str) -> None:
+    authority = Authority(tmp_path)
+    known: dict[str, Any] = {"ca_file": authority.certificate, "credentials_expire": True}
+    answers = ["expired", "expired", "accepted"]
+    with guarded(registry.url, "Bearer accepted", authority) as url:
+        rotating = make_client(url, credentials=lambda: authorization(bearer=answers.pop(0)), timeout_s=20.0, **known)
+        assert rotating.register(f"{prefix}-value", record("a")) > 0
+        assert answers == []
+        stays = make_client(url, credentials=lambda: authorization(bearer="expired"), timeout_s=2.0, **known)
+        with pytest.raises(Unreachable, match=r"401.*registry\.password_command") as told:
+            stays.register(f"{prefix}-value", record("a"))
+    assert "expired" not in str(told.value)

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from twofold.errors import (
+    AccessDenied,
     EndedElsewhere,
     Fenced,
     Refused,
@@ -138,7 +139,7 @@ def test_a_readers_settings_leave_out_what_only_a_producer_knows() -> None:
         (KafkaError._MSG_TIMED_OUT, Unreachable),
         (KafkaError.NOT_ENOUGH_REPLICAS, Unreachable),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, SetupError),
-        (KafkaError.SASL_AUTHENTICATION_FAILED, SetupError),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, AccessDenied),
         (KafkaError.INVALID_TRANSACTION_TIMEOUT, SetupError),
         (KafkaError.MSG_SIZE_TOO_LARGE, Refused),
         (KafkaError.INVALID_TXN_STATE, EndedElsewhere),

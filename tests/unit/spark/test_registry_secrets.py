@@ -1,0 +1,68 @@
+"""The registry's secrets that Spark jobs take from the environment, where commands give them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from helpers.security.gates import basic, served
+from twofold_spark.errors import UsageError
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.secrets_from_environment import find_command
+
+
+@contextmanager
+def registry_that_accepts(right: str, callers: list[str | None]) -> Iterator[str]:
+    """A registry without subjects; it denies other callers, and remembers each."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            callers.append(self.headers.get("Authorization"))
+            denied = callers[-1] != right
+            body = json.dumps({"error_code": 40101 if denied else 40401, "message": ""}).encode()
+            self.send_response(401 if denied else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with served(Answers) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("kind", ["PASSWORD", "TOKEN"])
+def test_rotation_of_the_registrys_secret_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The command's first output is denied; the second one is accepted."""
+    script = 'cat "$1"; echo accepted > "$1"'
+    (tmp_path / "secret").write_text("expired\n")
+    command = ["sh", "-c", script, "sh", str(tmp_path / "secret")]
+    monkeypatch.setenv(f"TWOFOLD_REGISTRY__{kind}_COMMAND", json.dumps(command))
+    if kind == "PASSWORD":
+        monkeypatch.setenv("TWOFOLD_REGISTRY__USERNAME", "me")
+    expired, accepted = (
+        basic("me", secret) if kind == "PASSWORD" else f"Bearer {secret}" for secret in ("expired", "accepted")
+    )
+    callers: list[str | None] = []
+    with registry_that_accepts(accepted, callers) as url:
+        assert Registry(url).find_subject("bank.public.t-value") is None
+    assert callers == [expired, accepted]
+
+
+@pytest.mark.parametrize("value", ["cat /run/secret", "[]", '["cat", 1]', '{"cat": 1}'])
+def test_a_command_that_is_no_list_of_texts_is_told(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("TWOFOLD_REGISTRY__TOKEN_COMMAND", value)
+    with pytest.raises(UsageError, match="must be a JSON list of texts"):
+        find_command("TWOFOLD_REGISTRY__TOKEN_COMMAND")
+
+
+def test_without_a_command_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TWOFOLD_REGISTRY__TOKEN_COMMAND", raising=False)
+    assert find_command("TWOFOLD_REGISTRY__TOKEN_COMMAND") is None
