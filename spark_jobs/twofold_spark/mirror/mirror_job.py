@@ -86,8 +86,10 @@ class Mirror:
         # foreachBatch runs in a session of its own, the same one for the life of the query.
         spark = micro_batch.sparkSession
         self.begin(spark)
-        for _ in self._apply_all(spark, self._topic.decode(micro_batch)):
-            self.maintain_if_due()
+        # Closed while Spark runs: records that are abandoned make Spark log pages of errors.
+        with closing(self._topic.decode(micro_batch)) as records:
+            for _ in self._apply_all(spark, records):
+                self.maintain_if_due()
 
     @property
     def cut(self) -> Cut:
@@ -102,9 +104,9 @@ class Mirror:
 
     def apply_up_to(self, spark: SparkSession, sequence: int, *, behind: int) -> None:
         """Apply the commit records behind an offset, up to a sequence number; publish the cuts."""
-        records = takewhile(lambda record: record.sequence <= sequence, self._topic.read_after(spark, behind))
-        for _ in self._apply_all(spark, records):
-            pass
+        with closing(self._topic.read_after(spark, behind)) as records:
+            for _ in self._apply_all(spark, takewhile(lambda record: record.sequence <= sequence, records)):
+                pass
 
     def maintain_if_due(self) -> None:
         """Maintain the changed tables, between two batches: beside a merge it would conflict."""
@@ -116,7 +118,6 @@ class Mirror:
     def _apply_all(self, spark: SparkSession, records: Iterator[CommitRecord]) -> Iterator[None]:
         """Apply what was not applied before; yield after each batch, when its cut is published."""
         assert self._sink is not None, "begin comes first"
-        # Closed while Spark runs: one that is abandoned makes Spark log pages of errors.
         with closing(self._select_due(records)) as due:
             for batch in split_into_batches(due, rows=self._sizer.next_rows, ranges=_RANGES_PER_BATCH):
                 if self._ending.is_set():

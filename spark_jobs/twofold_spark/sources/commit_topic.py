@@ -8,7 +8,7 @@ numbers, because the connector commits one Kafka transaction after another.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
@@ -45,12 +45,12 @@ class CommitTopic:
             maxRecordsPerPartition=str(COMMITS_PER_TASK),
         )
 
-    def read_after(self, spark: SparkSession, offset: int) -> Iterator[CommitRecord]:
+    def read_after(self, spark: SparkSession, offset: int) -> Generator[CommitRecord]:
         """Read the commit records that lie behind an offset now."""
         options = {"maxRecordsPerPartition": str(COMMITS_PER_TASK)}
         return self.decode(kafka_reader.read_from(spark, self._kafka, self._topic, offset + 1, **options))
 
-    def decode(self, micro_batch: DataFrame) -> Iterator[CommitRecord]:
+    def decode(self, micro_batch: DataFrame) -> Generator[CommitRecord]:
         """Decode the commit records of a micro-batch."""
         subject = self._registry.find_subject(f"{self._topic}-value")
         if subject is None:

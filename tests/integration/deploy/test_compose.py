@@ -111,7 +111,7 @@ def test_the_services_commands_exist(environment: pytest.MonkeyPatch) -> None:
     assert {SERVICES["init"]["command"], SERVICES["connector"]["command"]} <= COMMANDS.keys()
     mirror = spark_commands.build_parser().parse_args(SERVICES["mirror"]["command"])
     assert (mirror.bootstrap, mirror.registry) == (loaded.kafka.bootstrap, loaded.registry.url)
-    assert mirror.prefix == loaded.prefix
+    assert mirror.prefixes == [loaded.prefix]
     assert Path(mirror.warehouse).is_relative_to(SERVICES["mirror"]["volumes"][0].partition(":")[2])
 
 

@@ -5,7 +5,6 @@ failpoint: `python foretold_script.py bootstrap registry prefix`.
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import ExitStack
 
 from integration.sink.sink_ground import PARTITIONS, Ground, commit, progress
@@ -21,9 +20,10 @@ def main(bootstrap: str, registry_url: str, prefix: str) -> None:
         ground = Ground(bootstrap, names, registry, register_fixed(registry, names), Watch(), ending)
         publisher = ground.take_over().publisher
         for sequence in range(1, 7):
+            if sequence == 5:
+                ground.settle()  # so that it is foretold
             publisher.produce(ground.rows(*(f"{sequence}.{k}" for k in range(2 * PARTITIONS))))
             if sequence == 5:
-                time.sleep(0.1)  # all markers are written: it is foretold
                 publisher._forecast._next[ground.table, PARTITIONS - 1] += 1
             publisher.commit_main(commit(sequence), progress(sequence))
         print("through")

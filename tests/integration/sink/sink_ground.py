@@ -100,6 +100,19 @@ class Ground:
     def uncommitted(self, topic: str = "") -> list[str]:
         return sorted(value for _, _, value in self.read(topic or self.table, "read_uncommitted"))
 
+    def settle(self) -> None:
+        """Wait until the markers of what was committed are written: no transaction is open."""
+        eventually(lambda: self._ends("read_committed") == self._ends("read_uncommitted"))
+
+    def _ends(self, isolation: str) -> list[int]:
+        consumer = Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": self.names.prefix, "isolation.level": isolation}
+        )
+        try:
+            return [consumer.get_watermark_offsets(TopicPartition(self.table, p), 10)[1] for p in range(PARTITIONS)]
+        finally:
+            consumer.close()
+
     def read(self, topic: str, isolation: str) -> list[tuple[int, int, str]]:
         """(partition, offset, value) of all that a reader of the isolation gets now."""
         return read(self.bootstrap, topic, isolation)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +68,11 @@ def check(ground: Ground, records: list[Commit]) -> None:
     assert ground.take_over().recovered.last_commit == records[-1]
 
 
-def settle(ground: Ground) -> None:
-    """Wait until the markers of what was committed are written."""
-    time.sleep(0.05)
-
-
 def test_the_ranges_of_a_small_group_are_foretold(ground: Ground, told: Told) -> None:
     publisher, records = ground.take_over().publisher, []
     for n in range(1, 11):
         records.append(publish(ground, publisher, n))
-        settle(ground)
+        ground.settle()
     assert told.foretold.count(True) >= 7
     check(ground, records)
 
@@ -112,9 +106,9 @@ def test_another_writer(partition: int, ground: Ground, told: Told) -> None:
     publisher, records = ground.take_over().publisher, []
     for n in range(1, 5):
         records.append(publish(ground, publisher, n))
-        settle(ground)
+        ground.settle()
     _foreign(ground, partition)
-    settle(ground)
+    ground.settle()
     records += [publish(ground, publisher, n) for n in range(5, 8)]
     assert (False in told.foretold) == (partition > 0), "the first partition is the one that is asked"
     check(ground, records)
@@ -125,7 +119,7 @@ def test_a_topic_that_is_made_anew(ground: Ground) -> None:
     fencing = ground.take_over()
     for n in range(1, 4):
         publish(ground, fencing.publisher, n)
-        settle(ground)
+        ground.settle()
     admin = AdminClient({"bootstrap.servers": ground.bootstrap})
     for done in admin.delete_topics([ground.table]).values():
         done.result(20)
@@ -150,7 +144,7 @@ def test_a_wrong_forecast_is_aborted_and_written_again(ground: Ground, told: Tol
     publisher, records = ground.take_over().publisher, []
     for n in range(1, 5):
         records.append(publish(ground, publisher, n))
-        settle(ground)
+        ground.settle()
     publisher._forecast._next[ground.table, PARTITIONS - 1] += 1
     records.append(publish(ground, publisher, 5))
     assert told.foretold[-1] is False
@@ -164,7 +158,7 @@ def test_an_abort_by_timeout(ground: Ground, told: Told) -> None:
     publisher, records = ground.take_over().publisher, []
     for n in range(1, 4):
         records.append(publish(ground, publisher, n))
-        settle(ground)
+        ground.settle()
     _timed_out(ground, publisher)
     records += [publish(ground, publisher, n) for n in range(4, 7)]
     check(ground, records)
@@ -173,7 +167,7 @@ def test_an_abort_by_timeout(ground: Ground, told: Told) -> None:
 def test_a_large_group_waits_for_its_offsets(ground: Ground, told: Told) -> None:
     publisher = ground.take_over().publisher
     publish(ground, publisher, 1)
-    settle(ground)
+    ground.settle()
     batch = RowBatch()
     batch.lists(ground.table, PARTITIONS)[0].extend({"key": b"k", "value": b"2.x"} for _ in range(RECORDS_MAX + 1))
     publisher.produce(batch)
