@@ -3,7 +3,7 @@ encoded rows, and makes the bridge's events.
 
 Rows are never decoded here. The relation's oid is read, and the raw message goes through the
 relation's plan into a `RowBatch`. Rows of plain transactions go into the group's batch. Rows of
-prepared transactions wait in the spool under their identity, unless `unannounced` still holds
+prepared transactions wait in the spool under their identity, unless `gathered_run` still holds
 them; rows of transactions in progress (`streamed`) wait there for their end. A transaction that is
 already in Kafka is skipped by its Begin alone.
 

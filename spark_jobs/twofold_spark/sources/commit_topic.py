@@ -59,13 +59,7 @@ class CommitTopic:
             raise SetupError(
                 f"the registry has no subject {self._topic}-value: give --registry the connector's registry"
             )
-        for row in _decode_rows(micro_batch, subject):
-            if row["sequence"] is None:
-                newer = self._registry.refresh_subject(subject.name) or subject
-                rest = micro_batch.where(f.col("offset") >= row["offset"])
-                yield from map(_to_commit_record, _decode_rows(rest, newer))
-                return
-            yield _to_commit_record(row)
+        yield from map(_to_commit_record, decoding.iterate_decoded(micro_batch, subject, self._registry, _decode_rows))
 
 
 def _decode_rows(micro_batch: DataFrame, subject: Subject) -> Iterator[Row]:

@@ -18,15 +18,15 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
 
 from twofold_spark.row_columns import KEY_TEXT
-from twofold_spark.sources.registry import AvroSchema, Subject
+from twofold_spark.sources.registry import AvroSchema, Registry, Subject
 
 _FRAME = 5
 """Length of the frame: magic 0, and four bytes of schema id."""
@@ -44,6 +44,22 @@ CHANGE: EnvelopeParts = {
     "source": frozenset({"lsn"}),
     "transaction": frozenset({"id"}),
 }
+
+
+def iterate_decoded(
+    records: DataFrame, subject: Subject, registry: Registry, decode: Callable[[DataFrame, Subject], Iterator[Row]]
+) -> Generator[Row]:
+    """Yield the rows that `decode` makes of records, which have an `offset`.
+
+    A row without `sequence` was not decoded. From the first such row on, the registry is asked
+    again, and what it does not know either is yielded so.
+    """
+    for row in decode(records, subject):
+        if row["sequence"] is None:
+            newer = registry.refresh_subject(subject.name) or subject
+            yield from decode(records.where(f.col("offset") >= row["offset"]), newer)
+            return
+        yield row
 
 
 def decode_envelope(value: Column, subject: Subject, parts: EnvelopeParts | None = None) -> Column:

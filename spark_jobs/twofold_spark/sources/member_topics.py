@@ -7,6 +7,7 @@ Each read continues where the last one ended, so a round costs what is new.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -103,23 +104,18 @@ class MemberTopics:
         return self._pending[-1][:2] if self._pending else (self._cut, self._offset)
 
     def _decode(self, records: DataFrame, subject: Subject, columns: tuple[str | Column, ...]) -> Iterator[Row]:
-        for row in _decoded(records, subject, columns):
-            if row["sequence"] is not None:
-                yield row
-                continue
-            newer = self._registry.refresh_subject(subject.name) or subject
-            for again in _decoded(records.where(f.col("offset") >= row["offset"]), newer, columns):
-                if again["sequence"] is None:
-                    raise Refused(
-                        f"the record at offset {again['offset']} of the subject {subject.name} cannot be decoded",
-                        at_stake="global cuts: what it says of other sources is not known",
-                        repair="check the registry's subject, and find who else writes to the topic",
-                    )
-                yield again
-            return
+        decode = partial(_decoded, columns=columns)
+        for row in decoding.iterate_decoded(records, subject, self._registry, decode):
+            if row["sequence"] is None:
+                raise Refused(
+                    f"the record at offset {row['offset']} of the subject {subject.name} cannot be decoded",
+                    at_stake="global cuts: what it says of other sources is not known",
+                    repair="check the registry's subject, and find who else writes to the topic",
+                )
+            yield row
 
 
-def _decoded(records: DataFrame, subject: Subject, columns: tuple[str | Column, ...]) -> Iterator[Row]:
+def _decoded(records: DataFrame, subject: Subject, *, columns: tuple[str | Column, ...]) -> Iterator[Row]:
     selected = [f.col(f"r.{each}") if isinstance(each, str) else each for each in columns]
     decoded = records.select(decoding.decode_record(f.col("value"), subject).alias("r"), "offset")
     return decoded.select(*selected, "offset").toLocalIterator()

@@ -82,6 +82,18 @@ def rotation(granted: Secured, tmp_path: Path) -> Iterator[Rotation]:
     made.close()
 
 
+@contextmanager
+def beside(work: Callable[[], None], ended: threading.Event) -> Iterator[None]:
+    """Let the work run on a thread until it is told that the block has ended."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 class Load:
     """Writes rows with the ids 1, 2, 3 and so on while the test runs."""
 
@@ -94,13 +106,8 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[Load]:
-        thread = threading.Thread(target=self._write)
-        thread.start()
-        try:
+        with beside(self._write, self._ended):
             yield self
-        finally:
-            self._ended.set()
-            thread.join()
 
     def _write(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
@@ -118,13 +125,8 @@ class CommandLines:
 
     @contextmanager
     def watched(self) -> Iterator[CommandLines]:
-        thread = threading.Thread(target=self._look)
-        thread.start()
-        try:
+        with beside(self._look, self._ended):
             yield self
-        finally:
-            self._ended.set()
-            thread.join()
 
     def _look(self) -> None:
         while not self._ended.wait(0.1):
