@@ -128,6 +128,10 @@ bench: ready ## Twofold beside pg_recvlogical and Debezium: backlogs drained. QU
 bench-latency: ready ## From COMMIT and COMMIT PREPARED to what a consumer sees, beside Debezium.
 	@PYTHONPATH=benchmarks $(BIN)/python -m bench.latency $(ARGS)
 
+.PHONY: flamegraph
+flamegraph: ready ## Where the connector's threads spend their time on a backlog, as a picture in dist/. ARGS='--case d --rows 100000'.
+	@PYTHONPATH=benchmarks $(UV) run --quiet --locked --group profile python -m bench.flame $(ARGS)
+
 .PHONY: bench-mirror
 bench-mirror: ready ## Spark's part: the mirror beside a plain foreachBatch MERGE, small batches, latency. ARGS='1000000 100000 growth,...' chooses parts.
 	@PYTHONPATH=tests $(BIN)/python benchmarks/mirror.py $(ARGS)

@@ -54,6 +54,7 @@ def drain(ground: Ground, system: System, run: Run, rows: int, upto: str) -> Sam
     """Runs it once and counts what a read_committed consumer finds: a number that is not the
     backlog's is an error.
     """
+    ground.settle()
     with psycopg.connect(run.dsn, autocommit=True) as watching:
         before = time.monotonic()
         system.start(run, upto)

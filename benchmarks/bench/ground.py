@@ -15,10 +15,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.connect import ConnectWorker
+from bench.meter import cpu_seconds
 from twofold.stack import LocalStack, temporary_folder
 from twofold.stack.kafka import PRODUCTION_JVM
 
 PARTITIONS = 6
+_IDLE_S, _SETTLES_S = 1.0, 120.0
 _POSTGRES = {
     "shared_buffers": "256MB",
     "max_wal_size": "8GB",
@@ -92,6 +94,16 @@ class Ground:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
+
+    def settle(self) -> None:
+        """Wait until the broker is idle: topics that were dropped are deleted behind the answer."""
+
+        def idle() -> bool:
+            before = cpu_seconds(self.broker_pid)
+            time.sleep(_IDLE_S)
+            return cpu_seconds(self.broker_pid) - before < _IDLE_S / 10
+
+        wait_until("the broker is idle", idle, _SETTLES_S)
 
     def kafka_bytes(self, topics: Iterable[str]) -> int:
         """What the topics' logs take on the broker's disk."""

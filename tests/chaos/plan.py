@@ -140,11 +140,17 @@ class Plan:
                 detail=_detail(lane, kind, rng),
             )
 
-    def reloads(self) -> Iterator[tuple[float, str]]:
-        """Tables to be loaded anew, and how long after the one before."""
+    def reloads(self) -> Iterator[tuple[float, str, tuple[str, ...]]]:
+        """Tables to be loaded anew, how long after the one before, and what a person asks for.
+
+        Half of the time further commands overlap with the first one. Nobody cancels, because the
+        table would lack rows at each commit record.
+        """
         rng = random.Random(f"{self.seed} reloads")
         while True:
-            yield rng.uniform(8, 25), rng.choice(["register", "docs", "scratch", "bank_a", "shapes", "bulk", "notes"])
+            table = rng.choice(["register", "docs", "scratch", "bank_a", "shapes", "bulk", "notes"])
+            more = rng.choices(["start", "pause", "resume"], k=rng.randint(1, 4)) if rng.random() < 0.5 else []
+            yield rng.uniform(8, 25), table, ("start", *more)
 
 
 def draw(seed: int, kinds: Collection[str], pace: float = 1.0) -> Plan:

@@ -35,6 +35,8 @@ CLIENTS = 4
 CAUGHT_UP_S = 120.0
 """After the last fault is healed, what was committed must be visible within this time."""
 SAMPLE_S = 2.0
+COMMANDS_GAP_S = 0.5
+"""Between two commands about one table, of which each takes longer to start than that."""
 SPOOL_BYTES = 64 << 20
 
 
@@ -83,6 +85,7 @@ class Trial:
                 str(product / part) for part in ("connector", "avro", "spark_jobs", "common")
             )
         self.violations: list[str] = []
+        self.paused: set[str] = set()
 
     def run(self) -> Result:
         result = Result(self.plan.seed, self.seconds)
@@ -114,6 +117,7 @@ class Trial:
             faults.wait_for_a_connector(CAUGHT_UP_S)
             told = self._under_load(database, faults, connectors)
             self.servers.heal()
+            self._resume_all()
             workload.settle(database.dsn, self.plan.seed)
             result.caught_up_s = self._caught_up(database)
             tables = [*workload.KEYS, "bulk", "notes", "marks"]
@@ -218,13 +222,31 @@ class Trial:
         return sum((client.told for client in clients), Counter())
 
     def _reload(self, until: threading.Event) -> None:
-        """A person asks for tables to be loaded anew; without an answer, not again."""
-        for gap, table in self.plan.reloads():
+        """A person asks for tables to be loaded anew; without an answer, not again.
+
+        Commands of one table are given side by side, so that one may overtake another.
+        """
+        for gap, table, commands in self.plan.reloads():
             if until.wait(gap):
                 return
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._twofold("backfill", "start", f"public.{table}", check=False)
-            self.say(f"asked to load {table} anew")
+            if "pause" in commands:
+                self.paused.add(table)
+            side_by_side = [threading.Thread(target=self._ask, args=(command, table)) for command in commands]
+            for thread in side_by_side:
+                thread.start()
+                until.wait(COMMANDS_GAP_S)
+            for thread in side_by_side:
+                thread.join()
+            self.say(f"asked to load {table} anew: {', '.join(commands)}")
+
+    def _ask(self, command: str, table: str) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._twofold("backfill", command, f"public.{table}", check=False)
+
+    def _resume_all(self) -> None:
+        """No table stays paused, whichever command was the last that counted."""
+        if self.paused:
+            self._twofold("backfill", "resume", *(f"public.{table}" for table in sorted(self.paused)))
 
     def _caught_up(self, database: Database) -> float:
         """Seconds until all that was committed is visible and no table is being loaded."""

@@ -106,6 +106,7 @@ def recover(
     opened.callback(catalog.close)
     registrar = Registrar(registry, topics, config.prefix)
     opened.callback(registrar.close)
+    registrar.ask_ahead(recovered.pins.items())
     tables = Tables(
         prefix=config.prefix,
         database=server.database,

@@ -12,15 +12,17 @@ safe: registering a schema twice registers it once, and a topic that exists is o
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from twofold.errors import Refused, Unreachable
+from twofold.errors import Refused, TwofoldError, Unreachable
 from twofold.runner.subjects import Subjects
 from twofold.sink.schema_registry import Registry, value_subject
 from twofold.sink.topic_rules import RequiredTopic
@@ -35,6 +37,8 @@ _T = TypeVar("_T")
 
 PATIENCE_S = 300.0
 """How long a run waits for a registry or broker. Then it ends, so that another instance may try."""
+_AHEAD = 4
+"""The number of questions that are asked ahead at once."""
 _SLICE_S = 0.05
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 3.0
 
@@ -67,6 +71,23 @@ class Registrar:
         self._calls.put(None)
 
     # --- schemas
+
+    def ask_ahead(self, pins: Iterable[tuple[str, Pin]]) -> None:
+        """Ask for the schemas of these tables, several at once and without waiting, so that they
+        are known at the tables' first rows.
+
+        An error ends it without harm: the question at the first row meets it again.
+        """
+        left = deque(pins)
+
+        def work() -> None:
+            with contextlib.suppress(IndexError, TwofoldError):
+                while not self._closed:
+                    self._subjects.ask_ahead(*left.popleft())
+            left.clear()
+
+        for number in range(min(_AHEAD, len(left))):
+            threading.Thread(target=work, name=f"schemas-{number}", daemon=True).start()
 
     def key(self, shape: TableShape, pin: Pin | None) -> str | None:
         """Return the message key's schema; None without a key. Asks nobody."""

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 READ_ROWS_MAX = 5_000
 READ_BYTES_MAX = 4 << 20
-ANSWER_WAIT_S = 0.005
+ANSWER_WAIT_S = 0.001
 """The longest wait for an answer of Kafka before the socket is read again."""
 STOP_CHECK_S = 0.5
 """How soon an idle run notices a stop."""

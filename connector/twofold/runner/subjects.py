@@ -57,6 +57,15 @@ class Subjects:
         kept = {c.name for c in shape.key if c.name in optional and encoding_of(c.type).total}
         return replace(shape, columns=tuple(replace(c, optional=c.name in kept) for c in shape.columns))
 
+    def ask_ahead(self, topic: str, pin: Pin) -> None:
+        """Ask for what the table's first row needs, and register nothing; the registry's client
+        remembers it.
+        """
+        if pin.value_schema_id is not None:
+            self._registry.known_id(value_subject(topic), self._registry.schema(pin.value_schema_id))
+        if pin.key_schema is not None:
+            self._registry.known_id(key_subject(topic), pin.key_schema)
+
     def known_envelope(self, shape: TableShape, topic: str) -> int | None:
         """Return the envelope's id if it is registered; register nothing."""
         return self._registry.known_id(value_subject(topic), self._envelope(shape))

@@ -42,7 +42,10 @@ def value_subject(topic: str) -> str:
 
 
 class Registry:
-    """The part of Confluent's API that the connector needs; it remembers what it has asked."""
+    """The part of Confluent's API that the connector needs; it remembers what it has asked.
+
+    Several threads may use it.
+    """
 
     def __init__(self, settings: RegistrySettings) -> None:
         self._ids: dict[tuple[str, str], int] = {}
@@ -73,11 +76,14 @@ class Registry:
 
     def known_id(self, subject: str, schema: str) -> int | None:
         """The id of the schema under the subject if it is registered there; registers nothing."""
-        try:
-            known = int(self._ask(subject, subject_path(subject), _body(schema))["id"])
-        except _Absent:
-            return None
-        self._schemas[known] = schema
+        known = self._ids.get((subject, schema))
+        if known is None:
+            try:
+                known = int(self._ask(subject, subject_path(subject), _body(schema))["id"])
+            except _Absent:
+                return None
+            self._ids[subject, schema] = known
+            self._schemas[known] = schema
         return known
 
     def schema(self, schema_id: int) -> str:

@@ -95,6 +95,9 @@ class _TypeRow:
             yield oid
 
 
+_FIRST_OWN_OID = 16_384
+"""Lower oids are PostgreSQL's own objects, and its types do not change."""
+
 _KINDS: dict[str, TypeKind] = {
     "b": "base",
     "d": "domain",
@@ -185,13 +188,13 @@ class Catalog:
         return last_key if last_key <= names else frozenset()
 
     def _load_types(self, oids: set[int]) -> None:
-        """Read these types and all their parts again:
-
-        a type may have changed under the same oid.
+        """Read these types and all their parts again: a user's type may have changed under the same
+        oid.
         """
         seen: set[int] = set()
         while missing := oids - seen:
-            rows = [_type_row(row) for row in self._rows(_TYPES, (list(missing),))]
+            asked = [oid for oid in missing if oid >= _FIRST_OWN_OID or oid not in self._types]
+            rows = [_type_row(row) for row in self._rows(_TYPES, (asked,))] if asked else []
             seen |= missing
             self._types.update((row.oid, row) for row in rows)
             oids = {part for row in rows for part in row.parts()}

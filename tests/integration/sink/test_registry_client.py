@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,9 +16,11 @@ from helpers.avro.schema_readers import Subject
 from helpers.security.certificates import Authority
 from helpers.security.gates import basic, guarded
 from twofold.errors import Refused, SetupError, Unreachable, UsageError
+from twofold.runner.subjects import Subjects
 from twofold.sink.names import Names
 from twofold.sink.records import register_fixed
 from twofold.sink.schema_registry import Registry, RegistrySettings, key_subject, value_subject
+from twofold_avro.records import Pin
 from twofold_common.registry_http import authorization
 
 pytestmark = pytest.mark.core
@@ -177,3 +179,20 @@ def test_rotation_of_the_secret_is_an_outage_while_it_is_denied(registry: Any, t
         with pytest.raises(Unreachable, match=r"401.*registry\.password_command") as told:
             stays.register(f"{prefix}-value", record("a"))
     assert "expired" not in str(told.value)
+
+
+def test_what_was_asked_ahead_is_not_asked_again(client: Registry, registry: Any, prefix: str) -> None:
+    topic = f"{prefix}.public.t"
+    pin = Pin(
+        "public",
+        "t",
+        6,
+        record("k"),
+        client.register(key_subject(topic), record("k")),
+        client.register(value_subject(topic), record("a")),
+    )
+    started = make_client(registry.url)
+    Subjects(started, prefix).ask_ahead(topic, pin)
+    started._http = cast("Any", None)  # whoever asks the registry fails
+    assert started.known_id(value_subject(topic), record("a")) == pin.value_schema_id
+    assert started.register(key_subject(topic), record("k")) == pin.key_schema_id

@@ -12,11 +12,13 @@ from typing import Any, cast
 
 import pytest
 
+from fixtures.connector import wait_until
 from twofold.errors import Refused, Unreachable
 from twofold.runner import registrar as module
 from twofold.runner.interruptible import StopRequested
 from twofold.runner.registrar import Registrar
 from twofold.thread_owner import ThreadOwner
+from twofold_avro.records import Pin
 
 AWAY = Unreachable("the registry does not answer: it is frozen")
 
@@ -28,6 +30,18 @@ class Registry:
         self.may_answer = threading.Event()
         self.errors: list[Exception] = []
         self.asked_by: list[str] = []
+        self.together = threading.Barrier(4)
+        self.asked: list[int] = []
+
+    def schema(self, schema_id: int) -> str:
+        self.together.wait(20)
+        self.asked.append(schema_id)
+        if schema_id == 0:
+            raise AWAY
+        return f"schema {schema_id}"
+
+    def known_id(self, _subject: str, _schema: str) -> int:
+        return 7
 
     def register(self, _subject: str, _schema: str) -> int:
         self.asked_by.append(threading.current_thread().name)
@@ -131,3 +145,20 @@ def test_first_call_makes_the_owner() -> None:
     other.join()
     with pytest.raises(AssertionError, match="it belongs to the thread"):
         owner.check()
+
+
+def pin(value_schema_id: int) -> Pin:
+    return Pin("public", "t", 6, "key", 7, value_schema_id)
+
+
+def test_schemas_are_asked_for_ahead_four_at_once_without_a_wait(registry: Registry, registrar: Registrar) -> None:
+    registrar.ask_ahead((f"p.public.t{number}", pin(number)) for number in range(1, 9))
+    wait_until(lambda: len(registry.asked) == 8)
+
+
+def test_an_error_ends_what_is_asked_ahead(registry: Registry, registrar: Registrar) -> None:
+    """The question at a table's first row meets it again."""
+    registrar.ask_ahead((f"p.public.t{number}", pin(0)) for number in range(1, 9))
+    wait_until(lambda: len(registry.asked) == 4)
+    wait_until(lambda: not any(thread.name.startswith("schemas-") for thread in threading.enumerate()))
+    assert registry.asked == [0] * 4
