@@ -100,7 +100,7 @@ class Gate:
 
     rows = 0
 
-    def produce(self, batch: Any, _in_backfill: Any) -> None:
+    def produce(self, batch: Any) -> None:
         self.rows += batch.records
 
     def commit(self, commit: Any, *_: Any, **__: Any) -> SimpleNamespace:
@@ -130,7 +130,8 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
         of_relation=lambda _oid, **_: known,
         settle=lambda _: None,
         owner=SimpleNamespace(claim=lambda: None),
-        pins=SimpleNamespace(in_backfill={}, all={}, take_unwritten=dict),
+        pins=SimpleNamespace(all={}, take_unwritten=dict),
+        lives=SimpleNamespace(take_for_gate=tuple),
     )
     state = initial(applied_lsn=Lsn(START), confirmed_lsn=Lsn(START), sequence=0, pool=8)
     spool = Spool(folder, memory_max=64 << 20, disk_max=1 << 30)
