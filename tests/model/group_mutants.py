@@ -63,11 +63,11 @@ MUTANTS = (
     GroupMutant("the frontier does not wait for the stream", frontier, "is_due", _does_not_wait, seed=1),
     GroupMutant("in doubt is left out", frontier, "in_doubt", lambda _: frozenset(), seed=15),
     GroupMutant("what PostgreSQL lists is left out", frontier, "in_doubt", _only_the_streams, seed=15),
-    GroupMutant("what was lowered is forgotten", global_cut._Lowering, "_lower", _forget_what_was_lowered, seed=2),
+    GroupMutant("what was lowered is forgotten", global_cut.Lowering, "_lower", _forget_what_was_lowered, seed=2),
     GroupMutant("a frontier of a fenced connector is believed", GroupWorld, "outside_transactions", True, seed=3038),
     GroupMutant(
         "a frontier speaks of what it has not seen",
-        global_cut._Lowering,
+        global_cut.Lowering,
         "_lower_to_what_all_speak_of",
         _speaks_of_all,
         seed=24,

@@ -74,7 +74,7 @@ class Worker:
             case actions.AppendStaged(identity):
                 self.branches.append(identity.gid)
             case actions.WriteFrontier(sequence, _, seen, in_doubt):
-                doubts = frozenset(global_id(each.gid) for each in in_doubt)
+                doubts = {global_id(each.gid): (each.gid,) for each in in_doubt}
                 self.frontier = Frontier(sequence, dict(seen), doubts)
                 self.source.world.frontier_given_out(self)
             case actions.CommitMain(sequence, applied_lsn, _, rows):

@@ -1,9 +1,9 @@
 """The mirror of a source group: the tables of several sources, global cut after global cut.
 
-The stream of the members' commit records and frontiers only says that there is more. Each round
-reads the frontiers, then the commit records, and chooses the greatest global cut. Each member is
-brought to its part of it by a mirror of its own, with tables and cuts of its own. Then one row
-makes the parts a global cut.
+The stream of the members' commit records and frontiers only says that there is more. While a global
+transaction holds others back, time begins rounds as well. Each round reads the frontiers, then the
+commit records, and chooses the greatest global cut. Each member is brought to its part of it by a
+mirror of its own, with tables and cuts of its own. Then one row makes the parts a global cut.
 
 A process that ends between may leave a member ahead of the last global cut. The next cut is not
 behind it: frontiers and commit records only grow. Readers go by the row.
@@ -12,14 +12,17 @@ behind it: frontiers and commit records only grow. Readers go by the row.
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from twofold_common.global_cut import greatest_cut, waiting
+from twofold_common.global_cut import Member, greatest_cut
+from twofold_common.global_waits import WaitClock, find_waits
 from twofold_spark.errors import Refused
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.mirror.waiting_names import WaitingNames
+from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport
 from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, MemberCut
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.kafka_client import Kafka
@@ -38,7 +41,10 @@ class GroupMirror:
         mirrors: Mapping[str, Mirror],
         make_table: Callable[[SparkSession], GlobalCutTable],
         *,
+        named_after_s: float = NAMED_AFTER_S,
+        clock: Callable[[], float] = time.monotonic,
         report: Callable[[GlobalCut], None] = lambda _: None,
+        report_waits: Callable[[int], None] = lambda _: None,
         warn: Callable[[str], None] = print_progress,
     ) -> None:
         self._kafka = kafka
@@ -48,8 +54,16 @@ class GroupMirror:
         self._table: GlobalCutTable | None = None
         self._number = 0
         self._report = report
+        self._report_waits = report_waits
         self._warn = warn
-        self._waiting = WaitingNames()
+        self._clock = clock
+        self._wait_clock = WaitClock()
+        self._wait_report = WaitReport(named_after_s)
+        self._round = threading.Lock()
+        self._spark: SparkSession | None = None
+        """The stream's session, from its first round on."""
+        self._next_at = float("inf")
+        """When a round is due that nothing new begins."""
 
     def open_stream(self, spark: SparkSession) -> DataFrame:
         """Open the stream that says that there is more."""
@@ -57,7 +71,20 @@ class GroupMirror:
         return kafka_reader.watch_topics(spark, self._kafka, rf"(?:{prefixes})\.(?:commits|frontiers)")
 
     def __call__(self, micro_batch: DataFrame, _batch_id: int) -> None:
-        spark = micro_batch.sparkSession
+        with self._round:
+            self._spark = micro_batch.sparkSession
+            self._run_round(self._spark)
+
+    def look_if_due(self) -> None:
+        """Look again while something waits, though nothing new has come."""
+        if self._spark is not None and self._clock() >= self._next_at and self._round.acquire(blocking=False):
+            try:
+                self._run_round(self._spark)
+            finally:
+                self._round.release()
+
+    def _run_round(self, spark: SparkSession) -> None:
+        """Apply and publish the next global cut, if there is one."""
         if self._table is None:
             self._table = self._begin(spark)
         # Frontiers first: the commit records that they name are then among those that are read.
@@ -66,8 +93,7 @@ class GroupMirror:
         for topics in self._topics.values():
             topics.read_commits(spark)
         members = {prefix: topics.as_member() for prefix, topics in self._topics.items()}
-        for line in self._waiting.describe_new(waiting(members)):
-            self._warn(line)
+        self._tell_waits(self._table, members)
         chosen = greatest_cut(members)
         if all(chosen[prefix] == each.cut for prefix, each in members.items()):
             return
@@ -75,6 +101,16 @@ class GroupMirror:
         self._publish(self._table, chosen)
         for mirror in self._mirrors.values():
             mirror.maintain_if_due()
+
+    def _tell_waits(self, table: GlobalCutTable, members: Mapping[str, Member]) -> None:
+        """Say what holds the cut back, when it is time."""
+        now, waits = self._clock(), find_waits(members)
+        if self._wait_report.note_waits(members, waits, self._wait_clock.measure(waits, now), now):
+            for line in self._wait_report.lines:
+                self._warn(line)
+            table.replace_waits(self._wait_report.waits)
+        self._report_waits(len(self._wait_report.waits))
+        self._next_at = now + NAMED_AFTER_S if waits or self._wait_report.is_waiting else float("inf")
 
     def close(self) -> None:
         for mirror in self._mirrors.values():

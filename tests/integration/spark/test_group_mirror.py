@@ -48,6 +48,7 @@ class GroupLake:
     members: Mapping[str, Installation]
     catalog: str = field(default_factory=lambda: f"group{next(_number)}")
     published: list[GlobalCut] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         catalogs = {self.catalog: self.folder / "group"}
@@ -76,6 +77,7 @@ class GroupLake:
             mirrors,
             lambda its: GlobalCutTable(its, self.catalog),
             report=published,
+            warn=self.said.append,
         )
 
     def run(self, checkpoint: str = "checkpoint") -> None:
@@ -87,6 +89,35 @@ class GroupLake:
             job.run()
         finally:
             mirror.close()
+
+    def follow_during(self, body: Callable[[], None]) -> None:
+        """Follow the members until the end of `body`, which runs in a thread of its own."""
+        mirror, ending = self.mirror(), threading.Event()
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                body()
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                ending.set()
+
+        job = StreamingJob("mirror", mirror, meanwhile=mirror.look_if_due)
+        job.start(mirror.open_stream(self.spark), self.folder / "checkpoint", Trigger.parse("interval=500ms"))
+        thread = threading.Thread(target=run, name="body")
+        thread.start()
+        try:
+            job.run(ending)
+        finally:
+            mirror.close()
+            thread.join(120)
+        if failures:
+            raise failures[0]
+
+    def waits(self) -> list[dict[str, Any]]:
+        table = self.spark.table(f"{self.catalog}.twofold.global_waits")
+        return [each.asDict(recursive=True) for each in table.collect()]
 
     def transfers(self) -> dict[str, dict[str, int]]:
         """The amounts by prefix and transfer, as of the last global cut."""
@@ -158,6 +189,36 @@ def test_no_cut_shows_half_of_a_transfer(group: GroupLake) -> None:
     last = group.published[-1]
     group.run("lost again")
     assert read_global_cut(group.spark, catalog=group.catalog).cut == last, "nothing is new, and nothing is published"
+
+
+def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: GroupLake) -> None:
+    transfer(group, "one", 10)
+    group.runs_until_it_shows("one")
+    (east_name, east_here), (west_name, west_here) = group.members.items()
+
+    def half_a_transfer() -> None:
+        east, west = prepare(group, "two", 20)
+        gid = west_here.ask("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+        east.tpc_commit()
+        east_here.sql("INSERT INTO transfer VALUES ('plain', 1, 0)")
+        wait_until(lambda: group.said, 60, "it is named, though nothing new comes")
+        (line,) = group.said
+        assert "mirror: waits for the global transaction 1:two for 5 s: " in line
+        assert f"committed in {east_name} by commit record " in line
+        assert f"commit records that wait: 2 of {east_name}; " in line
+        assert line.endswith(f"to end it, in the database of {west_name}: COMMIT PREPARED '{gid}';")
+        (row,) = wait_until(group.waits, 30, "the table names it")
+        assert row["global_id"] == "1:two"
+        assert [(each["prefix"], each["state"], each["gids"]) for each in row["branches"]] == [
+            (east_name, "committed", []),
+            (west_name, "in doubt", [gid]),
+        ]
+        assert row["held"] == [{"prefix": east_name, "commits": 2}]
+        west.tpc_commit()
+        wait_until(lambda: not group.waits(), 60, "nothing waits")
+
+    group.follow_during(half_a_transfer)
+    assert group.said[1:] == ["mirror: no global transaction holds others back any more"]
 
 
 def test_the_command_takes_a_prefix_for_each_member(group: GroupLake) -> None:
