@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 prefixes = tuple(dict.fromkeys(options.prefixes))
                 if len(prefixes) > 1 and options.sink.name != "iceberg":
                     raise UsageError("the mirror of several prefixes needs --sink iceberg")
+                _check_global_wait(options, prefixes)
                 with _open_session(options) as spark:
                     run_mirror(spark, options, prefixes)
             case "changelog":
@@ -68,6 +69,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_progress(f"{options.command}: interrupted")
         return _INTERRUPTED
     return 0
+
+
+def _check_global_wait(options: argparse.Namespace, prefixes: Sequence[str]) -> None:
+    if options.global_wait is None:
+        return
+    if len(prefixes) == 1:
+        raise UsageError("--global-wait is for a source group: give a --prefix for each member, or leave it out")
+    if options.trigger.ends:
+        raise UsageError(
+            "--global-wait needs a job that stays: give --trigger continuous or interval=..., or leave it out"
+        )
 
 
 def _run_changelog(spark: SparkSession, options: argparse.Namespace) -> None:

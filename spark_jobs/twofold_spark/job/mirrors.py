@@ -64,6 +64,7 @@ def _make_group_mirror(
         Registry(options.registry),
         mirrors,
         lambda its: GlobalCutTable(its, options.catalog),
+        wait_limit_s=options.global_wait,
         # A run to the end of what is there has no time to look again.
         named_after_s=0 if options.trigger.ends else NAMED_AFTER_S,
         report=_print_global_cut,

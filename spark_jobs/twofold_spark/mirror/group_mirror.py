@@ -18,11 +18,12 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from twofold_common.global_cut import Member, greatest_cut
+from twofold_common.global_cut import Member
+from twofold_common.global_cut_choice import NOTHING_TORN, Choice, Torn, choose_cut, find_overdue
 from twofold_common.global_waits import WaitClock, find_waits
 from twofold_spark.errors import Refused
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport
+from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport, describe_torn
 from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, MemberCut
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.kafka_client import Kafka
@@ -41,6 +42,7 @@ class GroupMirror:
         mirrors: Mapping[str, Mirror],
         make_table: Callable[[SparkSession], GlobalCutTable],
         *,
+        wait_limit_s: float | None = None,
         named_after_s: float = NAMED_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
         report: Callable[[GlobalCut], None] = lambda _: None,
@@ -53,6 +55,8 @@ class GroupMirror:
         self._make_table = make_table
         self._table: GlobalCutTable | None = None
         self._number = 0
+        self._torn: Torn = NOTHING_TORN
+        self._wait_limit_s = wait_limit_s
         self._report = report
         self._report_waits = report_waits
         self._warn = warn
@@ -93,24 +97,30 @@ class GroupMirror:
         for topics in self._topics.values():
             topics.read_commits(spark)
         members = {prefix: topics.as_member() for prefix, topics in self._topics.items()}
-        self._tell_waits(self._table, members)
-        chosen = greatest_cut(members)
-        if all(chosen[prefix] == each.cut for prefix, each in members.items()):
+        choice = self._choose(self._table, members)
+        if all(choice.cut[prefix] == each.cut for prefix, each in members.items()):
             return
-        self._apply(spark, chosen)
-        self._publish(self._table, chosen)
+        self._apply(spark, choice.cut)
+        self._publish(self._table, choice)
         for mirror in self._mirrors.values():
             mirror.maintain_if_due()
 
-    def _tell_waits(self, table: GlobalCutTable, members: Mapping[str, Member]) -> None:
-        """Say what holds the cut back, when it is time."""
-        now, waits = self._clock(), find_waits(members)
-        if self._wait_report.note_waits(members, waits, self._wait_clock.measure(waits, now), now):
+    def _choose(self, table: GlobalCutTable, members: Mapping[str, Member]) -> Choice:
+        """Choose the next cut. Say what holds it back, when it is time."""
+        now = self._clock()
+        waits = [each for each in find_waits(members) if each.global_id not in self._torn]
+        waited_s = self._wait_clock.measure(waits, now)
+        overdue = find_overdue(waited_s, self._wait_limit_s)
+        choice = choose_cut(members, self._torn, overdue)
+        waits = [each for each in waits if each.global_id not in choice.torn]
+        if self._wait_report.note_waits(members, waits, waited_s, now):
             for line in self._wait_report.lines:
                 self._warn(line)
             table.replace_waits(self._wait_report.waits)
         self._report_waits(len(self._wait_report.waits))
-        self._next_at = now + NAMED_AFTER_S if waits or self._wait_report.is_waiting else float("inf")
+        soon_s = min(NAMED_AFTER_S, self._wait_limit_s or NAMED_AFTER_S)
+        self._next_at = now + soon_s if waits or self._wait_report.is_waiting else float("inf")
+        return choice
 
     def close(self) -> None:
         for mirror in self._mirrors.values():
@@ -122,7 +132,7 @@ class GroupMirror:
         for prefix, mirror in self._mirrors.items():
             mirror.begin(spark)
             if last is not None:
-                self._number = last.number
+                self._number, self._torn = last.number, last.torn
                 self._topics[prefix].start_from(last.members[prefix].sequence, last.members[prefix].offset)
         return table
 
@@ -132,8 +142,8 @@ class GroupMirror:
             if chosen[prefix] > mirror.cut.sequence:
                 mirror.apply_up_to(spark, chosen[prefix], behind=self._topics[prefix].offset)
 
-    def _publish(self, table: GlobalCutTable, chosen: Mapping[str, int]) -> None:
-        for prefix, sequence in chosen.items():
+    def _publish(self, table: GlobalCutTable, choice: Choice) -> None:
+        for prefix, sequence in choice.cut.items():
             if (shown := self._mirrors[prefix].cut.sequence) != sequence:
                 raise Refused(
                     f"the mirror of {prefix} stands at cut {shown}, and the global cut names {sequence}: another job wrote to its catalog",
@@ -142,7 +152,10 @@ class GroupMirror:
                 )
             self._topics[prefix].advance_to(sequence)
         self._number += 1
-        parts = {prefix: MemberCut(sequence, self._topics[prefix].offset) for prefix, sequence in chosen.items()}
-        cut = GlobalCut(self._number, parts)
+        parts = {prefix: MemberCut(sequence, self._topics[prefix].offset) for prefix, sequence in choice.cut.items()}
+        cut = GlobalCut(self._number, parts, choice.torn)
         table.publish(cut)
+        for line in describe_torn(self._torn, cut.torn):
+            self._warn(line)
+        self._torn = cut.torn
         self._report(cut)

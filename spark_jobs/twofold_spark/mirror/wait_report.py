@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from twofold_common.global_cut import Member
+from twofold_common.global_cut_choice import Torn
 from twofold_common.global_waits import BranchPlace, LongWait, Wait, count_held, without_frontier
 from twofold_common.positions import format_lsn
 
@@ -73,6 +74,22 @@ class WaitReport:
         if (more := len(changed) - len(lines)) > 0:
             lines.append(f"mirror: waits for {more} more global transactions")
         return lines
+
+
+def describe_torn(before: Torn, now: Torn) -> list[str]:
+    """Return lines for what a new cut tears, and for what is torn no more."""
+    new, ended = [each for each in now if each not in before], [each for each in before if each not in now]
+    lines = [
+        f"mirror: waits no longer for the global transaction {each} (--global-wait): the cut may show a part of it, "
+        + ", ".join(f"commit record {shown.sequence} of {shown.prefix}" for shown in now[each])
+        for each in new[:NAMED_MAX]
+    ]
+    if (more := len(new) - NAMED_MAX) > 0:
+        lines.append(f"mirror: waits no longer for {more} more global transactions (--global-wait): torn")
+    lines += [f"mirror: the global transaction {each} is whole again" for each in ended[:NAMED_MAX]]
+    if (more := len(ended) - NAMED_MAX) > 0:
+        lines.append(f"mirror: {more} more global transactions are whole again")
+    return lines
 
 
 def commit_statement(gid: str) -> str:

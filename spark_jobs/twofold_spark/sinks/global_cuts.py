@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from twofold_common.global_cut_choice import NOTHING_TORN, ShownBranch, Torn
 from twofold_common.global_waits import LongWait
 from twofold_spark.errors import Refused
 from twofold_spark.sinks import iceberg_tables
@@ -21,7 +22,8 @@ from twofold_spark.sinks.merge_sql import escape_literal
 
 _COLUMNS = (
     "number bigint, published_at timestamp, "
-    "members array<struct<prefix: string, sequence: bigint, commit_offset: bigint>>"
+    "members array<struct<prefix: string, sequence: bigint, commit_offset: bigint>>, "
+    "torn array<struct<global_id: string, shown: array<struct<prefix: string, sequence: bigint>>>>"
 )
 _WAIT_COLUMNS = (
     "global_id string, since timestamp, "
@@ -42,15 +44,19 @@ class MemberCut:
 
 @dataclass(frozen=True, slots=True)
 class GlobalCut:
-    """All tables of all members, with every global transaction whole or absent."""
+    """All tables of all members, with every global transaction whole or absent, except what is
+    torn.
+    """
 
     number: int
     members: Mapping[str, MemberCut]
     """By prefix."""
+    torn: Torn = field(default_factory=lambda: NOTHING_TORN)
+    """What waited for longer than `--global-wait`."""
 
     def __str__(self) -> str:
         parts = ", ".join(f"{prefix} {each.sequence}" for prefix, each in sorted(self.members.items()))
-        return f"{self.number} ({parts})"
+        return f"{self.number} ({parts}{f'; {len(self.torn)} global transactions torn' if self.torn else ''})"
 
 
 def member_catalog(catalog: str, prefix: str) -> str:
@@ -93,15 +99,25 @@ class GlobalCutTable:
         if row is None:
             return None
         members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in row["members"]}
-        return GlobalCut(row["number"], members)
+        torn = {
+            each["global_id"]: tuple(ShownBranch(shown["prefix"], shown["sequence"]) for shown in each["shown"])
+            for each in row["torn"]
+        }
+        return GlobalCut(row["number"], members, torn)
 
     def publish(self, cut: GlobalCut) -> None:
         """Make it visible to readers; it is durable when this returns."""
         members = ", ".join(
-            f"named_struct('prefix', '{escape_literal(prefix)}', 'sequence', {each.sequence}L, 'commit_offset', {each.offset}L)"
+            f"named_struct('prefix', {_text(prefix)}, 'sequence', {each.sequence}L, 'commit_offset', {each.offset}L)"
             for prefix, each in cut.members.items()
         )
-        self._spark.sql(f"INSERT INTO {self._name} SELECT {cut.number}L, current_timestamp(), array({members})")
+        torn = ", ".join(
+            f"named_struct('global_id', {_text(global_id)}, 'shown', array({', '.join(map(_shown, branches))}))"
+            for global_id, branches in cut.torn.items()
+        )
+        self._spark.sql(
+            f"INSERT INTO {self._name} SELECT {cut.number}L, current_timestamp(), array({members}), array({torn})"
+        )
 
     def replace_waits(self, waits: Iterable[LongWait]) -> None:
         """Say what the next global cut waits for."""
@@ -120,6 +136,10 @@ def _wait_row(each: LongWait) -> str:
     )
     since = f"current_timestamp() - make_dt_interval(0, 0, 0, {each.waited_s:.3f})"
     return f"({_text(each.wait.global_id)}, {since}, array({branches}), array({held}))"
+
+
+def _shown(branch: ShownBranch) -> str:
+    return f"named_struct('prefix', {_text(branch.prefix)}, 'sequence', {branch.sequence}L)"
 
 
 def _text(value: str) -> str:

@@ -58,7 +58,7 @@ class GroupLake:
             for name, value in WAREHOUSE_CATALOG.settings(str(folder), catalog).items():
                 self.spark.conf.set(name, value)
 
-    def mirror(self, report: Callable[[GlobalCut], None] = lambda _: None) -> GroupMirror:
+    def mirror(self, wait_limit_s: float | None = None) -> GroupMirror:
         here = next(iter(self.members.values()))
         kafka, registry = Kafka(here.reader.bootstrap), Registry(here.reader.registry_url)
 
@@ -66,17 +66,14 @@ class GroupLake:
             catalog = member_catalog(self.catalog, prefix)
             return Mirror(kafka, registry, prefix, lambda its: IcebergSink(its, prefix, catalog))
 
-        def published(cut: GlobalCut) -> None:
-            self.published.append(cut)
-            report(cut)
-
         mirrors = {prefix: one(prefix) for prefix in self.members}
         return GroupMirror(
             kafka,
             registry,
             mirrors,
             lambda its: GlobalCutTable(its, self.catalog),
-            report=published,
+            wait_limit_s=wait_limit_s,
+            report=self.published.append,
             warn=self.said.append,
         )
 
@@ -90,9 +87,9 @@ class GroupLake:
         finally:
             mirror.close()
 
-    def follow_during(self, body: Callable[[], None]) -> None:
+    def follow_during(self, body: Callable[[], None], wait_limit_s: float | None = None) -> None:
         """Follow the members until the end of `body`, which runs in a thread of its own."""
-        mirror, ending = self.mirror(), threading.Event()
+        mirror, ending = self.mirror(wait_limit_s), threading.Event()
         failures: list[BaseException] = []
 
         def run() -> None:
@@ -219,6 +216,43 @@ def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: 
 
     group.follow_during(half_a_transfer)
     assert group.said[1:] == ["mirror: no global transaction holds others back any more"]
+
+
+def test_a_cut_goes_on_without_what_waits_too_long_and_names_it(group: GroupLake) -> None:
+    transfer(group, "one", 10)
+    group.runs_until_it_shows("one")
+    east_name, west_name = group.members
+    east, west = prepare(group, "two", 20)
+
+    def read() -> tuple[tuple[str, ...], set[str], set[str]]:
+        """What is torn, and the transfers of each member."""
+        shown = group.transfers()
+        return read_global_cut(group.spark, catalog=group.catalog).torn, {*shown[east_name]}, {*shown[west_name]}
+
+    def half_a_transfer() -> None:
+        east.tpc_commit()
+        torn = ("1:two",), {"one", "two"}, {"one"}
+        wait_until(lambda: read() == torn, 60, "the cut goes on without the west's branch, though nothing new comes")
+
+    group.follow_during(half_a_transfer, wait_limit_s=2)
+    assert any("waits no longer for the global transaction 1:two (--global-wait)" in line for line in group.said)
+
+    transfer(group, "three", 30)
+    last = group.published[-1].number
+
+    def next_cut() -> bool:
+        group.run("after a restart")
+        return group.published[-1].number > last and len(read()[1]) == 3
+
+    wait_until(next_cut, 120, "the third is shown")
+    assert read() == (("1:two",), {"one", "two", "three"}, {"one", "three"}), "a restart forgets nothing"
+    west.tpc_commit()
+    for here in group.members.values():
+        here.caught_up()
+    group.runs_until_it_shows("one", "two", "three")
+    transfer(group, "four", 40)
+    group.runs_until_it_shows("one", "two", "three", "four")
+    assert read_global_cut(group.spark, catalog=group.catalog).torn == ()
 
 
 def test_the_command_takes_a_prefix_for_each_member(group: GroupLake) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from twofold_common.global_cut import CommittedBranch, Frontier, Member
+from twofold_common.global_cut_choice import ShownBranch
 from twofold_common.global_waits import WaitClock, find_waits
-from twofold_spark.mirror.wait_report import AGAIN_S, NAMED_AFTER_S, NAMED_MAX, WaitReport
+from twofold_spark.mirror.wait_report import AGAIN_S, NAMED_AFTER_S, NAMED_MAX, WaitReport, describe_torn
 
 
 def members(in_doubt: str, seen: int = 9, committed: str = "") -> dict[str, Member]:
@@ -80,3 +81,19 @@ def test_a_member_without_a_frontier_is_named_at_once() -> None:
         "mirror: waits for the first frontier of west: run its connector with the [group] of all members"
     ]
     assert rounds.at(1, known) is None
+
+
+def test_what_is_torn_is_named_once_and_when_it_is_whole_again() -> None:
+    g = {"g": (ShownBranch("east", 4), ShownBranch("north", 2))}
+    (line,) = describe_torn({}, g)
+    assert line.endswith(
+        "global transaction g (--global-wait): the cut may show a part of it, "
+        "commit record 4 of east, commit record 2 of north"
+    )
+    assert describe_torn(g, g) == []
+    assert describe_torn(g, {}) == ["mirror: the global transaction g is whole again"]
+    many = {f"g{n}": g["g"] for n in range(9)}
+    assert describe_torn({}, many)[NAMED_MAX:] == [
+        "mirror: waits no longer for 4 more global transactions (--global-wait): torn"
+    ]
+    assert len(describe_torn(many, {})) == NAMED_MAX + 1
