@@ -96,12 +96,15 @@ def _session_options(*, prefixes: bool = False) -> _Parser:
         help="folder of the tables; under spark-submit also s3a://...",
     )
     if prefixes:
-        options.add_argument(
+        sources = options.add_mutually_exclusive_group(required=True)
+        sources.add_argument(
             "--prefix",
-            required=True,
             action="append",
             dest="prefixes",
             help="the connector's topic prefix; again for each further member of a source group",
+        )
+        sources.add_argument(
+            "--source-group", metavar="NAME", help="all members of this source group, by their connectors' frontiers"
         )
     else:
         options.add_argument("--prefix", required=True, help="the connector's topic prefix")

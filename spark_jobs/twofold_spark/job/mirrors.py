@@ -20,11 +20,17 @@ from twofold_spark.mirror.wait_report import NAMED_AFTER_S
 from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, member_catalog
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.source_groups import find_members
 from twofold_spark.streaming import StreamingJob, print_progress
 
 
-def run_mirror(spark: SparkSession, options: argparse.Namespace, prefixes: tuple[str, ...]) -> None:
+def run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
     """Run until the stream ends or a signal asks for the end."""
+    if options.source_group is not None:
+        prefixes = find_members(spark, connect_kafka(spark, options), Registry(options.registry), options.source_group)
+        print_progress(f"mirror: the source group {options.source_group} has the members {', '.join(prefixes)}")
+    else:
+        prefixes = tuple(dict.fromkeys(options.prefixes))
     kafka, metrics, ending = connect_kafka(spark, options, *prefixes), start_metrics(spark, options), threading.Event()
     first, *others = prefixes
     catalogs = {prefix: member_catalog(options.catalog, prefix) if others else options.catalog for prefix in prefixes}

@@ -56,6 +56,6 @@ def read_global_cut(spark: SparkSession, *, catalog: str = CATALOG) -> GlobalTab
     cut = GlobalCutTable(spark, catalog).read_last()
     if cut is None:
         raise SetupError(
-            f"no global cut is published in the catalog {catalog}: run `twofold-spark mirror` with a --prefix for each member"
+            f"no global cut is published in the catalog {catalog}: run `twofold-spark mirror` of a source group"
         )
     return GlobalTables(spark, catalog, cut)

@@ -46,6 +46,8 @@ class GroupLake:
     spark: SparkSession
     folder: Path
     members: Mapping[str, Installation]
+    name: str
+    """Of the source group."""
     catalog: str = field(default_factory=lambda: f"group{next(_number)}")
     published: list[GlobalCut] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -143,10 +145,11 @@ class GroupLake:
 @pytest.fixture
 def group(spark: SparkSession, connector: Maker, tmp_path: Path) -> GroupLake:
     names = sorted(fresh_prefix() for _ in range(2))
-    members = {name: connector(name=name, group={"name": "bank", "members": names}) for name in names}
+    group = fresh_prefix()
+    members = {name: connector(name=name, group={"name": group, "members": names}) for name in names}
     for here in members.values():
         here.start()
-    return GroupLake(spark, tmp_path, members)
+    return GroupLake(spark, tmp_path, members, group)
 
 
 def prepare(group: GroupLake, name: str, amount: int) -> list[psycopg.Connection[Any]]:
@@ -255,13 +258,15 @@ def test_a_cut_goes_on_without_what_waits_too_long_and_names_it(group: GroupLake
     assert read_global_cut(group.spark, catalog=group.catalog).torn == ()
 
 
-def test_the_command_takes_a_prefix_for_each_member(group: GroupLake) -> None:
+@pytest.mark.parametrize("by", ["prefixes", "name"])
+def test_the_command_takes_the_members_or_their_group(group: GroupLake, by: str) -> None:
     transfer(group, "one", 10)
     here = next(iter(group.members.values()))
     warehouse, catalog = group.folder / "warehouse", "bank"
     prefixes = [each for prefix in group.members for each in ("--prefix", prefix)]
+    members = prefixes if by == "prefixes" else ["--source-group", group.name]
     line = [
-        sys.executable, "-m", "twofold_spark", "mirror", *prefixes, "--bootstrap", here.reader.bootstrap,
+        sys.executable, "-m", "twofold_spark", "mirror", *members, "--bootstrap", here.reader.bootstrap,
         "--registry", here.reader.registry_url, "--warehouse", str(warehouse), "--catalog", catalog,
         "--java-home", str(java.spark_java_home()), "--trigger", "available-now",
     ]  # fmt: skip
@@ -285,7 +290,9 @@ def test_the_command_takes_a_prefix_for_each_member(group: GroupLake) -> None:
 def test_other_members_are_refused(group: GroupLake) -> None:
     transfer(group, "one", 10)
     group.runs_until_it_shows("one")
-    fewer = GroupLake(group.spark, group.folder, dict(list(group.members.items())[:1]), catalog=group.catalog)
+    fewer = GroupLake(
+        group.spark, group.folder, dict(list(group.members.items())[:1]), group.name, catalog=group.catalog
+    )
     with pytest.raises(Refused, match="holds the global cuts of"):
         fewer.run("fewer")
 

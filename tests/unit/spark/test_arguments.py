@@ -33,7 +33,7 @@ def test_a_value_that_makes_no_sense_is_refused(name: str, value: str, capsys: p
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ((), "--global-wait is for a source group"),
+        (("--prefix", "p"), "--global-wait is for a source group"),
         (("--prefix", "q", "--trigger", "available-now"), "--global-wait needs a job that stays"),
     ],
 )
@@ -42,6 +42,13 @@ def test_a_limit_for_waiting_needs_a_group_and_a_job_that_stays(
 ) -> None:
     assert main((*_LINE, "--warehouse", "lake", "--global-wait", "30", *given)) == UsageError.exit_status
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [(), ("--prefix", "p", "--source-group", "bank")])
+def test_a_mirror_has_prefixes_or_a_source_group(given: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        build_parser().parse_args(("mirror", "--bootstrap", "b", "--registry", "r", "--warehouse", "lake", *given))
+    assert "--source-group" in capsys.readouterr().err
 
 
 def test_a_warehouse_is_a_folder_by_its_whole_path_or_a_place_as_spark_knows_it() -> None:
