@@ -20,10 +20,11 @@ from twofold_spark.errors import Refused
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.merge_sql import escape_literal
 
+_TORN = "array<struct<global_id: string, shown: array<struct<prefix: string, sequence: bigint>>>>"
 _COLUMNS = (
     "number bigint, published_at timestamp, "
     "members array<struct<prefix: string, sequence: bigint, commit_offset: bigint>>, "
-    "torn array<struct<global_id: string, shown: array<struct<prefix: string, sequence: bigint>>>>"
+    f"torn {_TORN}"
 )
 _WAIT_COLUMNS = (
     "global_id string, since timestamp, "
@@ -116,13 +117,14 @@ class GlobalCutTable:
             for global_id, branches in cut.torn.items()
         )
         self._spark.sql(
-            f"INSERT INTO {self._name} SELECT {cut.number}L, current_timestamp(), array({members}), array({torn})"
+            f"INSERT INTO {self._name} SELECT {cut.number}L, current_timestamp(), array({members}), "
+            f"CAST(array({torn}) AS {_TORN})"
         )
 
     def replace_waits(self, waits: Iterable[LongWait]) -> None:
         """Say what the next global cut waits for."""
-        rows = ", ".join(map(_wait_row, waits))
-        self._spark.sql(f"INSERT OVERWRITE {self._waits} VALUES {rows}" if rows else f"DELETE FROM {self._waits}")
+        rows = " UNION ALL ".join(map(_wait_row, waits))
+        self._spark.sql(f"INSERT OVERWRITE {self._waits} {rows}" if rows else f"DELETE FROM {self._waits}")
 
 
 def _wait_row(each: LongWait) -> str:
@@ -135,7 +137,7 @@ def _wait_row(each: LongWait) -> str:
         f"named_struct('prefix', {_text(prefix)}, 'commits', {count}L)" for prefix, count in each.held.items()
     )
     since = f"current_timestamp() - make_dt_interval(0, 0, 0, {each.waited_s:.3f})"
-    return f"({_text(each.wait.global_id)}, {since}, array({branches}), array({held}))"
+    return f"SELECT {_text(each.wait.global_id)}, {since}, array({branches}), array({held})"
 
 
 def _shown(branch: ShownBranch) -> str:

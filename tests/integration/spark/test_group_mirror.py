@@ -28,7 +28,7 @@ from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.errors import Refused
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.readers.global_cut_tables import read_global_cut
+from twofold_spark.readers.global_cut_tables import GlobalTables, read_global_cut
 from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, member_catalog
 from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sources.kafka_client import Kafka
@@ -60,7 +60,7 @@ class GroupLake:
             for name, value in WAREHOUSE_CATALOG.settings(str(folder), catalog).items():
                 self.spark.conf.set(name, value)
 
-    def mirror(self, wait_limit_s: float | None = None) -> GroupMirror:
+    def mirror(self, **settings: Any) -> GroupMirror:
         here = next(iter(self.members.values()))
         kafka, registry = Kafka(here.reader.bootstrap), Registry(here.reader.registry_url)
 
@@ -74,14 +74,14 @@ class GroupLake:
             registry,
             mirrors,
             lambda its: GlobalCutTable(its, self.catalog),
-            wait_limit_s=wait_limit_s,
+            **settings,
             report=self.published.append,
             warn=self.said.append,
         )
 
     def run(self, checkpoint: str = "checkpoint") -> None:
         """Run to the end of what is there."""
-        mirror = self.mirror()
+        mirror = self.mirror(named_after_s=0)
         job = StreamingJob("mirror", mirror)
         try:
             job.start(mirror.open_stream(self.spark), self.folder / checkpoint, Trigger.parse("available-now"))
@@ -91,7 +91,7 @@ class GroupLake:
 
     def follow_during(self, body: Callable[[], None], wait_limit_s: float | None = None) -> None:
         """Follow the members until the end of `body`, which runs in a thread of its own."""
-        mirror, ending = self.mirror(wait_limit_s), threading.Event()
+        mirror, ending = self.mirror(wait_limit_s=wait_limit_s), threading.Event()
         failures: list[BaseException] = []
 
         def run() -> None:
@@ -114,13 +114,16 @@ class GroupLake:
         if failures:
             raise failures[0]
 
+    def read(self) -> GlobalTables:
+        return read_global_cut(self.spark, catalog=self.catalog)
+
     def waits(self) -> list[dict[str, Any]]:
         table = self.spark.table(f"{self.catalog}.twofold.global_waits")
         return [each.asDict(recursive=True) for each in table.collect()]
 
     def transfers(self) -> dict[str, dict[str, int]]:
         """The amounts by prefix and transfer, as of the last global cut."""
-        cut = read_global_cut(self.spark, catalog=self.catalog)
+        cut = self.read()
         return {
             prefix: {row["id"]: row["amount"] for row in tables["public.transfer"].collect()}
             if "public.transfer" in tables.cut.versions
@@ -188,7 +191,7 @@ def test_no_cut_shows_half_of_a_transfer(group: GroupLake) -> None:
     group.runs_until_it_shows("one", "two", "three")
     last = group.published[-1]
     group.run("lost again")
-    assert read_global_cut(group.spark, catalog=group.catalog).cut == last, "nothing is new, and nothing is published"
+    assert group.read().cut == last, "nothing is new, and nothing is published"
 
 
 def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: GroupLake) -> None:
@@ -201,13 +204,13 @@ def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: 
         gid = west_here.ask("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
         east.tpc_commit()
         east_here.sql("INSERT INTO transfer VALUES ('plain', 1, 0)")
-        wait_until(lambda: group.said, 60, "it is named, though nothing new comes")
+        wait_until(lambda: group.said, 150, "it is named, though nothing new comes")
         (line,) = group.said
-        assert "mirror: waits for the global transaction 1:two for 5 s: " in line
+        assert "mirror: waits for the global transaction 1:two for " in line
         assert f"committed in {east_name} by commit record " in line
         assert f"commit records that wait: 2 of {east_name}; " in line
         assert line.endswith(f"to end it, in the database of {west_name}: COMMIT PREPARED '{gid}';")
-        (row,) = wait_until(group.waits, 30, "the table names it")
+        (row,) = wait_until(group.waits, 60, "the table names it")
         assert row["global_id"] == "1:two"
         assert [(each["prefix"], each["state"], each["gids"]) for each in row["branches"]] == [
             (east_name, "committed", []),
@@ -215,8 +218,9 @@ def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: 
         ]
         assert row["held"] == [{"prefix": east_name, "commits": 2}]
         west.tpc_commit()
-        wait_until(lambda: not group.waits(), 60, "nothing waits")
+        wait_until(lambda: not group.waits(), 150, "nothing waits")
 
+    group.said.clear()
     group.follow_during(half_a_transfer)
     assert group.said[1:] == ["mirror: no global transaction holds others back any more"]
 
@@ -230,12 +234,12 @@ def test_a_cut_goes_on_without_what_waits_too_long_and_names_it(group: GroupLake
     def read() -> tuple[tuple[str, ...], set[str], set[str]]:
         """What is torn, and the transfers of each member."""
         shown = group.transfers()
-        return read_global_cut(group.spark, catalog=group.catalog).torn, {*shown[east_name]}, {*shown[west_name]}
+        return group.read().torn, {*shown[east_name]}, {*shown[west_name]}
 
     def half_a_transfer() -> None:
         east.tpc_commit()
         torn = ("1:two",), {"one", "two"}, {"one"}
-        wait_until(lambda: read() == torn, 60, "the cut goes on without the west's branch, though nothing new comes")
+        wait_until(lambda: read() == torn, 150, "the cut goes on without the west's branch, though nothing new comes")
 
     group.follow_during(half_a_transfer, wait_limit_s=2)
     assert any("waits no longer for the global transaction 1:two (--global-wait)" in line for line in group.said)
@@ -255,7 +259,7 @@ def test_a_cut_goes_on_without_what_waits_too_long_and_names_it(group: GroupLake
     group.runs_until_it_shows("one", "two", "three")
     transfer(group, "four", 40)
     group.runs_until_it_shows("one", "two", "three", "four")
-    assert read_global_cut(group.spark, catalog=group.catalog).torn == ()
+    assert group.read().torn == ()
 
 
 @pytest.mark.parametrize("by", ["prefixes", "name"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -135,8 +136,8 @@ def test_who_waits_for_it_is_shown_and_counted_for_metrics() -> None:
     assert counted(XA, asked.view) == (0, 0)
     asked.wait()
     assert counted(XA, asked.view) == (1, 4)
-    (held,) = listed(XA, asked.view)["held_back"]  # type: ignore[misc]
-    assert (held["prefix"], held["commits"], held["shown"]) == ("east", 4, str(east))
+    shown: Any = listed(XA, asked.view)["held_back"]
+    assert [(each["prefix"], each["commits"], each["shown"]) for each in shown] == [("east", 4, str(east))]
     asked.answers = [Unreachable("Kafka is away")]
     asked.now += KNOWN_FOR_S + 1
     assert counted(XA, asked.view) == (1, 4), "the last answer, however old"
