@@ -35,8 +35,10 @@ class Frontier:
     """The member's last commit record at that point of its stream."""
     seen: Mapping[str, int]
     """The last visible commit record of every other member, by prefix."""
-    in_doubt: frozenset[str]
-    """The global ids of the member's branches in doubt at that point."""
+    in_doubt: Mapping[str, tuple[str, ...]]
+    """The gids of the member's branches in doubt at that point, by global id."""
+    lsn: int = 0
+    """The position of the member's stream; for people only."""
 
     def speaks_of(self, own: str, member: str) -> int:
         """Return the member's last commit record that this frontier, of `own`, knows about."""
@@ -65,33 +67,10 @@ def greatest_cut(members: Mapping[str, Member]) -> dict[str, int]:
     """
     if any(each.frontier is None or each.frontier.sequence > each.known for each in members.values()):
         return {prefix: each.cut for prefix, each in members.items()}
-    return _Lowering(members).greatest()
+    return Lowering(members).greatest()
 
 
-class Waiting(NamedTuple):
-    """A global transaction of which one member shows an outcome and another none."""
-
-    global_id: str
-    committed_in: tuple[str, ...]
-    """The members, by prefix, whose commit records behind the cut have a branch of it."""
-    in_doubt_in: tuple[str, ...]
-    """The members whose frontiers have a branch of it in doubt."""
-
-
-def waiting(members: Mapping[str, Member]) -> list[Waiting]:
-    """Return the global transactions that hold others back: committed in part, in doubt in part."""
-    committed, in_doubt = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
-    for prefix, each in members.items():
-        for global_id in dict.fromkeys(branch.global_id for branch in each.branches):
-            committed[global_id].append(prefix)
-        for global_id in each.frontier.in_doubt if each.frontier else ():
-            in_doubt[global_id].append(prefix)
-    return [
-        Waiting(each, tuple(committed[each]), tuple(in_doubt[each])) for each in sorted(committed.keys() & in_doubt)
-    ]
-
-
-class _Lowering:
+class Lowering:
     """Begins with all that is known, and lowers whatever shows too much."""
 
     def __init__(self, members: Mapping[str, Member]) -> None:
@@ -111,6 +90,14 @@ class _Lowering:
         for each in self._members.values():
             if each.frontier is not None:
                 self._hidden += each.frontier.in_doubt
+        return self._hide()
+
+    def without(self, global_id: str) -> dict[str, int]:
+        """Return what may be shown if this global transaction alone may not."""
+        self._hidden.append(global_id)
+        return self._hide()
+
+    def _hide(self) -> dict[str, int]:
         while self._hidden:
             for prefix, sequence in self._places.pop(self._hidden.pop(), ()):
                 self._lower(prefix, sequence - 1)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -51,8 +52,13 @@ class Trigger:
             return cls("interval", f"{found[1]} {unit}")
         raise ValueError(f"{text!r} must be one of: {cls.HELP}")
 
+    @property
+    def ends(self) -> bool:
+        """Whether the job ends when it has applied what is there."""
+        return self.name == "available-now"
+
     def apply_to(self, writer: DataStreamWriter) -> DataStreamWriter:
-        if self.name == "available-now":
+        if self.ends:
             return writer.trigger(availableNow=True)
         return writer.trigger(processingTime=self.interval)
 
@@ -60,12 +66,20 @@ class Trigger:
 class StreamingJob:
     """A streaming query and its handler of micro-batches.
 
-    It keeps the handler's error, which Spark would turn into text.
+    It keeps the handler's error, which Spark would turn into text. `meanwhile` is called ten times
+    a second, beside the handler: it may begin work that no micro-batch begins.
     """
 
-    def __init__(self, name: str, handle: Callable[[DataFrame, int], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        handle: Callable[[DataFrame, int], None],
+        *,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         self._name = name
         self._handle = handle
+        self._meanwhile = meanwhile
         self._failure: Exception | None = None
         self._query: StreamingQuery | None = None
         self._is_stopping = False
@@ -99,8 +113,9 @@ class StreamingJob:
         assert self._query is not None, "the job was started"
         with catch_end_signals(requested) as end:
             try:
-                while self._query.isActive and not end.wait(0.1):
-                    pass
+                with suppress(EndRequested):
+                    while self._query.isActive and not end.wait(0.1):
+                        self._meanwhile()
                 if end.is_set():
                     self._finish_batch()
             finally:

@@ -72,9 +72,12 @@ def explored(job: Job) -> tuple[int, str | None]:
 
 def tried(job: Job) -> tuple[int, str | None]:
     if not job.is_mutant:
-        return AT_ONCE, first_violation(range(int(job.name), int(job.name) + AT_ONCE))
-    with next(each for each in group_mutants.MUTANTS if each.name == job.name).applied():
-        return HISTORIES, first_violation(range(HISTORIES))
+        seeds = range(int(job.name), int(job.name) + AT_ONCE)
+        limited = seeds[: AT_ONCE // 4]
+        return len(seeds) + len(limited), first_violation(seeds) or first_violation(limited, group_mutants.LIMIT)
+    mutant = next(each for each in group_mutants.MUTANTS if each.name == job.name)
+    with mutant.applied():
+        return HISTORIES, first_violation(range(HISTORIES), mutant.limit)
 
 
 def lines(results: Iterator[Result]) -> Iterator[str]:

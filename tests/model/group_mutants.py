@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from model.group_world import GroupWorld
 from twofold.bridge import State, frontier, group, prepared
-from twofold_common import global_cut
+from twofold_common import global_cut, global_cut_choice
 from twofold_common.global_cut import Frontier
 
 
@@ -26,6 +26,8 @@ class GroupMutant:
     broken: Any
     seed: int = 0
     """A history that catches it, so that the short form need not search."""
+    limit: int | None = None
+    """How long its world waits."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -57,17 +59,43 @@ def _close_with_a_frontier(state: State, out: Any) -> State:
     return _close(frontier.write(state, out), out)
 
 
+def _let_go_at_once(waited_s: Any, limit_s: Any) -> set[str]:
+    return {*waited_s}
+
+
+def _let_all_go(waited_s: Any, limit_s: Any) -> set[str]:
+    return {*waited_s} if _find_overdue(waited_s, limit_s) else set()
+
+
+def _name_nothing(members: Any, torn: Any, overdue: Any) -> Any:
+    return _choose_cut(members, torn, overdue)._replace(torn={})
+
+
+def _forget_what_was_torn(members: Any, torn: Any, overdue: Any) -> Any:
+    return _choose_cut(members, {}, overdue)
+
+
+def _whole_when_shown(global_id: Any, shown: Any, frontiers: Any) -> bool:
+    return True
+
+
+def _never_whole(global_id: Any, shown: Any, frontiers: Any) -> bool:
+    return False
+
+
 _close, _speaks_of = group.close, Frontier.speaks_of
+_find_overdue, _choose_cut = global_cut_choice.find_overdue, global_cut_choice.choose_cut
+LIMIT = 20
 MUTANTS = (
     GroupMutant("the end is asked before what is visible", frontier, "ORDER", ("end_lsn", "listed", "seen"), seed=26),
     GroupMutant("the frontier does not wait for the stream", frontier, "is_due", _does_not_wait, seed=1),
     GroupMutant("in doubt is left out", frontier, "in_doubt", lambda _: frozenset(), seed=15),
     GroupMutant("what PostgreSQL lists is left out", frontier, "in_doubt", _only_the_streams, seed=15),
-    GroupMutant("what was lowered is forgotten", global_cut._Lowering, "_lower", _forget_what_was_lowered, seed=2),
+    GroupMutant("what was lowered is forgotten", global_cut.Lowering, "_lower", _forget_what_was_lowered, seed=2),
     GroupMutant("a frontier of a fenced connector is believed", GroupWorld, "outside_transactions", True, seed=3038),
     GroupMutant(
         "a frontier speaks of what it has not seen",
-        global_cut._Lowering,
+        global_cut.Lowering,
         "_lower_to_what_all_speak_of",
         _speaks_of_all,
         seed=24,
@@ -76,5 +104,13 @@ MUTANTS = (
     GroupMutant(
         "a source without a frontier of its own", Frontier, "speaks_of", _of_itself_it_speaks_of_all, seed=1636
     ),
+    GroupMutant("torn before its time", global_cut_choice, "find_overdue", _let_go_at_once, limit=LIMIT),
+    GroupMutant("more is torn than is overdue", global_cut_choice, "find_overdue", _let_all_go, limit=LIMIT),
+    GroupMutant("what is torn is not named", global_cut_choice, "choose_cut", _name_nothing, limit=LIMIT),
+    GroupMutant("what was torn is forgotten", global_cut_choice, "choose_cut", _forget_what_was_torn, limit=LIMIT),
+    GroupMutant(
+        "torn ends when all known is shown", global_cut_choice, "_has_no_other", _whole_when_shown, limit=LIMIT
+    ),
+    GroupMutant("torn never ends", global_cut_choice, "_has_no_other", _never_whole, limit=LIMIT),
     GroupMutant("what is listed is asked after the end", frontier, "ORDER", ("seen", "end_lsn", "listed"), seed=1069),
 )

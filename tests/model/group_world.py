@@ -19,7 +19,10 @@ from typing import NamedTuple
 from model.logs import LENGTH, Violation, check
 from twofold.bridge import State, actions, events, frontier, initial, step
 from twofold.bridge.state import NO_FLOOR
-from twofold_common.global_cut import CommittedBranch, Frontier, Member, greatest_cut
+from twofold_common import global_cut_choice
+from twofold_common.global_cut import CommittedBranch, Frontier, Member
+from twofold_common.global_cut_choice import NOTHING_TORN
+from twofold_common.global_waits import WaitClock, find_waits
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
 
 POOL = 2
@@ -74,7 +77,7 @@ class Worker:
             case actions.AppendStaged(identity):
                 self.branches.append(identity.gid)
             case actions.WriteFrontier(sequence, _, seen, in_doubt):
-                doubts = frozenset(global_id(each.gid) for each in in_doubt)
+                doubts = {global_id(each.gid): (each.gid,) for each in in_doubt}
                 self.frontier = Frontier(sequence, dict(seen), doubts)
                 self.source.world.frontier_given_out(self)
             case actions.CommitMain(sequence, applied_lsn, _, rows):
@@ -85,6 +88,7 @@ class Worker:
                 check(applied_lsn >= kafka.applied_lsn, "progress moved back")
                 if rows:
                     kafka.commits.append(branches)
+                    self.source.world.note_visible(branches)
                 check(sequence == len(kafka.commits), "the sequence is not dense")
                 kafka.applied_lsn = applied_lsn
                 if written is not None:
@@ -96,6 +100,7 @@ class Worker:
                 if self.fenced:
                     return None
                 kafka.commits.append((identity.gid,))
+                self.source.world.note_visible((identity.gid,))
                 check(sequence == len(kafka.commits), "the sequence is not dense")
                 kafka.applied_lsn = applied_lsn
                 return events.PreparedCommitted(identity, applied_lsn)
@@ -259,8 +264,16 @@ class GroupWorld:
     outside_transactions = False
     """A frontier is readable as soon as it is given out, even that of a fenced connector."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, limit: int | None = None) -> None:
+        """`limit`: so many steps a global transaction may hold others back; None is no limit."""
         self.random = random.Random(seed)
+        self._limit = limit
+        self._now = 0
+        self._clock = WaitClock()
+        self._visible_at: dict[str, int] = {}
+        """When the first branch of a global transaction became visible."""
+        self.torn = NOTHING_TORN
+        self.ever_torn: set[str] = set()
         self.sources: list[Source] = []
         self.sources += (Source(self, f"s{n}") for n in range(self.random.choice([2, 2, 3, 4])))
         self.branches: dict[str, list[tuple[Source, str]]] = {}
@@ -276,6 +289,10 @@ class GroupWorld:
         if self.outside_transactions and worker.frontier is not None:
             worker.source.kafka.frontiers.append(worker.frontier)
 
+    def note_visible(self, gids: Iterable[str]) -> None:
+        for gid in gids:
+            self._visible_at.setdefault(global_id(gid), self._now)
+
     def run(self) -> None:
         """Any steps in any order, then whatever is left; every cut is checked."""
         for _ in range(self.random.randint(0, 60)):
@@ -285,6 +302,7 @@ class GroupWorld:
         self.finish()
 
     def any_step(self) -> None:
+        self._now += 1
         rnd, at = self.random, self.random.random()
         source = rnd.choice(self.sources)
         if at < self._pace:
@@ -323,6 +341,7 @@ class GroupWorld:
         self._look(partly=False)
         for source in self.sources:
             check(self._cut[source.name] == len(source.kafka.commits), "held back, and nothing is in doubt")
+        check(not self.torn, f"{[*self.torn]} are called torn, and all is whole")
 
     def _drain(self, source: Source) -> None:
         while source.place < len(source.log) or source.worker.queue:
@@ -406,12 +425,24 @@ class GroupWorld:
                 for gid in source.kafka.commits[n - 1]
             )
             members[source.name] = Member(cut, known, branches, seen)
-        chosen = greatest_cut(members)
+        chosen = self._choose(members)
         for source in self.sources:
             check(self._cut[source.name] <= chosen[source.name], "a cut moved back")
         self.cuts += chosen != self._cut
         self._cut = chosen
         self._check_whole()
+
+    def _choose(self, members: dict[str, Member]) -> dict[str, int]:
+        """Choose as the mirror does; check what is torn for the first time."""
+        waits = [each for each in find_waits(members) if each.global_id not in self.torn]
+        overdue = global_cut_choice.find_overdue(self._clock.measure(waits, self._now), self._limit)
+        before, choice = self.torn, global_cut_choice.choose_cut(members, self.torn, overdue)
+        self.torn = choice.torn
+        self.ever_torn |= self.torn.keys()
+        for g in self.torn.keys() - before.keys():
+            check(self._limit is not None, f"{g} is torn, and waiting has no limit")
+            check(self._now - self._visible_at[g] > (self._limit or 0), f"{g} is torn before its time")
+        return choice.cut
 
     def _check_whole(self) -> None:
         shown = {
@@ -423,14 +454,15 @@ class GroupWorld:
         for g in {global_id(gid) for _, gid in shown}:
             check(g not in self.rolled_back, f"the cut shows {g}, which is rolled back")
             for source, gid in self.branches[g]:
-                check((source.name, gid) in shown, f"the cut {self._cut} shows {g} and not its branch {gid}")
+                named = (source.name, gid) in shown or g in self.torn
+                check(named, f"the cut {self._cut} shows {g} and not its branch {gid}, and does not name it")
 
 
-def first_violation(seeds: Iterable[int]) -> str | None:
+def first_violation(seeds: Iterable[int], limit: int | None = None) -> str | None:
     """Run the histories; return the first broken promise, or None."""
     for seed in seeds:
         try:
-            GroupWorld(seed).run()
+            GroupWorld(seed, limit).run()
         except Violation as broken:
             return f"history {seed}: {broken}"
     return None

@@ -101,6 +101,8 @@ AVRO: Mapping[str, Walls] = {
 COMMON: Mapping[str, Walls] = {
     "positions": Walls(),
     "global_cut": Walls(),
+    "global_cut_choice": Walls({"global_cut"}),
+    "global_waits": Walls({"global_cut"}),
     "table_names": Walls(),
     "errors": Walls(),
     "artifacts": Walls(),

@@ -50,6 +50,8 @@ def _report(each: InDoubt) -> str:
         f"{describe(each.gid)}  xid {each.xid}, owner {each.owner}, {each.age_s:.0f} s old, {each.in_kafka}{rows}{late}"
     ]
     lines += [f"sibling {sibling}" for sibling in each.siblings]
+    if each.held_back:
+        lines.append(f"holds back {', '.join(map(str, each.held_back))}")
     if each.torn:
         lines.append("TORN: branches of it are committed and others rolled back; ask its coordinator")
     elif len(each.statements) == 1:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from twofold.config import Config
     from twofold.ops.mirror_view import MirrorPlace, MirrorView
     from twofold.ops.page_client import PageAnswer
+    from twofold.runner.held_back import HeldBack
     from twofold.runner.status_report import BackfillStatus, InDoubt, Status
 
 LOADS_MAX = 10
@@ -176,6 +177,11 @@ def _in_doubt_lines(status: Status) -> list[str]:
     lines = [f"in doubt    {len(status.in_doubt)}"]
     for each in status.in_doubt:
         lines.append(f"  {describe(each.gid)}  xid {each.xid}, {each.age_s:.0f} s, {each.in_kafka}, owner {each.owner}")
+        if each.held_back:
+            lines.append(
+                f"    HOLDS BACK {', '.join(map(str, each.held_back))}, committed{_since(each.held_back)};"
+                f" to end it, in database {each.database}: {_ending(each)}"
+            )
         if each.too_long:
             lines.append(
                 f"    TOO LONG (prepared.doubt_warning): database {each.database}, {_known(each.wal_bytes)} bytes of WAL since, {_known(each.rows)} rows"
@@ -206,9 +212,15 @@ def _clock(at: float) -> str:
     return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%Y-%m-%d %H:%M:%S", then)
 
 
+def _since(held_back: Sequence[HeldBack]) -> str:
+    first = min((each.since for each in held_back if each.since is not None), default=None)
+    return "" if first is None else f" at {_clock(first)}"
+
+
 def _ending(each: InDoubt) -> str:
-    """The statements; of a branch the command that looks at its siblings first."""
-    return "see twofold prepared list" if each.global_id else " or ".join(each.statements)
+    """The statements; of a branch whose siblings are not known, the command that looks for them."""
+    is_unknown = each.global_id and not each.siblings
+    return "see twofold prepared list" if is_unknown else " or ".join(each.statements)
 
 
 def _lsn(position: int | None) -> str:

@@ -26,13 +26,21 @@ class Metrics:
     """Reads the activity when it is scraped, and does nothing between scrapes."""
 
     def __init__(
-        self, name: str, slot: str, view: Callable[[], ActivityView], health: Callable[[], Health], sampler: Sampler
+        self,
+        name: str,
+        slot: str,
+        view: Callable[[], ActivityView],
+        health: Callable[[], Health],
+        sampler: Sampler,
+        held_back: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
+        """`held_back`: in a source group, the numbers of `count_held_back_by`."""
         self._name = name
         self._slot = slot
         self._view = view
         self._health = health
         self._sampler = sampler
+        self._held_back = held_back
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -136,7 +144,19 @@ class Metrics:
         for state in ("staged", "open", "parked", "committing"):
             live.add_metric([state], sum(span.state == state for span in view.in_doubt.live.values()))
         yield live
+        yield from self._group()
         yield from self._backfills(view)
+
+    def _group(self) -> Iterator[Metric]:
+        if self._held_back is None:
+            return
+        half_committed, commits = self._held_back()
+        yield self._gauge(
+            "twofold_half_committed",
+            "Global transactions in doubt here that another member of the group has committed.",
+            half_committed,
+        )
+        yield self._gauge("twofold_held_back_commits", "Commit records of members that wait for these.", commits)
 
     def _backfills(self, view: ActivityView) -> Iterator[Metric]:
         loads = view.backfills

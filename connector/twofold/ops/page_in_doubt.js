@@ -39,10 +39,10 @@ function updateBar(node, m, age, ended, scale) {
   drawFacts(facts, m, ended);
 }
 function drawFacts(node, m, ended) {
-  const state = JSON.stringify([m.state, m.outcome, m.owner, m.park_reason, m.statements, m.statements_wait, m.siblings]);
+  const state = JSON.stringify([m.state, m.outcome, m.owner, m.park_reason, m.statements, m.statements_wait, m.siblings, m.held_back]);
   if (node.dataset.state === state) return;
   node.dataset.state = state;
-  const facts = [["global id", m.global_id], ["branch", m.branch], ["gid", m.gid], ["xid", m.xid], ["owner", m.owner], ["prepared", m.prepared_at && when(m.prepared_at)], ["parked", m.park_reason], ["other branches", (m.siblings || []).join("; ")]];
+  const facts = [["global id", m.global_id], ["branch", m.branch], ["gid", m.gid], ["xid", m.xid], ["owner", m.owner], ["prepared", m.prepared_at && when(m.prepared_at)], ["parked", m.park_reason], ["other branches", (m.siblings || []).join("; ")], ["holds back", (m.held_back || []).map(each => each.shown).join(", ")]];
   const few = (m.statements || []).length === 1 ? "This alone keeps the global transaction whole:" : (m.statements || []).length ? "It ends with one of these, in its database:" : "";
   fill(node, h("dl", {}, ...facts.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", { class: name === "gid" || name === "global id" || name === "branch" ? "mono" : "" }, String(value))])),
     m.torn && h("div", { class: "wrong" }, "Torn: some of its branches are committed and others rolled back. Ask its coordinator."),

@@ -4,13 +4,17 @@ other branches.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 from twofold.gids import Parse, describe, parse
 from twofold.ops.activity_view import ActivityView
-from twofold.ops.branch_view import BranchView
+from twofold.ops.branch_view import RESTS_UNSEEN, BranchView, Key
 from twofold.ops.in_doubt_log import InDoubtSpan
 from twofold.ops.sampler import Sampler
+from twofold.runner.held_back import count_held_back
 from twofold.runner.in_doubt_warnings import statements
 
 LISTED_MAX = 200
@@ -24,6 +28,25 @@ def list_in_doubt(
     """Oldest first: those of the stream with what PostgreSQL knows of them, and those that the
     stream has not brought yet.
     """
+    found = _list_all(view, sampler)
+    listed = found[:LISTED_MAX]
+    branches.want(_find_branches(listed, now, parse_gid))
+    return [{**each, **_ways_out(each, branches, parse_gid)} for each in listed] + found[LISTED_MAX:]
+
+
+def count_held_back_by(
+    view: ActivityView, sampler: Sampler, branches: BranchView, now: float, parse_gid: Parse = parse
+) -> tuple[int, int]:
+    """Return how many global transactions in doubt here another member has committed, and how many
+    of the members' commit records wait for them, by the last answer.
+    """
+    keys = _find_branches(_list_all(view, sampler), now, parse_gid)
+    branches.want(keys, rests=RESTS_UNSEEN)
+    found = [known.held_back for key in keys if (known := branches.last.get(key)) and known.held_back]
+    return len(found), count_held_back(chain.from_iterable(found))
+
+
+def _list_all(view: ActivityView, sampler: Sampler) -> list[dict[str, Any]]:
     at_source = {(each.xid, each.gid): each for each in (sampler.source.prepared if sampler.source else ())}
     found = []
     for identity, span in view.in_doubt.live.items():
@@ -50,15 +73,16 @@ def list_in_doubt(
         if key not in ended
     ]
     found.sort(key=lambda each: float(each["prepared_at"]))
-    listed = found[:LISTED_MAX]
-    branches.want(
-        [
-            (each["xid"], each["gid"])
-            for each in listed
-            if parse_gid(each["gid"]).global_id and now - each["prepared_at"] > BRANCHES_ASKED_S
-        ]
-    )
-    return [{**each, **_ways_out(each, branches, parse_gid)} for each in listed] + found[LISTED_MAX:]
+    return found
+
+
+def _find_branches(listed: Iterable[dict[str, Any]], now: float, parse_gid: Parse) -> list[Key]:
+    """Return those of global transactions that are old enough to ask about."""
+    return [
+        (each["xid"], each["gid"])
+        for each in listed
+        if parse_gid(each["gid"]).global_id and now - each["prepared_at"] > BRANCHES_ASKED_S
+    ]
 
 
 def list_settled(view: ActivityView) -> list[dict[str, Any]]:
@@ -71,7 +95,13 @@ def _ways_out(each: dict[str, Any], branches: BranchView, parse_gid: Parse) -> d
     None are offered before its other branches are known.
     """
     parsed = parse_gid(each["gid"])
-    said: dict[str, Any] = {"global_id": parsed.global_id, "branch": parsed.branch, "siblings": [], "torn": False}
+    said: dict[str, Any] = {
+        "global_id": parsed.global_id,
+        "branch": parsed.branch,
+        "siblings": [],
+        "torn": False,
+        "held_back": [],
+    }
     if parsed.global_id is None:
         own = () if each["state"] == "committing" else statements(each["gid"])
         return {**said, "statements": list(own), "statements_wait": ""}
@@ -88,6 +118,7 @@ def _ways_out(each: dict[str, Any], branches: BranchView, parse_gid: Parse) -> d
         "statements_wait": "",
         "siblings": list(known.siblings),
         "torn": known.torn,
+        "held_back": [{**asdict(each), "shown": str(each)} for each in known.held_back],
     }
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 from twofold.config import Config
 from twofold.errors import TwofoldError
+from twofold.gids import parser
 from twofold.ops.activity import Activity
 from twofold.ops.branch_view import BranchView
 from twofold.ops.health import Health, judge_health
@@ -19,6 +20,7 @@ from twofold.ops.mirror_view import MirrorView
 from twofold.ops.sampler import Sampler
 from twofold.ops.server import StatusServer, StatusSources
 from twofold.ops.snapshot import take_snapshot
+from twofold.ops.snapshot_in_doubt import count_held_back_by
 from twofold.runner.status_report import branches_in_doubt
 
 _log = logging.getLogger(__name__)
@@ -53,9 +55,14 @@ def _serve(config: Config, activity: Activity, opened: ExitStack) -> StatusServe
     def health() -> Health:
         return judge_health(activity.view(), turn_bound_s=bound_s)
 
+    def held_back() -> tuple[int, int]:
+        parse_gid = parser(config.prepared.gid_patterns)
+        return count_held_back_by(activity.view(), sampler, branches, time.time(), parse_gid)
+
+    in_group = held_back if config.group.name is not None else None
     sources = StatusSources(
         status=lambda after: take_snapshot(config, activity, health(), sampler, branches, now=time.time(), after=after),
-        metrics=Metrics(config.name, config.slot, activity.view, health, sampler).text,
+        metrics=Metrics(config.name, config.slot, activity.view, health, sampler, in_group).text,
         health=health,
     )
     try:

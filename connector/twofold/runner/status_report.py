@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal
@@ -14,9 +15,10 @@ from twofold.config import Config
 from twofold.errors import Unreachable, UsageError
 from twofold.gids import parser
 from twofold.lives.load_progress import LoadProgress
+from twofold.runner.held_back import HeldBack, held_back_by
 from twofold.runner.siblings import describe_sibling, is_torn, siblings_of, statements_left
 from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings
-from twofold.sink.ledgers import Branch, Ledgers
+from twofold.sink.ledgers import NO_BRANCHES, Branches, Ledgers
 from twofold.sink.metadata import ask_brokers
 from twofold.sink.progress import ProgressReader, RecoveredState
 from twofold.sink.schema_registry import Registry
@@ -64,6 +66,8 @@ class InDoubt:
     """The known states of its global transaction's other branches."""
     torn: bool = False
     """Some siblings are committed, and others rolled back."""
+    held_back: tuple[HeldBack, ...] = ()
+    """The members of the source group whose commits wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +141,17 @@ def with_kafka(config: Config, source: Status, recovered: RecoveredState) -> Sta
         applied_lsn=applied,
         sequence=progress.sequence if progress else None,
         behind_bytes=max(0, source.source_lsn - applied) if applied else None,
-        in_doubt=in_doubt(config, recovered.unresolved.values()),
+        in_doubt=_in_doubt_here(config, recovered),
         backfilling=backfilling,
     )
+
+
+def _in_doubt_here(config: Config, recovered: RecoveredState) -> tuple[InDoubt, ...]:
+    """Return what is in doubt; in a source group, with what waits for it if that can be read."""
+    if config.group.name is not None:
+        with suppress(Unreachable):
+            return branches_in_doubt(config, recovered)[0]
+    return in_doubt(config, recovered.unresolved.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +251,9 @@ def read_progress(config: Config) -> RecoveredState:
     return ProgressReader(settings, names_of(config), Registry(registry_settings(config))).read()
 
 
-def in_doubt(config: Config, ledger: Iterable[Prepared] | None, branches: Sequence[Branch] = ()) -> tuple[InDoubt, ...]:
+def in_doubt(
+    config: Config, ledger: Iterable[Prepared] | None, branches: Branches = NO_BRANCHES
+) -> tuple[InDoubt, ...]:
     """Return the prepared transactions, oldest first.
 
     `ledger` None: it is not known. `branches`: those of their global transactions, wherever they
@@ -251,7 +265,7 @@ def in_doubt(config: Config, ledger: Iterable[Prepared] | None, branches: Sequen
     found = []
     for prepared in identity.prepared_transactions(config.conninfo, all_databases=False):
         entry, parsed = entries.get((prepared.xid, prepared.gid)), parse_gid(prepared.gid)
-        others = siblings_of(prepared.gid, parsed.global_id, config.prefix, branches) if parsed.global_id else ()
+        others = siblings_of(prepared.gid, parsed.global_id, config.prefix, branches.found) if parsed.global_id else ()
         found.append(
             InDoubt(
                 xid=prepared.xid,
@@ -269,6 +283,7 @@ def in_doubt(config: Config, ledger: Iterable[Prepared] | None, branches: Sequen
                 statements=statements_left(prepared.gid, others),
                 siblings=tuple(map(describe_sibling, others)),
                 torn=is_torn(others),
+                held_back=held_back_by(others, config.group.members, branches.last),
             )
         )
     return tuple(found)
@@ -280,15 +295,17 @@ def _in_kafka(entry: Prepared | None, *, known: bool) -> Literal["open", "parked
     return "open" if entry.state == "open" else "parked"
 
 
-def branches_in_doubt(config: Config) -> tuple[tuple[InDoubt, ...], tuple[str, ...]]:
+def branches_in_doubt(
+    config: Config, recovered: RecoveredState | None = None
+) -> tuple[tuple[InDoubt, ...], tuple[str, ...]]:
     """Add what other branches' topics say; also return the topics that could not be read, with the
     reasons.
     """
-    ledger = read_progress(config).unresolved.values()
+    ledger = (recovered or read_progress(config)).unresolved.values()
     found = in_doubt(config, ledger)
     wanted = {each.global_id: each.age_s for each in found if each.global_id}
     if not wanted:
         return found, ()
     since_ms = int((time.time() - max(wanted.values()) - CLOCKS_APART_S) * 1000)
     branches = Ledgers(kafka_settings(config), Registry(registry_settings(config))).branches(wanted.keys(), since_ms)
-    return in_doubt(config, ledger, branches.found), branches.unread
+    return in_doubt(config, ledger, branches), branches.unread

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,6 +33,10 @@ class Branch:
     gid: str
     global_id: str
     state: Literal["open", "parked", "committed", "rolled_back"]
+    sequence: int | None = None
+    """Its commit record's number, if it is committed and has one."""
+    committed_at: float | None = None
+    """When it was committed, if its commit record says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ class Branches:
     found: tuple[Branch, ...]
     unread: tuple[str, ...]
     """The unreadable topics, each with the reason."""
+    last: Mapping[str, int]
+    """The last commit record of each prefix that was read."""
+
+
+NO_BRANCHES = Branches((), (), {})
 
 
 class Ledgers:
@@ -58,6 +67,7 @@ class Ledgers:
         Commit records before `since_ms` are not read.
         """
         marks = [each.encode() for each in global_ids]
+        last_of: dict[str, bytes] = {}
         found: dict[tuple[str, str], Branch] = {}
         unread: dict[str, str] = {}
         with sorted_errors("reading the connectors' ledgers"):
@@ -65,16 +75,22 @@ class Ledgers:
             try:
                 for message in self._messages(consumer, since_ms, unread):
                     value, topic = message.value() or b"", message.topic() or ""
+                    if topic.endswith(_COMMITS):
+                        last_of[topic] = value
                     if not any(mark in value for mark in marks):
                         continue
                     for branch in self._decoded(topic, value, unread):
-                        # A known outcome wins, whatever the ledger said before.
                         known = found.get((branch.prefix, branch.gid))
-                        if branch.global_id in global_ids and (known is None or known.state in {"open", "parked"}):
+                        if branch.global_id in global_ids and _says_more(branch, known):
                             found[branch.prefix, branch.gid] = branch
             finally:
                 consumer.close()
-        return Branches(tuple(found.values()), tuple(f"{topic}: {reason}" for topic, reason in sorted(unread.items())))
+        committed = {each.prefix for each in found.values() if each.sequence is not None}
+        return Branches(
+            tuple(found.values()),
+            tuple(f"{topic}: {reason}" for topic, reason in sorted(unread.items())),
+            {prefix: self._sequence(last_of[topic]) for prefix in committed if (topic := prefix + _COMMITS) in last_of},
+        )
 
     def _messages(self, consumer: Consumer, since_ms: int, unread: dict[str, str]) -> Iterator[Message]:
         topics = consumer.list_topics(timeout=self._timeout_s).topics
@@ -114,6 +130,22 @@ class Ledgers:
             return []  # a table's topic with such a name
         record = kind.from_bytes(value, writer)
         if isinstance(record, Prepared):
-            return [Branch(prefix, record.gid, record.global_id or "", record.state)]
+            return [Branch(prefix, record.gid, record.global_id or "", record.state, record.sequence)]
         assert isinstance(record, Commit)
-        return [Branch(prefix, each.gid, each.global_id or "", "committed") for each in record.prepared]
+        return [
+            Branch(prefix, each.gid, each.global_id or "", "committed", record.sequence, each.committed_at / 1e6)
+            for each in record.prepared
+        ]
+
+    def _sequence(self, value: bytes) -> int:
+        """Read the number of a commit record of a connector whose other ones were read."""
+        record = Commit.from_bytes(value, json.loads(self._registry.schema(wire.unframe(value)[0])))
+        assert isinstance(record, Commit)
+        return record.sequence
+
+
+def _says_more(branch: Branch, known: Branch | None) -> bool:
+    """Whether it replaces what is known: an outcome wins over the ledger's states, and a commit
+    record over the ledger.
+    """
+    return known is None or known.state in {"open", "parked"} or branch.committed_at is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import difflib
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -95,12 +96,15 @@ def _session_options(*, prefixes: bool = False) -> _Parser:
         help="folder of the tables; under spark-submit also s3a://...",
     )
     if prefixes:
-        options.add_argument(
+        sources = options.add_mutually_exclusive_group(required=True)
+        sources.add_argument(
             "--prefix",
-            required=True,
             action="append",
             dest="prefixes",
             help="the connector's topic prefix; again for each further member of a source group",
+        )
+        sources.add_argument(
+            "--source-group", metavar="NAME", help="all members of this source group, by their connectors' frontiers"
         )
     else:
         options.add_argument("--prefix", required=True, help="the connector's topic prefix")
@@ -176,6 +180,13 @@ def _add_mirror_options(mirror: argparse.ArgumentParser) -> None:
         help="bytes of a batch, about; the smaller of both limits counts",
     )
     mirror.add_argument("--maintain-every", type=_parse_count, default=100, help="cuts between two compactions")
+    mirror.add_argument(
+        "--global-wait",
+        type=_parse_seconds,
+        metavar="SECONDS",
+        help="source group: for how long one global transaction may hold others back; "
+        "then cuts go on and name it in `torn` (default: for ever)",
+    )
     mirror.add_argument("--group", help="consumer group that shows the mirror's progress (default: PREFIX.mirror)")
     mirror.add_argument(
         "--keep-cuts", type=_parse_hours, default=1, metavar="HOURS", help="how long readers may ask for an older cut"
@@ -231,6 +242,16 @@ def _parse_hours(text: str) -> float:
     if hours < 0:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number of hours >= 0")
     return hours
+
+
+def _parse_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
+    if not (0 < seconds < math.inf):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds > 0")
+    return seconds
 
 
 def _parse_address(text: str) -> tuple[str, int]:

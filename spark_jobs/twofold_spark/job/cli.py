@@ -51,11 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "jars":
                 print(os.pathsep.join(str(jar) for jar in jars.fetch()))  # noqa: T201  (what the command is for)
             case "mirror":
-                prefixes = tuple(dict.fromkeys(options.prefixes))
-                if len(prefixes) > 1 and options.sink.name != "iceberg":
-                    raise UsageError("the mirror of several prefixes needs --sink iceberg")
+                _check_group(options)
                 with _open_session(options) as spark:
-                    run_mirror(spark, options, prefixes)
+                    run_mirror(spark, options)
             case "changelog":
                 with _open_session(options) as spark:
                     _run_changelog(spark, options)
@@ -68,6 +66,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_progress(f"{options.command}: interrupted")
         return _INTERRUPTED
     return 0
+
+
+def _check_group(options: argparse.Namespace) -> None:
+    is_group = options.source_group is not None or len(set(options.prefixes)) > 1
+    if is_group and options.sink.name != "iceberg":
+        raise UsageError("the mirror of a source group needs --sink iceberg")
+    if options.global_wait is None:
+        return
+    if not is_group:
+        raise UsageError("--global-wait is for a source group: give --source-group, or leave it out")
+    if options.trigger.ends:
+        raise UsageError(
+            "--global-wait needs a job that stays: give --trigger continuous or interval=..., or leave it out"
+        )
 
 
 def _run_changelog(spark: SparkSession, options: argparse.Namespace) -> None:

@@ -35,6 +35,7 @@ _HELP = {
     ),
     "twofold_job_cut_sequence": ("gauge", "sequence number of the last published cut"),
     "twofold_job_tables_stopped": ("gauge", "tables stopped by a refusal of their own"),
+    "twofold_job_global_waits": ("gauge", "global transactions that hold back the cut of a source group"),
     "twofold_job_stage_seconds_total": (
         "counter",
         "seconds in each stage of a batch; a sum over tables that run at once",

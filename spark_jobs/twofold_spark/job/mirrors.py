@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import SparkSession
 
@@ -16,14 +16,21 @@ from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.mirror_progress import ProgressPublisher
+from twofold_spark.mirror.wait_report import NAMED_AFTER_S
 from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, member_catalog
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.source_groups import find_members
 from twofold_spark.streaming import StreamingJob, print_progress
 
 
-def run_mirror(spark: SparkSession, options: argparse.Namespace, prefixes: tuple[str, ...]) -> None:
+def run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
     """Run until the stream ends or a signal asks for the end."""
+    if options.source_group is not None:
+        prefixes = find_members(spark, connect_kafka(spark, options), Registry(options.registry), options.source_group)
+        print_progress(f"mirror: the source group {options.source_group} has the members {', '.join(prefixes)}")
+    else:
+        prefixes = tuple(dict.fromkeys(options.prefixes))
     kafka, metrics, ending = connect_kafka(spark, options, *prefixes), start_metrics(spark, options), threading.Event()
     first, *others = prefixes
     catalogs = {prefix: member_catalog(options.catalog, prefix) if others else options.catalog for prefix in prefixes}
@@ -38,12 +45,10 @@ def run_mirror(spark: SparkSession, options: argparse.Namespace, prefixes: tuple
         for prefix, catalog in catalogs.items()
     }
     whole: Mirror | GroupMirror = mirrors[first]
-    if others:
-        registry = Registry(options.registry)
-        whole = GroupMirror(
-            kafka, registry, mirrors, lambda its: GlobalCutTable(its, options.catalog), report=_print_global_cut
-        )
     job = StreamingJob("mirror", whole)
+    if others:
+        whole = _make_group_mirror(kafka, options, mirrors, metrics)
+        job = StreamingJob("mirror", whole, meanwhile=whole.look_if_due)
     alone = options.sink.default_checkpoint(options.warehouse, first)
     checkpoint = options.checkpoint or (f"{options.warehouse}/checkpoints/group" if others else alone)
     job.start(whole.open_stream(spark), checkpoint, options.trigger)
@@ -55,6 +60,22 @@ def run_mirror(spark: SparkSession, options: argparse.Namespace, prefixes: tuple
         whole.close()
         for publisher in progress.values():
             publisher.close()
+
+
+def _make_group_mirror(
+    kafka: Kafka, options: argparse.Namespace, mirrors: Mapping[str, Mirror], metrics: JobMetrics
+) -> GroupMirror:
+    return GroupMirror(
+        kafka,
+        Registry(options.registry),
+        mirrors,
+        lambda its: GlobalCutTable(its, options.catalog),
+        wait_limit_s=options.global_wait,
+        # A run to the end of what is there has no time to look again.
+        named_after_s=0 if options.trigger.ends else NAMED_AFTER_S,
+        report=_print_global_cut,
+        report_waits=lambda count: metrics.set_gauge("twofold_job_global_waits", count),
+    )
 
 
 def _make_mirror(

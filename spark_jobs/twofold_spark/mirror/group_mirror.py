@@ -1,9 +1,9 @@
 """The mirror of a source group: the tables of several sources, global cut after global cut.
 
-The stream of the members' commit records and frontiers only says that there is more. Each round
-reads the frontiers, then the commit records, and chooses the greatest global cut. Each member is
-brought to its part of it by a mirror of its own, with tables and cuts of its own. Then one row
-makes the parts a global cut.
+The stream of the members' commit records and frontiers only says that there is more. While a global
+transaction holds others back, time begins rounds as well. Each round reads the frontiers, then the
+commit records, and chooses the greatest global cut. Each member is brought to its part of it by a
+mirror of its own, with tables and cuts of its own. Then one row makes the parts a global cut.
 
 A process that ends between may leave a member ahead of the last global cut. The next cut is not
 behind it: frontiers and commit records only grow. Readers go by the row.
@@ -12,14 +12,18 @@ behind it: frontiers and commit records only grow. Readers go by the row.
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from twofold_common.global_cut import greatest_cut, waiting
+from twofold_common.global_cut import Member
+from twofold_common.global_cut_choice import NOTHING_TORN, Choice, Torn, choose_cut, find_overdue
+from twofold_common.global_waits import WaitClock, find_waits
 from twofold_spark.errors import Refused
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.mirror.waiting_names import WaitingNames
+from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport, describe_torn
 from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, MemberCut
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.kafka_client import Kafka
@@ -38,7 +42,11 @@ class GroupMirror:
         mirrors: Mapping[str, Mirror],
         make_table: Callable[[SparkSession], GlobalCutTable],
         *,
+        wait_limit_s: float | None = None,
+        named_after_s: float = NAMED_AFTER_S,
+        clock: Callable[[], float] = time.monotonic,
         report: Callable[[GlobalCut], None] = lambda _: None,
+        report_waits: Callable[[int], None] = lambda _: None,
         warn: Callable[[str], None] = print_progress,
     ) -> None:
         self._kafka = kafka
@@ -47,9 +55,19 @@ class GroupMirror:
         self._make_table = make_table
         self._table: GlobalCutTable | None = None
         self._number = 0
+        self._torn: Torn = NOTHING_TORN
+        self._wait_limit_s = wait_limit_s
         self._report = report
+        self._report_waits = report_waits
         self._warn = warn
-        self._waiting = WaitingNames()
+        self._clock = clock
+        self._wait_clock = WaitClock()
+        self._wait_report = WaitReport(named_after_s)
+        self._round = threading.Lock()
+        self._spark: SparkSession | None = None
+        """The stream's session, from its first round on."""
+        self._next_at = float("inf")
+        """When a round is due that nothing new begins."""
 
     def open_stream(self, spark: SparkSession) -> DataFrame:
         """Open the stream that says that there is more."""
@@ -57,7 +75,20 @@ class GroupMirror:
         return kafka_reader.watch_topics(spark, self._kafka, rf"(?:{prefixes})\.(?:commits|frontiers)")
 
     def __call__(self, micro_batch: DataFrame, _batch_id: int) -> None:
-        spark = micro_batch.sparkSession
+        with self._round:
+            self._spark = micro_batch.sparkSession
+            self._run_round(self._spark)
+
+    def look_if_due(self) -> None:
+        """Look again while something waits, though nothing new has come."""
+        if self._spark is not None and self._clock() >= self._next_at and self._round.acquire(blocking=False):
+            try:
+                self._run_round(self._spark)
+            finally:
+                self._round.release()
+
+    def _run_round(self, spark: SparkSession) -> None:
+        """Apply and publish the next global cut, if there is one."""
         if self._table is None:
             self._table = self._begin(spark)
         # Frontiers first: the commit records that they name are then among those that are read.
@@ -66,15 +97,30 @@ class GroupMirror:
         for topics in self._topics.values():
             topics.read_commits(spark)
         members = {prefix: topics.as_member() for prefix, topics in self._topics.items()}
-        for line in self._waiting.describe_new(waiting(members)):
-            self._warn(line)
-        chosen = greatest_cut(members)
-        if all(chosen[prefix] == each.cut for prefix, each in members.items()):
+        choice = self._choose(self._table, members)
+        if all(choice.cut[prefix] == each.cut for prefix, each in members.items()):
             return
-        self._apply(spark, chosen)
-        self._publish(self._table, chosen)
+        self._apply(spark, choice.cut)
+        self._publish(self._table, choice)
         for mirror in self._mirrors.values():
             mirror.maintain_if_due()
+
+    def _choose(self, table: GlobalCutTable, members: Mapping[str, Member]) -> Choice:
+        """Choose the next cut. Say what holds it back, when it is time."""
+        now = self._clock()
+        waits = [each for each in find_waits(members) if each.global_id not in self._torn]
+        waited_s = self._wait_clock.measure(waits, now)
+        overdue = find_overdue(waited_s, self._wait_limit_s)
+        choice = choose_cut(members, self._torn, overdue)
+        waits = [each for each in waits if each.global_id not in choice.torn]
+        if self._wait_report.note_waits(members, waits, waited_s, now):
+            for line in self._wait_report.lines:
+                self._warn(line)
+            table.replace_waits(self._wait_report.waits)
+        self._report_waits(len(self._wait_report.waits))
+        soon_s = min(NAMED_AFTER_S, self._wait_limit_s or NAMED_AFTER_S)
+        self._next_at = now + soon_s if waits or self._wait_report.is_waiting else float("inf")
+        return choice
 
     def close(self) -> None:
         for mirror in self._mirrors.values():
@@ -86,7 +132,7 @@ class GroupMirror:
         for prefix, mirror in self._mirrors.items():
             mirror.begin(spark)
             if last is not None:
-                self._number = last.number
+                self._number, self._torn = last.number, last.torn
                 self._topics[prefix].start_from(last.members[prefix].sequence, last.members[prefix].offset)
         return table
 
@@ -96,8 +142,8 @@ class GroupMirror:
             if chosen[prefix] > mirror.cut.sequence:
                 mirror.apply_up_to(spark, chosen[prefix], behind=self._topics[prefix].offset)
 
-    def _publish(self, table: GlobalCutTable, chosen: Mapping[str, int]) -> None:
-        for prefix, sequence in chosen.items():
+    def _publish(self, table: GlobalCutTable, choice: Choice) -> None:
+        for prefix, sequence in choice.cut.items():
             if (shown := self._mirrors[prefix].cut.sequence) != sequence:
                 raise Refused(
                     f"the mirror of {prefix} stands at cut {shown}, and the global cut names {sequence}: another job wrote to its catalog",
@@ -106,7 +152,10 @@ class GroupMirror:
                 )
             self._topics[prefix].advance_to(sequence)
         self._number += 1
-        parts = {prefix: MemberCut(sequence, self._topics[prefix].offset) for prefix, sequence in chosen.items()}
-        cut = GlobalCut(self._number, parts)
+        parts = {prefix: MemberCut(sequence, self._topics[prefix].offset) for prefix, sequence in choice.cut.items()}
+        cut = GlobalCut(self._number, parts, choice.torn)
         table.publish(cut)
+        for line in describe_torn(self._torn, cut.torn):
+            self._warn(line)
+        self._torn = cut.torn
         self._report(cut)

@@ -1,5 +1,5 @@
 """`read_global_cut`: all tables of all members of a source group, with every global transaction
-whole or absent.
+whole or absent. `cut.torn` has the exceptions, which `mirror --global-wait` allows.
 
     cut = read_global_cut(spark)
     cut["bank_east"]["public.accounts"].unionByName(cut["bank_west"]["public.accounts"])
@@ -25,6 +25,13 @@ class GlobalTables(Mapping[str, Tables]):
         self._spark = spark
         self._catalog = catalog
 
+    @property
+    def torn(self) -> tuple[str, ...]:
+        """The global ids of which this cut may show a part: they waited for longer than
+        `mirror --global-wait`.
+        """
+        return tuple(self.cut.torn)
+
     def __getitem__(self, prefix: str) -> Tables:
         sequence = self.cut.members[prefix].sequence
         if not sequence:
@@ -49,6 +56,6 @@ def read_global_cut(spark: SparkSession, *, catalog: str = CATALOG) -> GlobalTab
     cut = GlobalCutTable(spark, catalog).read_last()
     if cut is None:
         raise SetupError(
-            f"no global cut is published in the catalog {catalog}: run `twofold-spark mirror` with a --prefix for each member"
+            f"no global cut is published in the catalog {catalog}: run `twofold-spark mirror` of a source group"
         )
     return GlobalTables(spark, catalog, cut)

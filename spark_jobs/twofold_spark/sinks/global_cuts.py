@@ -1,4 +1,5 @@
-"""Global cuts as rows of an Iceberg table: one row names the cut of every member.
+"""Global cuts as rows of an Iceberg table: one row names the cut of every member. A second table
+says what the next one waits for.
 
 Each member has a catalog of its own with its tables and its cuts. The row is what makes them one:
 it is written when every member has published its part.
@@ -7,19 +8,28 @@ it is written when every member has published its part.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from twofold_common.global_cut_choice import NOTHING_TORN, ShownBranch, Torn
+from twofold_common.global_waits import LongWait
 from twofold_spark.errors import Refused
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.merge_sql import escape_literal
 
+_TORN = "array<struct<global_id: string, shown: array<struct<prefix: string, sequence: bigint>>>>"
 _COLUMNS = (
     "number bigint, published_at timestamp, "
-    "members array<struct<prefix: string, sequence: bigint, commit_offset: bigint>>"
+    "members array<struct<prefix: string, sequence: bigint, commit_offset: bigint>>, "
+    f"torn {_TORN}"
+)
+_WAIT_COLUMNS = (
+    "global_id string, since timestamp, "
+    "branches array<struct<prefix: string, state: string, sequence: bigint, lsn: bigint, gids: array<string>>>, "
+    "held array<struct<prefix: string, commits: bigint>>"
 )
 _GROUP = "twofold.group"
 
@@ -35,15 +45,19 @@ class MemberCut:
 
 @dataclass(frozen=True, slots=True)
 class GlobalCut:
-    """All tables of all members, with every global transaction whole or absent."""
+    """All tables of all members, with every global transaction whole or absent, except what is
+    torn.
+    """
 
     number: int
     members: Mapping[str, MemberCut]
     """By prefix."""
+    torn: Torn = field(default_factory=lambda: NOTHING_TORN)
+    """What waited for longer than `--global-wait`."""
 
     def __str__(self) -> str:
         parts = ", ".join(f"{prefix} {each.sequence}" for prefix, each in sorted(self.members.items()))
-        return f"{self.number} ({parts})"
+        return f"{self.number} ({parts}{f'; {len(self.torn)} global transactions torn' if self.torn else ''})"
 
 
 def member_catalog(catalog: str, prefix: str) -> str:
@@ -58,15 +72,15 @@ class GlobalCutTable:
         self._spark = spark
         self._namespace = f"{catalog}.twofold"
         self._name = f"{self._namespace}.global_cuts"
+        self._waits = f"{self._namespace}.global_waits"
 
     def open(self, prefixes: tuple[str, ...]) -> GlobalCut | None:
-        """Create the table, or check whose it is; return the last global cut."""
+        """Create the tables, or check whose they are; return the last global cut."""
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
         group = ",".join(sorted(prefixes))
         properties = iceberg_tables.list_properties(iceberg_tables.FORMAT_VERSION, {_GROUP: group})
-        self._spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self._name} ({_COLUMNS}) USING iceberg TBLPROPERTIES ({properties})"
-        )
+        for name, columns in ((self._name, _COLUMNS), (self._waits, _WAIT_COLUMNS)):
+            self._spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg TBLPROPERTIES ({properties})")
         present = iceberg_tables.load_table(self._spark, self._name).properties().get(_GROUP)
         if present != group:
             raise Refused(
@@ -74,6 +88,8 @@ class GlobalCutTable:
                 at_stake="a cut over other members: global transactions would be torn",
                 repair="give the same --prefix options as before, or a new --warehouse and --checkpoint",
             )
+        if not self._spark.table(self._waits).isEmpty():
+            self.replace_waits(())  # an earlier process said so
         return self.read_last()
 
     def read_last(self) -> GlobalCut | None:
@@ -84,12 +100,49 @@ class GlobalCutTable:
         if row is None:
             return None
         members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in row["members"]}
-        return GlobalCut(row["number"], members)
+        torn = {
+            each["global_id"]: tuple(ShownBranch(shown["prefix"], shown["sequence"]) for shown in each["shown"])
+            for each in row["torn"]
+        }
+        return GlobalCut(row["number"], members, torn)
 
     def publish(self, cut: GlobalCut) -> None:
         """Make it visible to readers; it is durable when this returns."""
         members = ", ".join(
-            f"named_struct('prefix', '{escape_literal(prefix)}', 'sequence', {each.sequence}L, 'commit_offset', {each.offset}L)"
+            f"named_struct('prefix', {_text(prefix)}, 'sequence', {each.sequence}L, 'commit_offset', {each.offset}L)"
             for prefix, each in cut.members.items()
         )
-        self._spark.sql(f"INSERT INTO {self._name} SELECT {cut.number}L, current_timestamp(), array({members})")
+        torn = ", ".join(
+            f"named_struct('global_id', {_text(global_id)}, 'shown', array({', '.join(map(_shown, branches))}))"
+            for global_id, branches in cut.torn.items()
+        )
+        self._spark.sql(
+            f"INSERT INTO {self._name} SELECT {cut.number}L, current_timestamp(), array({members}), "
+            f"CAST(array({torn}) AS {_TORN})"
+        )
+
+    def replace_waits(self, waits: Iterable[LongWait]) -> None:
+        """Say what the next global cut waits for."""
+        rows = " UNION ALL ".join(map(_wait_row, waits))
+        self._spark.sql(f"INSERT OVERWRITE {self._waits} {rows}" if rows else f"DELETE FROM {self._waits}")
+
+
+def _wait_row(each: LongWait) -> str:
+    branches = ", ".join(
+        f"named_struct('prefix', {_text(place.prefix)}, 'state', {_text(place.state)}, 'sequence', {place.sequence}L, "
+        f"'lsn', {place.lsn}L, 'gids', CAST(array({', '.join(map(_text, place.gids))}) AS array<string>))"
+        for place in each.wait.places
+    )
+    held = ", ".join(
+        f"named_struct('prefix', {_text(prefix)}, 'commits', {count}L)" for prefix, count in each.held.items()
+    )
+    since = f"current_timestamp() - make_dt_interval(0, 0, 0, {each.waited_s:.3f})"
+    return f"SELECT {_text(each.wait.global_id)}, {since}, array({branches}), array({held})"
+
+
+def _shown(branch: ShownBranch) -> str:
+    return f"named_struct('prefix', {_text(branch.prefix)}, 'sequence', {branch.sequence}L)"
+
+
+def _text(value: str) -> str:
+    return f"'{escape_literal(value)}'"

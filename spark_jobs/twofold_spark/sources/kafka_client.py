@@ -58,17 +58,27 @@ def require_connector(spark: SparkSession, kafka: Kafka, prefix: str) -> None:
     The stream itself would ask for three minutes without a message. A broker that has just started
     does not know all topics yet: it is asked for some seconds.
     """
-    options = cast("Any", spark._jvm).org.apache.kafka.clients.admin.ListTopicsOptions()
     deadline = time.monotonic() + TOPIC_WITHIN_S
     with _asking(spark, kafka) as ask:
         while True:
-            names = ask(lambda admin: admin.listTopics(options.timeoutMs(ANSWER_WITHIN_S * 1000)).names())
+            names = _list_topics(spark, ask)
             found = {name.removesuffix(_COMMITS) for name in names if name.endswith(_COMMITS)}
             if prefix in found:
                 return
             if time.monotonic() > deadline:
                 raise SetupError(_no_connector(kafka, prefix, found))
             time.sleep(0.5)
+
+
+def list_topics(spark: SparkSession, kafka: Kafka) -> list[str]:
+    """Return the topics that this client may see."""
+    with _asking(spark, kafka) as ask:
+        return list(_list_topics(spark, ask))
+
+
+def _list_topics(spark: SparkSession, ask: Callable[[Callable[[Any], Any]], Any]) -> Any:
+    options = cast("Any", spark._jvm).org.apache.kafka.clients.admin.ListTopicsOptions()
+    return ask(lambda admin: admin.listTopics(options.timeoutMs(ANSWER_WITHIN_S * 1000)).names())
 
 
 def _no_connector(kafka: Kafka, prefix: str, found: set[str]) -> str:

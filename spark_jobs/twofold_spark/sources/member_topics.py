@@ -67,10 +67,12 @@ class MemberTopics:
                 f"the registry has no subject {topic}-value: run the connector of {self._prefix} with the [group] of all members"
             )
         new = kafka_reader.read_from(spark, self._kafka, topic, self._frontier_offset + 1)
-        columns = ("sequence", "seen", f.col("r.in_doubt.global_id").alias("in_doubt"))
-        for row in self._decode(new.where("value IS NOT NULL"), subject, columns):
+        for row in self._decode(new.where("value IS NOT NULL"), subject, ("sequence", "lsn", "seen", "in_doubt")):
             seen = {each["prefix"]: each["sequence"] for each in row["seen"]}
-            self._frontier = Frontier(row["sequence"], seen, frozenset(row["in_doubt"]))
+            gids: dict[str, tuple[str, ...]] = {}
+            for each in row["in_doubt"]:
+                gids[each["global_id"]] = (*gids.get(each["global_id"], ()), each["gid"])
+            self._frontier = Frontier(row["sequence"], seen, gids, row["lsn"])
             self._frontier_offset = row["offset"]
 
     def read_commits(self, spark: SparkSession) -> None:

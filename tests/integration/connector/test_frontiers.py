@@ -4,8 +4,11 @@ coordinator commits one branch and not the other.
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 from typing import Any
+from urllib.request import urlopen
 
 import psycopg
 import pytest
@@ -22,10 +25,10 @@ pytestmark = pytest.mark.core
 class Group:
     """Two databases, each with its connector; a coordinator over both."""
 
-    def __init__(self, connector: Maker) -> None:
+    def __init__(self, connector: Maker, **settings: Any) -> None:
         names = sorted(fresh_prefix() for _ in range(2))
         group = {"name": "bank", "members": names}
-        self.members = {name: connector(name=name, group=group) for name in names}
+        self.members = {name: connector(name=name, group=group, **settings) for name in names}
         self.east, self.west = self.members.values()
 
     def prepare(self, global_id: str, number: int) -> list[psycopg.Connection[Any]]:
@@ -61,7 +64,7 @@ class Group:
             read = None
             if last is not None:
                 seen = {each["prefix"]: each["sequence"] for each in last["seen"]}
-                read = Frontier(last["sequence"], seen, frozenset(in_doubt(last)))
+                read = Frontier(last["sequence"], seen, {each: (each,) for each in in_doubt(last)})
             yield name, Member(0, commits[-1]["sequence"] if commits else 0, branches, read)
 
     def shown(self) -> set[tuple[str, str]]:
@@ -109,6 +112,46 @@ def test_a_global_transaction_is_whole_or_absent_while_its_coordinator_is_away(c
     wait_until(lambda: group.shown() == group.both("1:first", "1:second", "1:third"), what="all is whole")
     for here in group.members.values():
         here.check()
+
+
+def told(here: Installation, *arguments: str) -> str:
+    return subprocess.run(here.command(*arguments), capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def metric(here: Installation, name: str) -> float | None:
+    port = re.search(r"status page: http://127\.0\.0\.1:(\d+)/", here.runs[-1].said())
+    if port is None:
+        return None
+    text = urlopen(f"http://127.0.0.1:{port[1]}/metrics").read().decode()
+    found = re.search(rf"^{name} (.*)$", text, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+def test_status_and_metrics_say_who_waits_for_a_branch_in_doubt(connector: Maker) -> None:
+    group = Group(connector, status={"listen": "127.0.0.1:0"})
+    for here in group.members.values():
+        here.start()
+    east, west = group.prepare("half", 1)
+    for here in group.members.values():
+        assert "HOLDS BACK" not in told(here, "status")
+    east.tpc_commit()
+    for number in (2, 3):
+        group.east.sql(f"INSERT INTO account VALUES ({number}, 1, 'plain')")
+        group.east.caught_up()
+    held = f"3 commit records of {group.east.prefix} from 1 on"
+    gid = group.west.ask("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+    status = told(group.west, "status")
+    (line,) = (each for each in status.splitlines() if "HOLDS BACK" in each)
+    assert f"HOLDS BACK {held}, committed at " in line
+    assert line.endswith(f"in database {group.west.ask('SELECT current_database()')}: COMMIT PREPARED '{gid}';")
+    assert f"holds back {held}" in told(group.west, "prepared", "list")
+    assert "HOLDS BACK" not in told(group.east, "status")
+    wait_until(lambda: metric(group.west, "twofold_half_committed") == 1, 30, "the metric of the west")
+    assert metric(group.west, "twofold_held_back_commits") == 3
+    assert metric(group.east, "twofold_half_committed") == 0
+    west.tpc_commit()
+    wait_until(lambda: metric(group.west, "twofold_half_committed") == 0, 30, "nothing waits")
+    assert "HOLDS BACK" not in told(group.west, "status")
 
 
 def test_plain_transactions_need_no_frontier(connector: Maker) -> None:

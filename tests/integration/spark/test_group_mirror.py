@@ -28,7 +28,7 @@ from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.errors import Refused
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.readers.global_cut_tables import read_global_cut
+from twofold_spark.readers.global_cut_tables import GlobalTables, read_global_cut
 from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, member_catalog
 from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sources.kafka_client import Kafka
@@ -46,8 +46,11 @@ class GroupLake:
     spark: SparkSession
     folder: Path
     members: Mapping[str, Installation]
+    name: str
+    """Of the source group."""
     catalog: str = field(default_factory=lambda: f"group{next(_number)}")
     published: list[GlobalCut] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         catalogs = {self.catalog: self.folder / "group"}
@@ -57,7 +60,7 @@ class GroupLake:
             for name, value in WAREHOUSE_CATALOG.settings(str(folder), catalog).items():
                 self.spark.conf.set(name, value)
 
-    def mirror(self, report: Callable[[GlobalCut], None] = lambda _: None) -> GroupMirror:
+    def mirror(self, **settings: Any) -> GroupMirror:
         here = next(iter(self.members.values()))
         kafka, registry = Kafka(here.reader.bootstrap), Registry(here.reader.registry_url)
 
@@ -65,22 +68,20 @@ class GroupLake:
             catalog = member_catalog(self.catalog, prefix)
             return Mirror(kafka, registry, prefix, lambda its: IcebergSink(its, prefix, catalog))
 
-        def published(cut: GlobalCut) -> None:
-            self.published.append(cut)
-            report(cut)
-
         mirrors = {prefix: one(prefix) for prefix in self.members}
         return GroupMirror(
             kafka,
             registry,
             mirrors,
             lambda its: GlobalCutTable(its, self.catalog),
-            report=published,
+            **settings,
+            report=self.published.append,
+            warn=self.said.append,
         )
 
     def run(self, checkpoint: str = "checkpoint") -> None:
         """Run to the end of what is there."""
-        mirror = self.mirror()
+        mirror = self.mirror(named_after_s=0)
         job = StreamingJob("mirror", mirror)
         try:
             job.start(mirror.open_stream(self.spark), self.folder / checkpoint, Trigger.parse("available-now"))
@@ -88,9 +89,41 @@ class GroupLake:
         finally:
             mirror.close()
 
+    def follow_during(self, body: Callable[[], None], wait_limit_s: float | None = None) -> None:
+        """Follow the members until the end of `body`, which runs in a thread of its own."""
+        mirror, ending = self.mirror(wait_limit_s=wait_limit_s), threading.Event()
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                body()
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                ending.set()
+
+        job = StreamingJob("mirror", mirror, meanwhile=mirror.look_if_due)
+        job.start(mirror.open_stream(self.spark), self.folder / "checkpoint", Trigger.parse("interval=500ms"))
+        thread = threading.Thread(target=run, name="body")
+        thread.start()
+        try:
+            job.run(ending)
+        finally:
+            mirror.close()
+            thread.join(120)
+        if failures:
+            raise failures[0]
+
+    def read(self) -> GlobalTables:
+        return read_global_cut(self.spark, catalog=self.catalog)
+
+    def waits(self) -> list[dict[str, Any]]:
+        table = self.spark.table(f"{self.catalog}.twofold.global_waits")
+        return [each.asDict(recursive=True) for each in table.collect()]
+
     def transfers(self) -> dict[str, dict[str, int]]:
         """The amounts by prefix and transfer, as of the last global cut."""
-        cut = read_global_cut(self.spark, catalog=self.catalog)
+        cut = self.read()
         return {
             prefix: {row["id"]: row["amount"] for row in tables["public.transfer"].collect()}
             if "public.transfer" in tables.cut.versions
@@ -115,10 +148,11 @@ class GroupLake:
 @pytest.fixture
 def group(spark: SparkSession, connector: Maker, tmp_path: Path) -> GroupLake:
     names = sorted(fresh_prefix() for _ in range(2))
-    members = {name: connector(name=name, group={"name": "bank", "members": names}) for name in names}
+    group = fresh_prefix()
+    members = {name: connector(name=name, group={"name": group, "members": names}) for name in names}
     for here in members.values():
         here.start()
-    return GroupLake(spark, tmp_path, members)
+    return GroupLake(spark, tmp_path, members, group)
 
 
 def prepare(group: GroupLake, name: str, amount: int) -> list[psycopg.Connection[Any]]:
@@ -157,16 +191,86 @@ def test_no_cut_shows_half_of_a_transfer(group: GroupLake) -> None:
     group.runs_until_it_shows("one", "two", "three")
     last = group.published[-1]
     group.run("lost again")
-    assert read_global_cut(group.spark, catalog=group.catalog).cut == last, "nothing is new, and nothing is published"
+    assert group.read().cut == last, "nothing is new, and nothing is published"
 
 
-def test_the_command_takes_a_prefix_for_each_member(group: GroupLake) -> None:
+def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: GroupLake) -> None:
+    transfer(group, "one", 10)
+    group.runs_until_it_shows("one")
+    (east_name, east_here), (west_name, west_here) = group.members.items()
+
+    def half_a_transfer() -> None:
+        east, west = prepare(group, "two", 20)
+        gid = west_here.ask("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+        east.tpc_commit()
+        east_here.sql("INSERT INTO transfer VALUES ('plain', 1, 0)")
+        wait_until(lambda: group.said, 150, "it is named, though nothing new comes")
+        (line,) = group.said
+        assert "mirror: waits for the global transaction 1:two for " in line
+        assert f"committed in {east_name} by commit record " in line
+        assert f"commit records that wait: 2 of {east_name}; " in line
+        assert line.endswith(f"to end it, in the database of {west_name}: COMMIT PREPARED '{gid}';")
+        (row,) = wait_until(group.waits, 60, "the table names it")
+        assert row["global_id"] == "1:two"
+        assert [(each["prefix"], each["state"], each["gids"]) for each in row["branches"]] == [
+            (east_name, "committed", []),
+            (west_name, "in doubt", [gid]),
+        ]
+        assert row["held"] == [{"prefix": east_name, "commits": 2}]
+        west.tpc_commit()
+        wait_until(lambda: not group.waits(), 150, "nothing waits")
+
+    group.said.clear()
+    group.follow_during(half_a_transfer)
+    assert group.said[1:] == ["mirror: no global transaction holds others back any more"]
+
+
+def test_a_cut_goes_on_without_what_waits_too_long_and_names_it(group: GroupLake) -> None:
+    transfer(group, "one", 10)
+    group.runs_until_it_shows("one")
+    east_name, west_name = group.members
+    east, west = prepare(group, "two", 20)
+
+    def read() -> tuple[tuple[str, ...], set[str], set[str]]:
+        """What is torn, and the transfers of each member."""
+        shown = group.transfers()
+        return group.read().torn, {*shown[east_name]}, {*shown[west_name]}
+
+    def half_a_transfer() -> None:
+        east.tpc_commit()
+        torn = ("1:two",), {"one", "two"}, {"one"}
+        wait_until(lambda: read() == torn, 150, "the cut goes on without the west's branch, though nothing new comes")
+
+    group.follow_during(half_a_transfer, wait_limit_s=2)
+    assert any("waits no longer for the global transaction 1:two (--global-wait)" in line for line in group.said)
+
+    transfer(group, "three", 30)
+    last = group.published[-1].number
+
+    def next_cut() -> bool:
+        group.run("after a restart")
+        return group.published[-1].number > last and len(read()[1]) == 3
+
+    wait_until(next_cut, 120, "the third is shown")
+    assert read() == (("1:two",), {"one", "two", "three"}, {"one", "three"}), "a restart forgets nothing"
+    west.tpc_commit()
+    for here in group.members.values():
+        here.caught_up()
+    group.runs_until_it_shows("one", "two", "three")
+    transfer(group, "four", 40)
+    group.runs_until_it_shows("one", "two", "three", "four")
+    assert group.read().torn == ()
+
+
+@pytest.mark.parametrize("by", ["prefixes", "name"])
+def test_the_command_takes_the_members_or_their_group(group: GroupLake, by: str) -> None:
     transfer(group, "one", 10)
     here = next(iter(group.members.values()))
     warehouse, catalog = group.folder / "warehouse", "bank"
     prefixes = [each for prefix in group.members for each in ("--prefix", prefix)]
+    members = prefixes if by == "prefixes" else ["--source-group", group.name]
     line = [
-        sys.executable, "-m", "twofold_spark", "mirror", *prefixes, "--bootstrap", here.reader.bootstrap,
+        sys.executable, "-m", "twofold_spark", "mirror", *members, "--bootstrap", here.reader.bootstrap,
         "--registry", here.reader.registry_url, "--warehouse", str(warehouse), "--catalog", catalog,
         "--java-home", str(java.spark_java_home()), "--trigger", "available-now",
     ]  # fmt: skip
@@ -190,7 +294,9 @@ def test_the_command_takes_a_prefix_for_each_member(group: GroupLake) -> None:
 def test_other_members_are_refused(group: GroupLake) -> None:
     transfer(group, "one", 10)
     group.runs_until_it_shows("one")
-    fewer = GroupLake(group.spark, group.folder, dict(list(group.members.items())[:1]), catalog=group.catalog)
+    fewer = GroupLake(
+        group.spark, group.folder, dict(list(group.members.items())[:1]), group.name, catalog=group.catalog
+    )
     with pytest.raises(Refused, match="holds the global cuts of"):
         fewer.run("fewer")
 

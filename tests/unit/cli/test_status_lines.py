@@ -14,7 +14,8 @@ from twofold.errors import Unreachable
 from twofold.ops.mirror_view import MirrorPlace
 from twofold.ops.page_client import PageAnswer
 from twofold.row_path import SLOW
-from twofold.runner.status_report import Status
+from twofold.runner.held_back import HeldBack
+from twofold.runner.status_report import InDoubt, Status
 from twofold_common.positions import Lsn
 
 STATUS = Status(
@@ -94,3 +95,16 @@ def test_a_mirror_that_has_ended(
 
 def test_a_mirror_that_tells_only_of_its_cuts_is_not_judged() -> None:
     assert "not running" not in lines(Seen(STATUS, mirror=MirrorPlace(3, Lsn(8), 0)))
+
+
+def test_a_branch_in_doubt_names_who_waits_for_it_and_what_ends_it() -> None:
+    east = HeldBack("bank_east", 40, 4, NOON)
+    branch = InDoubt(
+        xid=7, gid="g", owner="me", database="west", age_s=60, too_long=False, wal_bytes=1, in_kafka="parked", rows=4,
+        topics=(), global_id="1:g", branch="b", statements=("COMMIT PREPARED 'g';",), siblings=("committed",),
+        held_back=(east,),
+    )  # fmt: skip
+    assert (
+        "    HOLDS BACK 4 commit records of bank_east from 40 on, committed at 2024-03-01 12:00:00;"
+        " to end it, in database west: COMMIT PREPARED 'g';"
+    ) in lines(Seen(replace(STATUS, in_doubt=(branch,))))

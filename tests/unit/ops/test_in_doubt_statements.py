@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -13,31 +14,43 @@ from twofold.bridge import events, initial, step
 from twofold.errors import Unreachable
 from twofold.gids import Parse, parse, parser
 from twofold.ops.activity import Activity
-from twofold.ops.branch_view import ASKED_AGAIN_S, BranchView
+from twofold.ops.branch_view import ASKED_AGAIN_S, KNOWN_FOR_S, BranchView
 from twofold.ops.sampler import Sampler
-from twofold.ops.snapshot_in_doubt import list_in_doubt
+from twofold.ops.snapshot_in_doubt import count_held_back_by, list_in_doubt
+from twofold.runner.held_back import HeldBack
 from twofold.runner.status_report import InDoubt
 from twofold_common.positions import Lsn, PreparedIdentity
 
 XA = "1234_Z3RyaWQ=_YnF1YWw="
 
 
-def report(gid: str, *statements: str, siblings: tuple[str, ...] = ()) -> InDoubt:
+def report(gid: str, *statements: str, siblings: tuple[str, ...] = (), held_back: tuple[HeldBack, ...] = ()) -> InDoubt:
     return InDoubt(
         xid=7, gid=gid, owner="me", database="bank", age_s=60, too_long=False, wal_bytes=1, in_kafka="open", rows=4,
         topics=(), global_id="1234:gtrid", branch="bqual", statements=statements, siblings=siblings,
+        held_back=held_back,
     )  # fmt: skip
 
 
 def listed(gid: str, branches: BranchView, now: float = 1060.0, parse_gid: Parse = parse) -> dict[str, object]:
+    activity = prepared(gid)
+    (found,) = list_in_doubt(activity.view(), Sampler("", activity), branches, now, parse_gid)
+    return found
+
+
+def counted(gid: str, branches: BranchView, now: float = 1060.0) -> tuple[int, int]:
+    activity = prepared(gid)
+    return count_held_back_by(activity.view(), Sampler("", activity), branches, now)
+
+
+def prepared(gid: str) -> Activity:
     activity = Activity(lambda: 1000.0)
     state = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=3, pool=1)
     activity.recovered(state)
     event = events.PrepareRead(PreparedIdentity(7, gid), Lsn(110), Lsn(115), rows=4)
     state, decided = step(state, event)
     activity.stepped(event, decided, state, 0)
-    (found,) = list_in_doubt(activity.view(), Sampler("", activity), branches, now, parse_gid)
-    return found
+    return activity
 
 
 class Asked:
@@ -115,3 +128,18 @@ def test_it_is_asked_seldom() -> None:
         listed(XA, asked.view)
         asked.wait()
     assert len(asked.answers) == 1
+
+
+def test_who_waits_for_it_is_shown_and_counted_for_metrics() -> None:
+    east = HeldBack("east", 40, 4, 1000.0)
+    asked = Asked([report(XA, "a", siblings=("committed",), held_back=(east,))])
+    assert counted(XA, asked.view) == (0, 0)
+    asked.wait()
+    assert counted(XA, asked.view) == (1, 4)
+    shown: Any = listed(XA, asked.view)["held_back"]
+    assert [(each["prefix"], each["commits"], each["shown"]) for each in shown] == [("east", 4, str(east))]
+    asked.answers = [Unreachable("Kafka is away")]
+    asked.now += KNOWN_FOR_S + 1
+    assert counted(XA, asked.view) == (1, 4), "the last answer, however old"
+    asked.wait()
+    assert counted("another", asked.view) == (0, 0), "it is in doubt no more"

@@ -1,0 +1,122 @@
+"""Says who waits for whom in a group's mirror: when it changes, and every minute while it lasts.
+Pure.
+
+Most global transactions end within a moment: one is named when it has held others back for a while.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from twofold_common.global_cut import Member
+from twofold_common.global_cut_choice import Torn
+from twofold_common.global_waits import BranchPlace, LongWait, Wait, count_held, without_frontier
+from twofold_common.positions import format_lsn
+
+NAMED_AFTER_S = 5.0
+AGAIN_S = 60.0
+NAMED_MAX = 5
+"""Lines at a time."""
+LISTED_MAX = 100
+"""Rows of the table."""
+
+
+class WaitReport:
+    """Decides when to name what waits."""
+
+    def __init__(self, named_after_s: float = NAMED_AFTER_S) -> None:
+        self._named_after_s = named_after_s
+        self._named: dict[str, tuple[str, ...]] = {}
+        """What was named last, with the states of its branches."""
+        self._changed_at = self._all_named_at = -math.inf
+        self.lines: list[str] = []
+        """What to print now."""
+        self.waits: list[LongWait] = []
+        """Those that hold others back, the oldest first."""
+
+    def note_waits(
+        self, members: Mapping[str, Member], waits: Iterable[Wait], waited_s: Mapping[str, float], now: float
+    ) -> bool:
+        """Note what waits at this time. Return whether it is to be printed and published."""
+        old = [each for each in waits if waited_s[each.global_id] >= self._named_after_s]
+        named = {each.global_id: tuple(place.prefix + place.state for place in each.places) for each in old}
+        named |= dict.fromkeys(without_frontier(members), ("no frontier",))
+        is_again = bool(named) and now - self._all_named_at >= AGAIN_S
+        if not is_again and (named == self._named or now - self._changed_at < self._named_after_s):
+            return False
+        changed = {each for each, states in named.items() if is_again or self._named.get(each) != states}
+        self._named, self._changed_at = named, now
+        if is_again:
+            self._all_named_at = now
+        old.sort(key=lambda each: -waited_s[each.global_id])
+        self.waits = [
+            LongWait(each, waited_s[each.global_id], count_held(members, each.global_id)) for each in old[:LISTED_MAX]
+        ]
+        self.lines = self._list_lines(members, changed)
+        return True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was named last that holds the cut back."""
+        return bool(self._named)
+
+    def _list_lines(self, members: Mapping[str, Member], changed: set[str]) -> list[str]:
+        if not self._named:
+            return ["mirror: no global transaction holds others back any more"]
+        lines = [
+            f"mirror: waits for the first frontier of {prefix}: run its connector with the [group] of all members"
+            for prefix in without_frontier(members)
+            if prefix in changed
+        ]
+        said = [_describe_wait(each) for each in self.waits if each.wait.global_id in changed]
+        lines += said[:NAMED_MAX]
+        if (more := len(changed) - len(lines)) > 0:
+            lines.append(f"mirror: waits for {more} more global transactions")
+        return lines
+
+
+def describe_torn(before: Torn, now: Torn) -> list[str]:
+    """Return lines for what a new cut tears, and for what is torn no more."""
+    new, ended = [each for each in now if each not in before], [each for each in before if each not in now]
+    lines = [
+        f"mirror: waits no longer for the global transaction {each} (--global-wait): the cut may show a part of it, "
+        + ", ".join(f"commit record {shown.sequence} of {shown.prefix}" for shown in now[each])
+        for each in new[:NAMED_MAX]
+    ]
+    if (more := len(new) - NAMED_MAX) > 0:
+        lines.append(f"mirror: waits no longer for {more} more global transactions (--global-wait): torn")
+    lines += [f"mirror: the global transaction {each} is whole again" for each in ended[:NAMED_MAX]]
+    if (more := len(ended) - NAMED_MAX) > 0:
+        lines.append(f"mirror: {more} more global transactions are whole again")
+    return lines
+
+
+def commit_statement(gid: str) -> str:
+    """Return the statement that keeps a global transaction whole of which a branch is committed."""
+    quoted = gid.replace("'", "''")
+    return f"COMMIT PREPARED '{quoted}';"
+
+
+def _describe_wait(each: LongWait) -> str:
+    held = ", ".join(f"{count} of {prefix}" for prefix, count in each.held.items())
+    places = ", ".join(map(_describe, each.wait.places))
+    ends = "".join(
+        f"; to end it, in the database of {place.prefix}: {commit_statement(gid)}"
+        for place in each.wait.in_state("in doubt")
+        for gid in place.gids
+    )
+    return (
+        f"mirror: waits for the global transaction {each.wait.global_id} for {each.waited_s:.0f} s: "
+        f"{places}; commit records that wait: {held}{ends}"
+    )
+
+
+def _describe(place: BranchPlace) -> str:
+    match place.state:
+        case "committed":
+            return f"committed in {place.prefix} by commit record {place.sequence}"
+        case "in doubt":
+            return f"in doubt in {place.prefix} at {format_lsn(place.lsn)}"
+        case _:
+            return f"{place.prefix} has seen nothing of it up to {format_lsn(place.lsn)}"
