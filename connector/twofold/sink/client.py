@@ -233,6 +233,10 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
         "lower kafka.transaction_timeout, or raise the broker's transaction.max.timeout.ms: the first must not exceed the second",
     ),
     KafkaError._INVALID_ARG: (UsageError, "correct kafka.options"),
+    KafkaError._UNSUPPORTED_FEATURE: (
+        SetupError,
+        "give kafka.bootstrap brokers with transactions (InitProducerId, AddPartitionsToTxn, EndTxn), as of Kafka 3 or later",
+    ),
 }
 
 

@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from twofold.conninfo import Conninfo, password_command_of
 from twofold.errors import SetupError, TwofoldError, Unreachable
+from twofold.source.service import POSTGRESQL, Service, ask
 
 SETTINGS = {
     "datestyle": "ISO",
@@ -126,6 +127,15 @@ def to_database(conninfo: str, **parameters: str) -> str:
     return Conninfo(make_conninfo(conninfo, **parameters), password_command_of(conninfo))
 
 
+def service_at(conninfo: str) -> Service:
+    """Recognise the service behind a connection string; PostgreSQL if it cannot be asked."""
+    try:
+        with connect(conninfo) as connection:
+            return ask(connection)
+    except (SetupError, Unreachable):
+        return POSTGRESQL
+
+
 def quoted(connection: PlainConnection, *name: str) -> str:
     """Return a name as SQL writes it, for statements in messages."""
     return sql.Identifier(*name).as_string(connection)
@@ -147,8 +157,6 @@ _REMEDIES = (
     ("pg_hba.conf", "add a line for this host, user and database to pg_hba.conf"),
     (DENIED, "correct the user in source.dsn, or the password (source.password_file or PGPASSFILE)"),
     ("no password supplied", "set source.password_file or PGPASSFILE to a file with the password"),
-    ("superuser or replication role", "ALTER ROLE {user} REPLICATION"),
-    ("permission denied to start WAL sender", "ALTER ROLE {user} REPLICATION"),
     ("exceeds max_wal_senders", "end another replication client, or raise max_wal_senders and restart PostgreSQL"),
     (
         "certificate verify failed",
@@ -166,6 +174,7 @@ _REMEDIES = (
     ("recovery is in progress", "connect to the primary, or raise the standby to 16 or later"),
     ("unsupported startup parameter", f"this is a connection pooler: {PAST_THE_POOLER}"),
 )
+_MAY_NOT_REPLICATE = ("superuser or replication role", "permission denied to start WAL sender")
 _NO_SUCH = (
     ("role", "CREATE ROLE {user} LOGIN REPLICATION; -- or correct the user in source.dsn"),
     ("database", "correct the database's name in source.dsn"),
@@ -196,6 +205,9 @@ def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
         return Unreachable(
             f"PostgreSQL at {address(conninfo)}: {message}; remedy: if this stays so, correct {command.setting}, or the user in source.dsn"
         )
+    if any(symptom in message for symptom in _MAY_NOT_REPLICATE):
+        remedy = service_at(conninfo).let_replicate(user)
+        return SetupError(f"PostgreSQL at {address(conninfo)}: {message}; remedy: {remedy}")
     for symptom, remedy in _REMEDIES:
         if symptom in message:
             return SetupError(f"PostgreSQL at {address(conninfo)}: {message}; remedy: {remedy.format(user=user)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import psycopg
 
 from twofold.errors import RESET_REPAIR, Refused, RunEnded, SetupError, TwofoldError, Unreachable, UsageError
-from twofold.source.connection import SHUTTING_DOWN, connect, user_of
+from twofold.source.connection import SHUTTING_DOWN, connect, service_at, user_of
 
 
 class SlotBusy(Unreachable):
@@ -35,12 +35,12 @@ def start_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError:
     if error.sqlstate is None or error.sqlstate.startswith(_GOING_AWAY):
         return Unreachable(f"PostgreSQL went away while the connector requested slot {slot!r}: {message}")
     if error.sqlstate == "55000" and "wal_level" in message:
-        remedy = "ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL"
+        remedy = service_at(conninfo).set("wal_level", "logical", restart=True)
+    elif error.sqlstate == "42501":  # insufficient_privilege
+        remedy = service_at(conninfo).let_replicate(user_of(conninfo))
     else:
-        remedy = _REMEDIES.get(error.sqlstate or "", "see the server's log")
-    return SetupError(
-        f"PostgreSQL refuses slot {slot!r}: {message}; remedy: {remedy.format(slot=slot, user=user_of(conninfo))}"
-    )
+        remedy = _REMEDIES.get(error.sqlstate, "see the server's log")
+    return SetupError(f"PostgreSQL refuses slot {slot!r}: {message}; remedy: {remedy}")
 
 
 _GOING_AWAY = ("08", SHUTTING_DOWN)
@@ -48,7 +48,6 @@ _GOING_AWAY = ("08", SHUTTING_DOWN)
 
 _REMEDIES = {
     "42704": "run `twofold init`, which creates the slot",  # undefined_object
-    "42501": "ALTER ROLE {user} REPLICATION",  # insufficient_privilege
     "53400": "drop an unused slot (see pg_replication_slots), or raise max_replication_slots and restart PostgreSQL",
     "42710": "keep the existing slot, or run `twofold reset` first",  # duplicate_object
 }

@@ -13,6 +13,7 @@ from twofold.errors import RESET_REPAIR, SetupError
 from twofold.source.connection import PAST_THE_POOLER, SETTINGS, PlainConnection, connect, quoted
 from twofold.source.diagnosis import AS_UTF8, lost_slot, missing_publication, slot_holder
 from twofold.source.identity import SlotState, slot_state
+from twofold.source.service import MAY_REPLICATE, Service, ask
 
 FLOORS = {15: 19, 16: 15, 17: 11, 18: 6}
 """The first minor version in which two-phase decoding has no known bug."""
@@ -21,12 +22,15 @@ NO_ENCODING = "PostgreSQL does not know what the bytes of its text mean, and can
 
 POOLER = "a connection pooler is in between, and keeps settings of the session from PostgreSQL"
 
-_SETTINGS = """
+ROOM = 10
+"""How many slots or WAL senders a remedy adds."""
+
+_SETTINGS = f"""
 SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('max_prepared_transactions')::int,
        current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_catalog.pg_replication_slots),
        current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_catalog.pg_stat_replication),
-       current_setting('server_encoding'), current_user::text, (SELECT rolreplication OR rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user)
-"""
+       current_setting('server_encoding'), current_user::text, ({MAY_REPLICATE})
+"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,8 @@ def examine(
     """
     state = slot_state(conninfo, slot)
     with connect(conninfo) as connection:
-        findings = [*_server(connection, slot_exists=state is not None, two_phase=two_phase)]
+        service = ask(connection)
+        findings = [*_server(connection, service, slot_exists=state is not None, two_phase=two_phase)]
         findings += _publications(connection, publications)
         database = connection.info.dbname
     if state is not None:
@@ -86,7 +91,9 @@ def examine(
     return tuple(findings)
 
 
-def _server(connection: PlainConnection, *, slot_exists: bool, two_phase: bool) -> list[ReadinessFinding]:
+def _server(
+    connection: PlainConnection, service: Service, *, slot_exists: bool, two_phase: bool
+) -> list[ReadinessFinding]:
     row = connection.execute(_SETTINGS).fetchone()
     assert row is not None
     version, wal_level, prepared_max, slots_max, slots, senders_max, senders, encoding, user, may_replicate = row
@@ -97,32 +104,30 @@ def _server(connection: PlainConnection, *, slot_exists: bool, two_phase: bool) 
         findings.append(ReadinessFinding(f"the database's encoding is SQL_ASCII: {NO_ENCODING}", AS_UTF8))
     if wal_level != "logical":
         findings.append(
-            ReadinessFinding(
-                f"wal_level is {wal_level}", "ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL"
-            )
+            ReadinessFinding(f"wal_level is {wal_level}", service.set("wal_level", "logical", restart=True))
         )
     if not may_replicate:
         role = quoted(connection, user)
-        findings.append(ReadinessFinding(f"role {user} may not replicate", f"ALTER ROLE {role} REPLICATION"))
+        findings.append(ReadinessFinding(f"role {user} may not replicate", service.let_replicate(role)))
     if not slot_exists and slots >= slots_max:
         findings.append(
             ReadinessFinding(
                 f"all {slots_max} replication slots are in use",
-                "drop an unused slot (see pg_replication_slots), or raise max_replication_slots and restart PostgreSQL",
+                f"drop an unused slot (see pg_replication_slots), or {service.set('max_replication_slots', slots_max + ROOM, restart=True)}",
             )
         )
     if senders >= senders_max:
         findings.append(
             ReadinessFinding(
                 f"all {senders_max} WAL senders are in use",
-                "end a replication client (see pg_stat_replication), or raise max_wal_senders and restart PostgreSQL",
+                f"end a replication client (see pg_stat_replication), or {service.set('max_wal_senders', senders_max + ROOM, restart=True)}",
             )
         )
     if two_phase and prepared_max == 0:
         findings.append(
             ReadinessFinding(
                 "max_prepared_transactions is 0: PREPARE TRANSACTION is refused",
-                "to use it, ALTER SYSTEM SET max_prepared_transactions = 100, and restart PostgreSQL",
+                f"to use it, {service.set('max_prepared_transactions', 100, restart=True)}",
                 must=False,
             )
         )

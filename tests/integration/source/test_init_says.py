@@ -50,7 +50,7 @@ def test_a_server_that_was_never_made_for_it(connector: Maker, own_postgres: Cal
     here.sql(TABLE, "SELECT pg_create_physical_replication_slot('anothers')")
     lacks = (
         "wal_level is replica; remedy: ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL",
-        "all 1 replication slots are in use; remedy: drop an unused slot (see pg_replication_slots), or raise max_replication_slots",
+        "all 1 replication slots are in use; remedy: drop an unused slot (see pg_replication_slots), or ALTER SYSTEM SET max_replication_slots = 11, and restart PostgreSQL",
     )
     refused(here.init(), 3, *lacks)
     assert here.ask("SELECT count(*) FROM pg_publication") == 0

@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from twofold.config import Config
 from twofold.errors import SetupError
+from twofold.ops.doctor.kafka_service import APACHE_KAFKA, KafkaService, recognise
 from twofold.runner.sink_settings import kafka_settings, names_of
 from twofold.sink.client import sorted_errors
 from twofold.sink.metadata import ask_brokers, existing_topics
@@ -52,6 +53,7 @@ class Cluster:
     principal: str
     hidden: frozenset[str] = frozenset()
     """Topics of the bookkeeping that exist and are not shown."""
+    service: KafkaService = APACHE_KAFKA
 
     @property
     def tables(self) -> list[Topic]:
@@ -85,8 +87,20 @@ def describe_cluster(config: Config) -> Cluster:
         if name in configs
     }
     principal = str(settings.client.get("sasl.username", "<principal>"))
+    service = recognise(
+        metadata.cluster_id,
+        [*config.kafka.bootstrap.split(","), *(f"{each.host}:{each.port}" for each in metadata.brokers.values())],
+    )
     return Cluster(
-        config, names_of(config), len(metadata.brokers), configs.get(broker.name, {}), topics, may, principal, hidden
+        config,
+        names_of(config),
+        len(metadata.brokers),
+        configs.get(broker.name, {}),
+        topics,
+        may,
+        principal,
+        hidden,
+        service,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from twofold.config import Config
 from twofold.ops.doctor.cluster import Cluster, describe_cluster
 from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
+from twofold.ops.doctor.kafka_service import iam_actions
 from twofold.ops.doctor.source_group import examine_group
 
 SHOWN_MAX = 20
@@ -36,6 +37,24 @@ def _grant(cluster: Cluster) -> str:
     return f"kafka-acls --bootstrap-server {cluster.config.kafka.bootstrap} --add --allow-principal User:{cluster.principal}"
 
 
+def _service(cluster: Cluster) -> Iterator[Finding]:
+    service = cluster.service
+    if service.page:
+        yield _finding(
+            "service",
+            Severity.NOTE,
+            f"the cluster is {service.name}, by its brokers' names or its id",
+            "rights and settings are changed in the service's way; nobody has tried Twofold with it",
+            f"-- see {service.page}",
+        )
+
+
+def _has_iam(cluster: Cluster) -> bool:
+    """Whether rights come from an IAM policy, and Kafka's ACLs mean nothing."""
+    kafka = cluster.config.kafka
+    return "MSK" in cluster.service.name and kafka.options.get("sasl.mechanism") == "OAUTHBEARER"
+
+
 def _acls(cluster: Cluster) -> Iterator[Finding]:
     grant = _grant(cluster)
     missing = sorted({each for operations in cluster.may.values() for each in RIGHTS if each not in operations})
@@ -46,7 +65,9 @@ def _acls(cluster: Cluster) -> Iterator[Finding]:
             Severity.MUST,
             f"{cluster.principal} may not {', '.join(missing)} topics of the prefix",
             "the connector ends where it needs it first",
-            f"{grant} {words} --topic {cluster.config.prefix}. --resource-pattern-type prefixed",
+            f"-- allow {iam_actions(missing)} on topic/<cluster>/*/{cluster.config.prefix}.* in the IAM policy ({cluster.service.page})"
+            if _has_iam(cluster)
+            else f"{grant} {words} --topic {cluster.config.prefix}. --resource-pattern-type prefixed",
         )
     if not cluster.broker_config:
         yield _finding(
@@ -54,7 +75,9 @@ def _acls(cluster: Cluster) -> Iterator[Finding]:
             Severity.MUST,
             f"{cluster.principal} may not see the brokers' settings",
             "whether the brokers' limits fit the configuration cannot be checked, and twofold run checks it",
-            f"{grant} --operation DescribeConfigs --cluster",
+            f"-- allow kafka-cluster:DescribeClusterDynamicConfiguration on the cluster in the IAM policy ({cluster.service.page})"
+            if _has_iam(cluster)
+            else f"{grant} --operation DescribeConfigs --cluster",
         )
 
 
@@ -119,7 +142,9 @@ def _transaction_log(cluster: Cluster) -> Iterator[Finding]:
             Severity.SHOULD,
             "transaction.state.log.replication.factor is below 3",
             "the loss of one broker can lose the state of transactions, and with it what exactly once rests on",
-            "transaction.state.log.replication.factor=3  # in every broker's server.properties, before its first start; later by kafka-reassign-partitions of __transaction_state",
+            f"-- {cluster.service.broker_settings.format(setting='transaction.state.log.replication.factor', value=3)} ({cluster.service.page})"
+            if cluster.service.page
+            else "transaction.state.log.replication.factor=3  # in every broker's server.properties, before its first start; later by kafka-reassign-partitions of __transaction_state",
         )
 
 
@@ -263,6 +288,7 @@ def _kept(retention_ms: str) -> float:
 
 
 _CHECKS: tuple[Callable[[Cluster], Iterator[Finding]], ...] = (
+    _service,
     _acls,
     _missing,
     _transaction_timeout,

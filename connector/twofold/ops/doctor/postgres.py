@@ -19,6 +19,7 @@ from twofold.source import identity, publishable
 from twofold.source.connection import PAST_THE_POOLER, PlainConnection, connect, quoted
 from twofold.source.diagnosis import INTO_UTF8
 from twofold.source.readiness import FLOORS, NO_ENCODING, POOLER, unreached_settings
+from twofold.source.service import MAY_REPLICATE, Service, ask
 
 _SETTINGS = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)"
 _NAMES = ["server_version_num", "synchronous_standby_names", *(rule.setting for rule in settings.RULES)]
@@ -35,6 +36,7 @@ class Source:
     settings: dict[str, str]
     """Those that the server's version knows."""
     slot: identity.SlotState | None
+    service: Service
 
     def number(self, setting: str) -> int:
         return int(self.settings[setting])
@@ -58,6 +60,7 @@ def examine(config: Config) -> Iterator[Finding]:
             connection,
             dict(connection.execute(_SETTINGS, (_NAMES,)).fetchall()),
             identity.slot_state(config.conninfo, config.slot),
+            ask(connection),
         )
         for check in _CHECKS:
             yield from check(source)
@@ -69,6 +72,17 @@ def examine(config: Config) -> Iterator[Finding]:
             yield _finding(
                 "publishable", severity, found.what, "twofold init cannot make the publication", found.remedy
             )
+
+
+def _service(source: Source) -> Iterator[Finding]:
+    if source.service.is_managed:
+        yield _finding(
+            "service",
+            Severity.NOTE,
+            f"the server is {source.service.name}, by what it says of itself",
+            "its settings and rights are changed in the service's way, which the remedies name; nobody has tried Twofold with it",
+            f"-- see {source.service.page}",
+        )
 
 
 def _is_primary(source: Source) -> Iterator[Finding]:
@@ -112,17 +126,12 @@ def _encoding(source: Source) -> Iterator[Finding]:
 
 
 def _role(source: Source) -> Iterator[Finding]:
-    rows = source.ask(
-        "SELECT rolname::text FROM pg_catalog.pg_roles WHERE rolname = current_user AND NOT rolreplication AND NOT rolsuper"
-    )
-    for (name,) in rows:
-        yield _finding(
-            "role",
-            Severity.MUST,
-            f"role {name} may not replicate",
-            "PostgreSQL refuses the stream",
-            f"ALTER ROLE {quoted(source.connection, str(name))} REPLICATION;",
-        )
+    if source.ask(MAY_REPLICATE) != [(False,)]:
+        return
+    name = str(source.ask("SELECT current_user::text")[0][0])
+    role, service = quoted(source.connection, name), source.service
+    remedy = f"-- {service.let_replicate(role)}" if service.is_managed else f"{service.let_replicate(role)};"
+    yield _finding("role", Severity.MUST, f"role {name} may not replicate", "PostgreSQL refuses the stream", remedy)
 
 
 def _synchronous(source: Source) -> Iterator[Finding]:
@@ -237,6 +246,7 @@ def _failover(source: Source) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
+    _service,
     _pooler,
     settings.examine,
     _is_primary,

@@ -11,9 +11,11 @@ from typing import Protocol
 from twofold.config import Config
 from twofold.ops.doctor.finding import Finding, Severity, finder
 from twofold.source.identity import SlotState
+from twofold.source.service import Service
 
 KEEPALIVE_MS_MIN = 10_000
 ROOM = 10
+SQL_QUOTE = "'"
 _finding = finder("postgresql")
 
 
@@ -26,6 +28,8 @@ class Server(Protocol):
     def settings(self) -> dict[str, str]: ...
     @property
     def slot(self) -> SlotState | None: ...
+    @property
+    def service(self) -> Service: ...
     def number(self, setting: str) -> int: ...
     def count(self, view: str) -> int: ...
 
@@ -55,11 +59,15 @@ def examine(server: Server) -> Iterator[Finding]:
         value = server.settings.get(rule.setting, "")
         words = {"value": value, "name": server.config.name, "more": int(value) + ROOM if value.isdecimal() else ""}
         words["prepared"] = server.count("pg_prepared_xacts")
-        remedy = (
-            f"ALTER SYSTEM SET {rule.setting} = {rule.wanted.format(**words)};",
-            "-- and restart PostgreSQL" if rule.restart else "SELECT pg_reload_conf();",
-        )
+        remedy = _remedy(server.service, rule, rule.wanted.format(**words))
         yield _finding(rule.check, rule.severity, rule.what.format(**words), rule.why, *remedy)
+
+
+def _remedy(service: Service, rule: Rule, wanted: str) -> tuple[str, ...]:
+    if service.is_managed:
+        return (f"-- {service.set(rule.setting, wanted.strip(SQL_QUOTE), restart=rule.restart)}",)
+    reload = "-- and restart PostgreSQL" if rule.restart else "SELECT pg_reload_conf();"
+    return (f"ALTER SYSTEM SET {rule.setting} = {wanted};", reload)
 
 
 def names(server: Server) -> bool:
