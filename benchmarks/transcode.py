@@ -140,7 +140,7 @@ def us_per_row(module: Any, shape: TableShape, payloads: list[bytes], passes: in
     started = time.process_time()
     for _ in range(passes):
         for first in range(0, len(payloads), BATCH):
-            header = module.TransactionHeader(777, 1_700_000_000_123_456, "777:123456789")
+            header = module.TransactionHeader(777, 1_700_000_000_123_456, "777:123456789", commit_lsn=123_456_789_000)
             lists: list[list[dict[str, bytes | None]]] = [[] for _ in range(PARTITIONS)]
             part = received[first : first + BATCH]
             plan.append_run(part, 0, 1, header, 1_700_000_000_123, lists, size)

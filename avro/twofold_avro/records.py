@@ -187,6 +187,7 @@ class Source:
     snapshot: str = "false"
     global_id: str | None = None
     branch: str | None = None
+    commit_lsn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

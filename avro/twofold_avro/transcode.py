@@ -287,6 +287,8 @@ NOT_OF_SNAPSHOT = b"\x0afalse"
 ENDING = b"\0" + NOT_OF_SNAPSHOT + b"\0\0"
 ENDING_OF_SNAPSHOT = b"\0\x08true\0\0"
 """The end of a header without a gid: the mark of a snapshot's row, and nulls for the gid's parts.
+
+The commit's position follows.
 """
 
 
@@ -299,7 +301,8 @@ class TransactionHeader:
     """The part that all rows of one transaction share, encoded once; it counts their order.
 
     `xid` and `transaction_id` are None for backfilled rows, which belong to no transaction. `ts_us`
-    is since 1970. `global_id` and `branch` come from the gid, if its form is known.
+    is since 1970. `global_id` and `branch` come from the gid, if its form is known. `commit_lsn` is
+    known if the rows are encoded behind the decision to commit.
 
     The header that `later()` makes leaves out what a row of a transaction in progress cannot know
     yet. Such values are no messages until the header of the transaction's end completes them with
@@ -321,13 +324,15 @@ class TransactionHeader:
         gid: str | None = None,
         global_id: str | None = None,
         branch: str | None = None,
+        commit_lsn: int | None = None,
     ) -> None:
         self.open_end = False
-        self.origin = avro_long(ts_us // 1000) + avro_long(ts_us) + (b"\0" if xid is None else b"\2" + avro_long(xid))
+        self.origin = avro_long(ts_us // 1000) + avro_long(ts_us) + optional_long(xid)
         if gid is None:
             self.ending = ENDING if xid is not None else ENDING_OF_SNAPSHOT
         else:
             self.ending = optional_string(gid) + NOT_OF_SNAPSHOT + optional_string(global_id) + optional_string(branch)
+        self.ending += optional_long(commit_lsn)
         self.block = b"" if transaction_id is None else b"\2" + avro_string(transaction_id)
         self.total = 0
         self.of_table = {}
@@ -1086,6 +1091,10 @@ def _placeholder_array(element: Encoding | None) -> bytes | None:
 
 def optional_string(text: str | None) -> bytes:
     return b"\0" if text is None else b"\2" + avro_string(text)
+
+
+def optional_long(value: int | None) -> bytes:
+    return b"\0" if value is None else b"\2" + avro_long(value)
 
 
 @cython.cfunc

@@ -208,8 +208,7 @@ class Collector:
     def _other(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterable[CollectedEvent]:
         match message:
             case m.Begin():
-                transaction_id = f"{message.xid}:{format_lsn(message.commit_lsn)}"
-                facts = TransactionInfo(message.xid, message.commit_ts_us, transaction_id, None)
+                facts = _committed(message)
                 self._current = CurrentTransaction(
                     facts, facts.header(), self._run.batch, _GROUP_BYTES, skipped=self._skips(message.commit_lsn)
                 )
@@ -366,7 +365,6 @@ class Collector:
         return CollectedEvent(event, at_us=message.prepare_ts_us, prepared=prepared)
 
     def _stream_commit(self, message: m.StreamCommit) -> Iterator[CollectedEvent]:
-        transaction_id = f"{message.xid}:{format_lsn(message.commit_lsn)}"
         streamed = self._streams.committed(message.xid)
         if self._skips(message.commit_lsn):
             streamed.drop()
@@ -374,7 +372,7 @@ class Collector:
             return
         rows = streamed.changes
         if rows:
-            streamed.end(TransactionInfo(message.xid, message.commit_ts_us, transaction_id, None))
+            streamed.end(_committed(message))
             yield CollectedEvent(PlainRead(1, rows, message.end_lsn), waited=streamed, at_us=message.commit_ts_us)
         else:
             streamed.drop()
@@ -437,3 +435,9 @@ class Collector:
         if current.is_prepared and not current.batch.fits(table.topic, table.partitions):
             self._spool_rows(current)
         return current.batch.lists(table.topic, table.partitions)
+
+
+def _committed(message: m.Begin | m.StreamCommit) -> TransactionInfo:
+    """Return the facts of a plain transaction."""
+    transaction_id = f"{message.xid}:{format_lsn(message.commit_lsn)}"
+    return TransactionInfo(message.xid, message.commit_ts_us, transaction_id, None, commit_lsn=message.commit_lsn)

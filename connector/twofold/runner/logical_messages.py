@@ -57,6 +57,7 @@ class LogicalMessages:
                 gid=facts.gid,
                 global_id=parsed.global_id,
                 branch=parsed.branch,
+                commit_lsn=facts.commit_lsn,
             ),
             message=MessageBody(message.prefix, message.content),
             transaction=transaction,

@@ -14,6 +14,7 @@ from twofold.gids import OPAQUE, ParsedGid
 from twofold.sink.batch import VOID, Record, RowBatch
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, TransactionHeader
+from twofold_common.positions import Lsn
 from twofold_common.table_names import table_argument
 
 CHANGED_SHAPE = "it changes a table's definition"
@@ -31,10 +32,13 @@ class TransactionInfo:
     gid: str | None
     parsed: ParsedGid = OPAQUE
     """The gid's global id and branch."""
+    commit_lsn: Lsn | None = None
+    """None: its rows may be written before its outcome, or belong to no transaction."""
 
     def header(self) -> TransactionHeader:
         parsed = self.parsed
-        return TransactionHeader(self.xid, self.ts_us, self.transaction_id, self.gid, parsed.global_id, parsed.branch)
+        gid = self.gid, parsed.global_id, parsed.branch
+        return TransactionHeader(self.xid, self.ts_us, self.transaction_id, *gid, self.commit_lsn)
 
 
 @dataclass(slots=True, eq=False)

@@ -93,6 +93,7 @@ def compare(topics: Topics, ledger: Sequence[Entry], *, in_doubt: Iterable[int] 
     _commit_records(topics)
     _ranges(topics)
     _whole_and_in_order(topics, changes)
+    _commit_positions(changes)
     _bookkeeping(topics, set(in_doubt))
 
 
@@ -219,6 +220,14 @@ def _whole_and_in_order(topics: Topics, changes: Sequence[Seen]) -> None:
             lsn = outcomes.get((xid, transaction_id)) or _lsn_of(transaction_id)
             assert applied <= lsn < record["applied_lsn"], f"commit {sequence}: {transaction_id} is not in its stretch"
         applied = record["applied_lsn"]
+
+
+def _commit_positions(changes: Sequence[Seen]) -> None:
+    """A row has its commit's position, unless it was encoded at PREPARE."""
+    for seen in changes:
+        source, transaction_id = seen.value["source"], seen.value["transaction"]["id"]
+        expected = None if source["gid"] is not None else _lsn_of(transaction_id)
+        assert source["commit_lsn"] == expected, f"{transaction_id} has commit_lsn {source['commit_lsn']}"
 
 
 def _lsn_of(transaction_id: str | None) -> int:

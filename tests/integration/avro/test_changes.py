@@ -237,7 +237,7 @@ def test_source_and_transaction_say_where_a_row_comes_from(capture: Capture) -> 
     payloads = capture.changes()
     for module in modules():
         benches = {shape.oid: Bench(shape) for shape in capture.shapes.values()}
-        header = module.TransactionHeader(XID, 1_700_000_000_123_456, "777:5", "global", "global id", "branch")
+        header = module.TransactionHeader(XID, 1_700_000_000_123_456, "777:5", "global", "global id", "branch", 7)
         seen = []
         for payload in payloads:
             bench = benches[int.from_bytes(payload[1:5], "big")]
@@ -262,6 +262,7 @@ def test_source_and_transaction_say_where_a_row_comes_from(capture: Capture) -> 
             "snapshot": "false",
             "global_id": "global id",
             "branch": "branch",
+            "commit_lsn": 7,
         }
         assert seen[0]["ts_ms"] == TS_MS
 

@@ -98,6 +98,7 @@ def test_a_message_of_a_transaction_has_its_place_in_it(here: Installation, tail
     assert message is not None
     assert (message.key, message.value["message"]) == ("audit", {"prefix": "audit", "content": b"transactional"})
     assert message.value["source"]["gid"] == ("g" if how == "prepared" else None)
+    assert (message.value["source"]["commit_lsn"] is None) == (how == "prepared")
     assert tail.wait_for(lambda s: bool(s.value) and s.value["op"] == "d")
     changes = orders([s for s in tail.seen if s.value])
     assert changes == [("account", "c", 1, 1), ("messages", "m", 2, 1), ("account", "d", 3, 2)]
@@ -112,7 +113,7 @@ def test_a_message_of_a_transaction_that_is_rolled_back_is_not_there_and_another
     seen = tail.wait_for(lambda s: bool(s.value) and s.value["op"] == "m")
     assert seen is not None
     assert (seen.value["message"]["content"], seen.value["transaction"]) == (b"by itself", None)
-    assert (seen.value["source"]["txId"], seen.value["source"]["gid"]) == (None, None)
+    assert [seen.value["source"][name] for name in ("txId", "gid", "commit_lsn")] == [None] * 3
     here.caught_up()
     tail.to_end()
     assert len([s for s in tail.seen if s.value and s.value["op"] == "m"]) == 1

@@ -27,6 +27,7 @@ from twofold_avro.schemas import fixed
 
 OUTCOME = PreparedOutcome("7:100", 7, "gid", 100, 200, 1_700_000_000_123_456, "global", None)
 SOURCE = Source("0.1", "shop", "db", 1, 1_000, 2**62, gid="g", txId=7, global_id="global", branch="branch")
+COMMITTED = Source("0.1", "shop", "db", 1, 1_000, 2**62, txId=7, commit_lsn=2**62 + 100)
 RECORDS: list[Record] = [
     Commit(1, "prepared", 2**62, 1_700_000_000_123_456, 1, 2, (OUTCOME,), (Range("t", 3, 10, 12, 2),), ("a", "b")),
     Commit(1, "batch", 0, -1, 0, 0),
@@ -38,6 +39,7 @@ RECORDS: list[Record] = [
     Frontier("bank", 0, 0, (), (), 0),
     Message(SOURCE, MessageBody("p", b"\0\1"), Transaction("7:1", 1, 1), 5),
     Message(Source("0.1", "shop", "db", 1, 1_000, 5), MessageBody("", b"")),
+    Message(COMMITTED, MessageBody("", b"")),
 ]
 
 

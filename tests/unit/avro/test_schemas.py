@@ -119,20 +119,22 @@ def test_old_and_new_readers_read_a_table_that_gained_or_lost_a_column(
     assert read["after"] == ({"id": 1, "note": None} if NOTE in reader else {"id": 1})
 
 
-def test_rows_from_before_the_parsed_gid_are_read_and_rows_with_it_by_older_readers() -> None:
+@pytest.mark.parametrize("kept", [12, 14], ids=["before the parsed gid", "before the commit's position"])
+def test_rows_from_before_a_fields_time_are_read_and_rows_with_it_by_older_readers(kept: int) -> None:
     new, old = envelope_schema(SHAPE, "shop"), envelope_schema(SHAPE, "shop")
     (source,) = (field for field in old["fields"] if field["name"] == "source")
-    added = source["type"]["fields"][-2:]
-    source["type"]["fields"] = source["type"]["fields"][:-2]
-    assert [(field["name"], field["default"]) for field in added] == [("global_id", None), ("branch", None)]
+    added = {field["name"]: field["default"] for field in source["type"]["fields"][kept:]}
+    source["type"]["fields"] = source["type"]["fields"][:kept]
+    values = {"global_id": "global", "branch": "b", "commit_lsn": 2**62}
+    assert added == dict.fromkeys(list(values)[-len(added) :])
     place = dict.fromkeys(("version", "connector", "name", "db", "schema", "table"), "")
     numbers = {"ts_ms": 1, "ts_us": 1, "lsn": 1}
-    written = {"source": {**place, **numbers, "gid": "g", "global_id": "global", "branch": "b"}, "op": "c"}
+    written = {"source": {**place, **numbers, "gid": "g", **values}, "op": "c"}
     found = [_carried(written, writer, reader)["source"] for writer, reader in ((old, new), (new, old), (new, new))]
-    assert [(source["gid"], source.get("global_id"), source.get("branch")) for source in found] == [
-        ("g", None, None),
-        ("g", None, None),
-        ("g", "global", "b"),
+    assert [{name: source.get(name) for name in values} for source in found] == [
+        {**values, **added},
+        {**values, **added},
+        values,
     ]
 
 

@@ -248,7 +248,7 @@ def test_rows_of_a_transaction_in_progress_become_what_they_would_have_been(ids:
     payloads = [INSERT, message(b"D", old), UPDATE, IN_BINARY]
     for (module, plan), (_, plan_before) in zip(Bench(SHAPE).plans(), Bench(SHAPE).plans(*ids), strict=True):
         expected: list[list[Message]] = [[] for _ in range(PARTITIONS)]
-        header = module.TransactionHeader(XID, TS_US, f"{XID}:0/1", "a gid", "a global id", "branch")
+        header = module.TransactionHeader(XID, TS_US, f"{XID}:0/1", "a gid", "a global id", "branch", LSN + 8)
         for payload in payloads:
             append(plan, payload, LSN, header, expected)
         plan.truncate(LSN, header, TS_MS, expected)
@@ -259,7 +259,7 @@ def test_rows_of_a_transaction_in_progress_become_what_they_would_have_been(ids:
         plan_before.truncate(LSN, later, TS_MS, [truncates] * PARTITIONS)
         records.append(truncates[0])
         lists: list[list[Message]] = [[] for _ in range(PARTITIONS)]
-        header = module.TransactionHeader(XID, TS_US, f"{XID}:0/1", "a gid", "a global id", "branch")
+        header = module.TransactionHeader(XID, TS_US, f"{XID}:0/1", "a gid", "a global id", "branch", LSN + 8)
         packer = module.Packer()
         header.finish(packer.pack(records, 0, 2), OID, (KEY_ID, VALUE_ID), lists)
         header.finish(packer.pack(records, 2, len(records)), OID, (KEY_ID, VALUE_ID), lists)
