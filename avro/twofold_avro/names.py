@@ -15,6 +15,7 @@ TOPIC_MAX = 249
 
 _FIELD_SAFE = re.compile(r"(_(?=x)|[^A-Za-z0-9_]|^[0-9])")
 _TOPIC_SAFE = re.compile(r"(_(?=x)|[^A-Za-z0-9_-])")
+_EVENT_SAFE = re.compile(r"(_(?=x)|[^A-Za-z0-9._-])")
 _ESCAPE = re.compile(r"_x([0-9a-f]+)_")
 
 
@@ -33,7 +34,22 @@ def topic_of(prefix: str, schema: str, table: str) -> str:
 
     A name that is too long for Kafka ends in a digest of itself.
     """
-    topic = f"{prefix}.{_escape(_TOPIC_SAFE, schema)}.{_escape(_TOPIC_SAFE, table)}"
+    return _short(f"{prefix}.{_escape(_TOPIC_SAFE, schema)}.{_escape(_TOPIC_SAFE, table)}")
+
+
+def event_topics_of(prefix: str) -> str:
+    """Return the beginning of all topics of outbox events. No table's topic has three parts behind
+    the prefix.
+    """
+    return f"{prefix}.outbox.event."
+
+
+def event_topic_of(prefix: str, name: str) -> str:
+    """Return the topic of the outbox events with this name; dots stay in it."""
+    return _short(event_topics_of(prefix) + _escape(_EVENT_SAFE, name))
+
+
+def _short(topic: str) -> str:
     if len(topic) <= TOPIC_MAX:
         return topic
     digest = hashlib.sha256(topic.encode()).hexdigest()[:32]

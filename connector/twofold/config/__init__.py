@@ -9,6 +9,7 @@ them. Times are seconds, sizes are bytes.
 from __future__ import annotations
 
 from twofold.config.kinds import is_loopback, secret_command
+from twofold.config.outbox_settings import OutboxRule
 from twofold.config.reading import Config, load
 from twofold.config.run_settings import (
     BackfillConfig,
@@ -29,6 +30,7 @@ __all__ = [
     "GidRule",
     "KafkaConfig",
     "LogConfig",
+    "OutboxRule",
     "PreparedConfig",
     "RegistryConfig",
     "SourceConfig",

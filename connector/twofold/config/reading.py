@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from twofold.config.group_settings import GroupConfig
 from twofold.config.kinds import PATTERNS, Name, first_line, secret_command
+from twofold.config.outbox_settings import OutboxRule
 from twofold.config.run_settings import (
     BackfillConfig,
     LogConfig,
@@ -47,6 +48,7 @@ class Config(BaseSettings):
     registry: RegistryConfig
     prepared: PreparedConfig = PreparedConfig()  # type: ignore[call-arg]
     policy: PolicyConfig = PolicyConfig()  # type: ignore[call-arg]
+    outbox: tuple[OutboxRule, ...] = Field(default=(), description="Events, see below.")
     group: GroupConfig = GroupConfig()  # type: ignore[call-arg]
     turn: TurnConfig = TurnConfig()  # type: ignore[call-arg]
     spool: SpoolConfig = SpoolConfig()  # type: ignore[call-arg]
@@ -90,6 +92,12 @@ class Config(BaseSettings):
             raise ValueError(
                 f"prepared.hold ({self.prepared.hold:g} s) must be below kafka.transaction_timeout ({self.kafka.transaction_timeout:g} s): the broker would abort what is still held open"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _has_messages(self) -> Config:
+        if not self.source.messages and any(rule.messages for rule in self.outbox):
+            raise ValueError("outbox.messages needs source.messages = true")
         return self
 
     @model_validator(mode="after")

@@ -68,7 +68,7 @@ def _sections(model: type[BaseModel], path: str) -> Iterator[str]:
     for name, field in plain.items():
         for inner in get_args(field.annotation):
             if isinstance(inner, type) and issubclass(inner, BaseModel):
-                yield from _sections(inner, f"[{path}.{name}]")
+                yield from _sections(inner, f"[{path}.{name}]" if path else f"[{name}]")
 
 
 def settings(model: type[BaseModel] = Config, path: str = "") -> Iterator[tuple[str, str, str]]:
@@ -111,6 +111,8 @@ def _default(field: FieldInfo) -> str:
         return "**required**"
     if value is None:
         return "none"
+    if isinstance(value, tuple) and value:
+        return ", ".join(f"`{each}`" for each in value)
     if isinstance(value, tuple | dict):
         return "empty"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"

@@ -27,6 +27,7 @@ from twofold.bridge.events import (
 )
 from twofold.errors import RunEnded
 from twofold.runner.gathered_run import CurrentTransaction, GatheredRun
+from twofold.runner.outbox import OutboxTable
 from twofold.runner.streamed import CHUNK_BYTES, Streams
 from twofold.runner.table_version import CHANGED_SHAPE, TableVersion, TransactionInfo
 from twofold.runner.tables import Tables
@@ -156,6 +157,9 @@ class Collector:
         item = received[at]
         assert not isinstance(item, Keepalive), "a row"
         table = self._tables.of_relation(row_relation(item[1], in_stream=False), provisional=current.is_prepared)
+        if table.outbox is not None:
+            self._event(current, table.outbox, item[1])
+            return at + 1
         lists = self._lists(current, table)
         batch = current.batch
         room = current.bytes_max - batch.bytes
@@ -163,6 +167,13 @@ class Collector:
         current.rows += behind - at
         batch.bytes += taken
         return behind
+
+    def _event(self, current: CurrentTransaction, outbox: OutboxTable, payload: bytes) -> None:
+        """Add the event that a row of an outbox is, if it is one."""
+        if (event := self._tables.events.row_event(outbox, payload, in_stream=False)) is not None:
+            self._tables.events.append(event, current.batch)
+            current.topics[event.topic] = None
+            current.rows += 1
 
     def _chunk(self, current: CurrentTransaction) -> Iterator[CollectedEvent]:
         """Hand over a large batch before its transaction has ended."""
@@ -331,7 +342,7 @@ class Collector:
             rows=waiting,
             changes=prepared.rows,
             tables=prepared.tables,
-            has_messages=prepared.has_messages,
+            more_topics=prepared.topics,
         )
 
     def _park_reason(self, gid: str, tables: Iterable[TableVersion]) -> str | None:
@@ -346,12 +357,10 @@ class Collector:
         rows: Rows,
         changes: int,
         tables: dict[TableVersion, None],
-        has_messages: bool,
+        more_topics: dict[str, None],
     ) -> CollectedEvent:
         identity = message.identity
-        topics = dict.fromkeys(table.topic for table in tables if not table.void)
-        if has_messages:
-            topics[self._tables.messages.topic] = None
+        topics = dict.fromkeys(table.topic for table in tables if not table.void) | more_topics
         prepared = PreparedRows(
             identity,
             message.prepare_lsn,
@@ -389,7 +398,7 @@ class Collector:
             rows=streamed,
             changes=streamed.changes,
             tables=streamed.tables,
-            has_messages=streamed.has_messages,
+            more_topics=streamed.topics,
         )
 
     def _truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
@@ -398,6 +407,8 @@ class Collector:
             return
         for oid in message.relations:
             table = self._tables.of_relation(oid, provisional=current.is_prepared)
+            if table.outbox is not None:
+                continue
             lists = self._lists(current, table)
             current.batch.bytes += _TRUNCATE_BYTES * table.plan.truncate(wal_start, current.header, ts_ms, lists)
             current.rows += 1
@@ -407,8 +418,10 @@ class Collector:
         if message.transactional:
             current = self._transaction(message)
             if not current.skipped:
-                self._tables.messages.append(message, wal_start, current.facts, current.header, ts_ms, current.batch)
-                current.has_messages = True
+                topic = self._tables.messages.append(
+                    message, wal_start, current.facts, current.header, ts_ms, current.batch
+                )
+                current.topics[topic] = None
                 current.rows += 1
             return
         if self._has(message.lsn):

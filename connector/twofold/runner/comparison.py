@@ -80,7 +80,7 @@ class ComparisonScope:
     """The part of a prefix that is compared."""
 
     topics: frozenset[str]
-    """Read whether or not a commit record names them."""
+    """Read whether or not a commit record names them; so are the topics of outbox events."""
     since: int = 0
     """Commit records up to this one are accepted unread, and so are rows up to their end."""
     from_ms: int | None = None
@@ -109,6 +109,7 @@ class _Comparison:
 
     def __init__(self, reader: VisibleReader, names: Names, scope: ComparisonScope, told: Told) -> None:
         self._reader = reader
+        self._events = names.events
         self._commits = PartitionId(names.commits, 0)
         self._scope = scope
         self._told = told
@@ -136,7 +137,7 @@ class _Comparison:
             final = self._take_batch(commits)
             stretches = {}
             for place in self.found.bounds:
-                if place.topic in self._scope.topics or place in self._claims or place in self.found.tallies:
+                if self._is_read(place.topic) or place in self._claims or place in self.found.tallies:
                     tally = self._tally(place, from_first_claim=from_first_claim)
                     upto = tally.claim(self._claims.pop(place, ()))
                     stretches[place] = (tally.position, tally.end if final else upto)
@@ -146,6 +147,10 @@ class _Comparison:
             for place, (_, end) in stretches.items():
                 self.found.tallies[place].settle(end, final=final)
             self._told(self.found)
+
+    def _is_read(self, topic: str) -> bool:
+        """Whether a topic is read even if no commit record names it."""
+        return topic in self._scope.topics or topic.startswith(self._events)
 
     def forgive_retention(self) -> None:
         """Drop findings about offsets that Kafka's retention removed during the reading."""

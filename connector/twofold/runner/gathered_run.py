@@ -63,7 +63,8 @@ class CurrentTransaction:
     waiting: BatchRows | None = None
     """Its rows in the spool, once there are any."""
     tables: dict[TableVersion, None] = field(default_factory=dict)
-    has_messages: bool = False
+    topics: dict[str, None] = field(default_factory=dict)
+    """The topics of its events and logical messages."""
     rows: int = 0
     handed_over: bool = False
     """Some of its rows have gone to the group."""

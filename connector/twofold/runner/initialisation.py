@@ -172,8 +172,11 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
             registrar=Registrar(registry, Topics(kafka_settings(config), topic_policy(config)), config.prefix),
             pins={},
             load_first=config.source.backfill,
+            outbox=config.outbox,
         )
-        tables.announce(published_tables(config.conninfo, config.publication))
+        published = published_tables(config.conninfo, config.publication)
+        tables.events.require_published(published, config.publication)
+        tables.announce(published)
     return {
         topic: pin
         if pin.backfill == "ready" or has_rows(config.conninfo, pin.schema, pin.table)

@@ -1,8 +1,9 @@
-"""Logical messages of the stream as records of the messages topic."""
+"""Logical messages of the stream: events of the outbox, or records of the messages topic."""
 
 from __future__ import annotations
 
 from twofold import __version__
+from twofold.runner.event_topics import EventTopics
 from twofold.runner.registrar import Registrar
 from twofold.runner.table_version import TransactionInfo
 from twofold.sink.batch import RowBatch
@@ -14,17 +15,26 @@ from twofold_avro.transcode import TransactionHeader
 class LogicalMessages:
     """The messages topic of one run. Its schema is registered when the first message comes."""
 
-    def __init__(self, prefix: str, database: str, registrar: Registrar) -> None:
+    def __init__(self, prefix: str, database: str, registrar: Registrar, events: EventTopics) -> None:
         self._prefix = prefix
         self._database = database
         self._registrar = registrar
+        self._events = events
         self._schema_id: int | None = None
-        self.topic = f"{prefix}.messages"
+        self._topic = f"{prefix}.messages"
 
-    def register(self) -> int:
-        """Return the schema's id. The thread that reads calls this before the first message."""
+    def prepare(self, message: m.LogicalMessage) -> str:
+        """Return the message's topic, once it can be written. The thread that reads calls this
+        first.
+        """
+        if (event := self._events.message_event(message)) is not None:
+            return event.topic
+        self._register()
+        return self._topic
+
+    def _register(self) -> int:
         if self._schema_id is None:
-            self._schema_id = self._registrar.register_message(self.topic)
+            self._schema_id = self._registrar.register_message(self._topic)
         return self._schema_id
 
     def append(
@@ -35,12 +45,16 @@ class LogicalMessages:
         header: TransactionHeader | None,
         ts_ms: int,
         batch: RowBatch,
-    ) -> None:
-        """Add a message to the batch; `header` counts it if it belongs to a transaction.
+    ) -> str:
+        """Add a message to the batch, and return its topic; `header` counts it if it belongs to a
+        transaction.
 
-        The worker's thread calls it too, when the schema is registered.
+        The worker's thread calls it too, when it was prepared.
         """
-        schema_id = self.register()
+        if (event := self._events.message_event(message)) is not None:
+            self._events.append(event, batch)
+            return event.topic
+        schema_id = self._register()
         transaction = None
         if header is not None and facts.transaction_id is not None:
             transaction = Transaction(facts.transaction_id, *header.next_order(0))
@@ -64,5 +78,6 @@ class LogicalMessages:
             ts_ms=ts_ms,
         )
         value = record.to_bytes(schema_id)
-        batch.lists(self.topic, 1)[0].append({"key": message.prefix.encode(), "value": value})
+        batch.lists(self._topic, 1)[0].append({"key": message.prefix.encode(), "value": value})
         batch.bytes += len(value)
+        return self._topic

@@ -119,12 +119,14 @@ def recover(
         registrar=registrar,
         pins=recovered.pins,
         load_first=config.source.backfill,
+        outbox=config.outbox,
     )
     published = interruptible(lambda: published_tables(config.conninfo, config.publication))
     interruptible(lambda: flaws.require_none(config.conninfo, config.publication))
     if lookback is not None:
         loadable = {topic_of(config.prefix, each.schema, each.table) for each in published}
         interruptible(functools.partial(check_recent_commits, config, registry, recovered, lookback, loadable))
+    tables.events.require_published(published, config.publication)
     to_reload = (topic for topic, what in recovered.commands.items() if what.starts)
     tables.restart_topics({*to_reload, *restart}, published)
     interruptible(lambda: tables.check(published))

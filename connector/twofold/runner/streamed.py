@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from twofold.errors import RunEnded
+from twofold.runner.event_topics import size_of
+from twofold.runner.outbox import OutboxEvent, OutboxTable
 from twofold.runner.table_version import DescribedVersion, TableVersion, TransactionInfo
 from twofold.runner.tables import Tables
 from twofold.sink.batch import Record, RowBatch
@@ -39,6 +41,7 @@ REST_BYTES = 1 << 16
 """The most that a transaction keeps outside the spool while others have their turn."""
 
 _MESSAGE = -1
+_EVENT = -2
 
 
 class Streamed:
@@ -58,7 +61,9 @@ class Streamed:
         self._run: tuple[int, int] | None = None
         self._facts: TransactionInfo | None = None
         self.relations: dict[int, DescribedVersion] = {}
-        self.has_messages = False
+        self.topics: dict[str, None] = {}
+        """The topics of its events and logical messages."""
+        self._has_messages = False
         self.bytes = 0
 
     def relation(self, message: m.Relation) -> None:
@@ -74,7 +79,11 @@ class Streamed:
         assert not isinstance(item, Keepalive), "a row"
         subxid, oid = row_place(item[1])
         if self._run != (subxid, oid):
-            self._begin_run(subxid, oid)
+            table = self._table(oid)
+            if table.outbox is not None:
+                self._event(subxid, table.outbox, item[1])
+                return at + 1
+            self._begin_run(subxid, oid, table)
         before, room = len(self._chunk), CHUNK_BYTES - self._chunk_bytes
         behind, taken = self._append_run(received, at, 5, self._header, ts_ms, self._lists, room)
         added = len(self._chunk) - before
@@ -86,7 +95,10 @@ class Streamed:
     def truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
         assert message.xid is not None
         for oid in message.relations:
-            table = self._begin_run(message.xid, oid)
+            table = self._table(oid)
+            if table.outbox is not None:
+                continue
+            self._begin_run(message.xid, oid, table)
             one: list[Record] = []
             table.plan.truncate(wal_start, self._header, ts_ms, [one] * table.partitions)
             self._chunk.append(one[0])
@@ -97,11 +109,11 @@ class Streamed:
     def message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> None:
         """Keep a message. PostgreSQL does not say which subtransaction made it."""
         assert message.xid is not None
-        self._all_tables.messages.register()
+        self.topics[self._all_tables.messages.prepare(message)] = None
         self._run = None
         self._runs.append([message.xid, _MESSAGE, 0, message.lsn, wal_start, ts_ms, message.prefix, message.content])
         self._made.setdefault(message.xid, _Made()).count(1)
-        self.has_messages = True
+        self._has_messages = True
         self._took(len(message.content))
 
     def take_back(self, subxid: int) -> None:
@@ -109,7 +121,7 @@ class Streamed:
 
         Messages of their own name those within it.
         """
-        if self.has_messages:
+        if self._has_messages:
             raise StreamUnclear(
                 "a streamed transaction has logical messages and a savepoint that was rolled back: PostgreSQL does not say which messages belong to it; it is read again without"
                 " streaming (source.streaming), which does"
@@ -158,9 +170,21 @@ class Streamed:
     def drop(self) -> None:
         self._waiting.drop()
 
-    def _begin_run(self, subxid: int, oid: int) -> TableVersion:
+    def _table(self, oid: int) -> TableVersion:
         said = self.relations.get(oid)
-        table = said.table if said else self._all_tables.of_relation(oid, provisional=True)
+        return said.table if said else self._all_tables.of_relation(oid, provisional=True)
+
+    def _event(self, subxid: int, outbox: OutboxTable, payload: bytes) -> None:
+        """Keep the event that a row of an outbox is, if it is one."""
+        if (event := self._all_tables.events.row_event(outbox, payload, in_stream=True)) is None:
+            return
+        self.topics[event.topic] = None
+        self._run = None
+        self._runs.append([subxid, _EVENT, 0, *event])
+        self._made.setdefault(subxid, _Made()).count(1)
+        self._took(size_of(event))
+
+    def _begin_run(self, subxid: int, oid: int, table: TableVersion) -> None:
         self._made_now = self._made.setdefault(subxid, _Made())
         self._made_now.touch(table)
         self._current = [subxid, self._tables.setdefault(table, len(self._tables)), 0]
@@ -168,7 +192,6 @@ class Streamed:
         self._lists = [self._chunk] * table.partitions
         self._append_run = table.plan.append_run
         self._run = subxid, oid
-        return table
 
     def _took(self, size: int) -> None:
         self.bytes += size
@@ -197,6 +220,9 @@ class Streamed:
                 lsn, wal_start, ts_ms, prefix, content = place
                 said = m.LogicalMessage(True, Lsn(lsn), prefix, content, subxid)
                 self._all_tables.messages.append(said, wal_start, facts, header, ts_ms, batch)
+            elif number == _EVENT:
+                if subxid not in self._gone:
+                    self._all_tables.events.append(OutboxEvent(*place), batch)
             elif subxid not in self._gone and not (table := tables[number]).void:
                 header.finish(packed, table.shape.oid, table.registered_ids, table.lists(batch))
         batch.bytes = len(chunk)

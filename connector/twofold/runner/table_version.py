@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from twofold.errors import Refused
 from twofold.gids import OPAQUE, ParsedGid
+from twofold.runner.outbox import OutboxTable
 from twofold.sink.batch import VOID, Record, RowBatch
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, TransactionHeader
@@ -62,6 +63,8 @@ class TableVersion:
     """The topic that its rows were meant for, if none of them is published."""
     flaw: Refused | None = None
     """Why no row is published: a partition lacks something. A restart of the topic repairs it."""
+    outbox: OutboxTable | None = None
+    """Its inserts are events, and it has no rows."""
     keyless: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +102,8 @@ class TableVersion:
     @property
     def park_reason(self) -> str | None:
         """The rule that forbids opening a prepared transaction that touches the table."""
+        if self.outbox is not None:
+            return None
         if not self.committed:
             return CHANGED_SHAPE
         if self.is_in_backfill(self.topic):

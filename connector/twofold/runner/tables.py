@@ -18,8 +18,10 @@ import logging
 from collections.abc import Iterable
 
 from twofold.backfill.chunk import TableEncoding
+from twofold.config import OutboxRule
 from twofold.errors import Refused, RunEnded
 from twofold.runner.described_versions import DescribedVersions
+from twofold.runner.event_topics import EventTopics
 from twofold.runner.logical_messages import LogicalMessages
 from twofold.runner.pinned_topics import check_pinned_topics
 from twofold.runner.pins import Pins
@@ -59,6 +61,7 @@ class Tables:
         registrar: Registrar,
         pins: dict[str, Pin],
         load_first: bool,
+        outbox: Iterable[OutboxRule] = (),
     ) -> None:
         """`load_first`: load the existing rows of new tables."""
         self._prefix = prefix
@@ -71,19 +74,29 @@ class Tables:
         self._root_flaws = RootFlaws(catalog, self._make_void)
         self.lives = TableLives(pins)
         self.pins = Pins(prefix, pins, self.lives, load_first=load_first)
-        self.messages = LogicalMessages(prefix, database, registrar)
+        self.events = EventTopics(outbox, prefix, partitions=partitions, registrar=registrar)
+        self.messages = LogicalMessages(prefix, database, registrar, self.events)
         self.owner = ThreadOwner("the tables' versions and pins")
 
     def restart_topics(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
         """Restart these topics: their pins no longer count, and their loads begin with a truncate.
 
-        Called before `check`, which would refuse what this repairs.
+        Called before `check`, which would refuse what this repairs. The pin of an outbox, from when
+        it was a table like others, does not count at all.
         """
-        self.pins.restart(topics, self.pins.topics_of(published))
+        published = tuple(published)
+        outboxes = self.pins.topics_of(each for each in published if self.events.is_outbox(each))
+        for topic in outboxes & self.pins.all.keys():
+            self.pins.forget(topic)
+        self.pins.restart(topics, self._topics_in_use(published))
 
     def check(self, published: Iterable[m.Relation]) -> None:
         """Require every pinned topic to exist unchanged."""
-        check_pinned_topics(self.pins, self._registrar, self.pins.topics_of(published))
+        check_pinned_topics(self.pins, self._registrar, self._topics_in_use(published))
+
+    def _topics_in_use(self, published: Iterable[m.Relation]) -> set[str]:
+        """Return the topics of tables; an outbox has none, whatever it was before."""
+        return self.pins.topics_of(each for each in published if not self.events.is_outbox(each))
 
     def announce(self, relations: Iterable[m.Relation]) -> None:
         """Make the topics of tables that have none, all at once, before their first row.
@@ -92,6 +105,9 @@ class Tables:
         """
         assert self.owner.check()
         relations = tuple(relations)
+        for relation in filter(self.events.is_outbox, relations):
+            self.describe(relation)  # refused if it lacks a column
+        relations = tuple(each for each in relations if not self.events.is_outbox(each))
         for relation in relations:
             topic = self.pins.topic_of(relation)
             if (pin := self.pins.find(topic)) and pin.relation == PASSED_OVER:
@@ -123,6 +139,8 @@ class Tables:
         In a transaction in progress that holds for it alone.
         """
         assert self.owner.check()
+        if self.events.is_outbox(relation):
+            return DescribedVersion(self._outbox(relation), self._versions.count())
         topic = self.pins.topic_of(relation)
         shape = self._registrar.like_before(self._catalog.shape(relation), topic, self.pins.find(topic))
         number = self._versions.count()
@@ -211,6 +229,12 @@ class Tables:
         """
         pin = self.pins.find(topic)
         return self.lives.is_emptying(topic) and pin is not None and pin.key_schema != self._registrar.key(shape, pin)
+
+    def _outbox(self, relation: m.Relation) -> TableVersion:
+        table = self._make_void(self._catalog.shape(relation))
+        table.outbox = self.events.table(table.shape)
+        table.ids = 0, 0  # it has no schemas that could be registered
+        return table
 
     def _void(self, shape: TableShape) -> TableVersion:
         _log.warning(

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from twofold.errors import UsageError
+from twofold_avro.names import event_topics_of
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,150}")
 
@@ -49,6 +50,11 @@ class Names:
     @property
     def messages(self) -> str:
         return f"{self.prefix}.messages"
+
+    @property
+    def events(self) -> str:
+        """The beginning of all topics of outbox events."""
+        return event_topics_of(self.prefix)
 
     @property
     def bookkeeping(self) -> frozenset[str]:

@@ -21,7 +21,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -58,6 +58,9 @@ _METADATA_S: Final = 1.0
 _CHUNK: Final = 10_000
 """The number of records per call of librdkafka. Between two chunks delivery reports are served,
 so that its queue drains while a large transaction is written."""
+
+_EVENTS_POLLED: Final = 500
+"""The number of events between two polls."""
 
 
 class TransactionalProducer:
@@ -134,7 +137,9 @@ class TransactionalProducer:
                 self._watch.call(f"{self.transactional_id}: produce", _PRODUCE_S_MAX),
                 sorted_errors(f"producing to {topic} [{partition}]"),
             ):
-                self._enqueue(topic, partition, records, deliveries.delivered if every else None)
+                # An outbox's topic has events alone: its first record tells.
+                enqueue = self._enqueue_events if "headers" in records[0] else self._enqueue
+                enqueue(topic, partition, records, deliveries.delivered if every else None)
         finally:
             for record in edges:
                 record.pop("callback", None)
@@ -268,21 +273,58 @@ class TransactionalProducer:
             producer.poll(0 if taken == len(chunk) else 0.1)
             self._check_delivered()
 
+    def _enqueue_events(
+        self, topic: str, partition: int, records: list[Record], on_delivery: DeliveryCallback | None
+    ) -> None:
+        """Hand over records with headers, one by one: `produce_batch` drops headers in silence."""
+        producer, deadline, done = self._alive, time.monotonic() + self._timeout_s, 0
+        while done < len(records):
+            record = records[done]
+            try:
+                producer.produce(
+                    topic,
+                    value=record["value"],
+                    key=record["key"],
+                    partition=partition,
+                    on_delivery=record.get("callback", on_delivery),
+                    headers=record["headers"],
+                )
+            except BufferError:  # the queue is full
+                self._check_drains(topic, partition, deadline)
+                producer.poll(0.1)
+            except KafkaException as error:
+                kafka_error = kafka_error_of(error)
+                if kafka_error is not None:
+                    self._check_record(topic, partition, record, kafka_error)
+                raise
+            else:
+                done, deadline = done + 1, time.monotonic() + self._timeout_s
+                if done % _EVENTS_POLLED and done < len(records):
+                    continue
+                producer.poll(0)
+            self._check_delivered()
+
     def _check_refused(self, topic: str, partition: int, chunk: list[Record], deadline: float) -> None:
         """Return only if a full queue, which still drains, is the only reason."""
         for record in chunk:
             error: KafkaError | None = record.pop("_error", None)
-            if error is None or error.code() == QUEUE_FULL:
-                continue
-            if error.code() == MSG_SIZE_TOO_LARGE:
-                size = len(record["key"] or b"") + len(record["value"] or b"")
-                key = (record["key"] or b"").hex() or "none"
-                raise too_large(
-                    f"a row of {topic} is too large: its record has {size} bytes, more than the client's message.max.bytes allows; its key in Avro is {key}"
-                )
-            if error.code() == FATAL:
-                self._check_state()
-            raise sort_error(error, f"producing to {topic} [{partition}]")
+            if error is not None and error.code() != QUEUE_FULL:
+                self._check_record(topic, partition, record, error)
+        self._check_drains(topic, partition, deadline)
+
+    def _check_record(self, topic: str, partition: int, record: Record, error: KafkaError) -> NoReturn:
+        """Raise why a record was refused."""
+        if error.code() == MSG_SIZE_TOO_LARGE:
+            size = len(record["key"] or b"") + len(record["value"] or b"")
+            key = (record["key"] or b"").hex() or "none"
+            raise too_large(
+                f"a row of {topic} is too large: its record has {size} bytes, more than the client's message.max.bytes allows; its key in Avro is {key}"
+            )
+        if error.code() == FATAL:
+            self._check_state()
+        raise sort_error(error, f"producing to {topic} [{partition}]")
+
+    def _check_drains(self, topic: str, partition: int, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise sort_error(
                 KafkaError(TIMED_OUT),

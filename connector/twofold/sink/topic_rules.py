@@ -12,7 +12,7 @@ from typing import Literal
 
 from twofold.errors import RESET_REPAIR, Refused, SetupError, UsageError
 
-Kind = Literal["table", "messages", "commits", "progress", "prepared", "frontiers"]
+Kind = Literal["table", "events", "messages", "commits", "progress", "prepared", "frontiers"]
 
 _COMPACTED: frozenset[Kind] = frozenset({"progress", "prepared", "frontiers"})
 _SMALL_SEGMENTS = {
@@ -117,7 +117,8 @@ def check(required: RequiredTopic, topic: ExistingTopic, policy: TopicPolicy) ->
                 else ""
             ),
         )
-    expected = 1 if required.kind != "table" else required.partitions if required.pinned else topic.partitions
+    own = required.kind in {"table", "events"} and not required.pinned
+    expected = topic.partitions if own else required.partitions
     if topic.partitions != expected:
         raise Refused(
             f"the topic {required.name} has {topic.partitions} partitions, but must have {expected}"

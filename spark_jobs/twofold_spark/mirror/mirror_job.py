@@ -33,6 +33,7 @@ from twofold_spark.sources.commit_records import CommitRecord, gap_refusal, sele
 from twofold_spark.sources.commit_topic import CommitTopic
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.topic_names import is_table_topic
 from twofold_spark.sources.unreadable_records import UnreadableChoice
 from twofold_spark.streaming import EndRequested, print_progress
 
@@ -64,7 +65,7 @@ class Mirror:
         report: Callable[[AppliedBatch], None] = lambda _: None,
         warn: Callable[[str], None] = print_progress,
     ) -> None:
-        self._messages_topic = f"{prefix}.messages"
+        self._prefix = prefix
         self._topic = CommitTopic(kafka, registry, prefix)
         self._make_sink = make_sink
         self._merger = TableMerger(kafka, registry, prefix, unreadable)
@@ -196,8 +197,8 @@ class Mirror:
         )
 
     def _describe_tables(self, batch: list[CommitRecord]) -> list[MirrorTable]:
-        topics = dict.fromkeys(each.topic for record in batch for each in record.ranges)
-        topics.pop(self._messages_topic, None)
+        named = dict.fromkeys(each.topic for record in batch for each in record.ranges)
+        topics = [topic for topic in named if is_table_topic(topic, self._prefix)]
         reloaded = {each.topic for record in batch if record.reload for each in record.ranges}
         return [self._merger.describe_table(topic, reloaded=topic in reloaded) for topic in topics]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from twofold_avro.names import postgres_name
+from twofold_avro.names import event_topics_of, postgres_name
 from twofold_spark.errors import SetupError
 from twofold_spark.sources.registry import AvroSchema
 
@@ -37,6 +37,11 @@ def to_postgres_names(table: str) -> tuple[str, str]:
     """Return schema and name of a mirrored table (`schema.name`) as PostgreSQL has them."""
     schema, _, name = table.partition(".")
     return postgres_name(schema), postgres_name(name)
+
+
+def is_table_topic(topic: str, prefix: str) -> bool:
+    """Whether a commit record's range is of a table: not of logical messages or outbox events."""
+    return topic != f"{prefix}.messages" and not topic.startswith(event_topics_of(prefix))
 
 
 def table_topics_pattern(prefix: str) -> str:

@@ -185,6 +185,10 @@ class Open:
         """Bytes as they are: for what no connector would write."""
         self._send(self.writer.topics[name].name, partition, key, value)
 
+    def event(self, name: str, key: bytes, value: bytes) -> None:
+        """An outbox's event: of no table, and no Avro."""
+        self._send(names.event_topic_of(self.writer.prefix, name), 0, key, value)
+
     def roll_back_model(self) -> None:
         for name, key, row in reversed(self.undo):
             if row is None:
@@ -231,6 +235,10 @@ class Writer:
             fastavro.parse_schema(value),
         )  # fmt: skip
         return shape.table
+
+    def outbox(self, name: str) -> None:
+        """Makes the topic of an outbox's events."""
+        self._make(names.event_topic_of(self.prefix, name), 1)
 
     @contextmanager
     def commit(self, *, kind: str = "batch", transactions: int = 1, gid: str | None = None) -> Iterator[Open]:

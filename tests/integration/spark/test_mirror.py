@@ -55,6 +55,20 @@ def test_only_what_is_committed_arrives_and_a_transaction_in_doubt_holds_nobody_
     assert [a.changes for a in lake.applied] == [60 + 10 + 10 + 10 + 1, 20], "a tombstone is no change"
 
 
+def test_outbox_events_in_a_commit_record_are_no_rows(lake: Lake) -> None:
+    w = lake.writer
+    accounts = w.table(ACCOUNTS)
+    w.outbox("order")
+    for balance in (1, 2):
+        with w.commit() as tx:
+            tx.upsert(accounts, {"id": 1, "owner": "o", "balance": balance})
+            tx.event("order", b"k", b"an event")
+        lake.mirror()
+        lake.changelog()
+    lake.assert_equal()
+    assert [a.tables for a in lake.applied] == [1, 1]
+
+
 def test_a_rolled_back_transactions_record_right_behind_a_prepared_one_never_appears(lake: Lake) -> None:
     """One offset between two ranges, which is no marker: the prepared transaction's comes with its
     outcome."""

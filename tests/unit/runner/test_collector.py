@@ -42,14 +42,16 @@ class Table:
     partitions = 1
     plan = Plan()
     committed = True
+    outbox = None
 
 
 class Messages:
     topic = "messages"
 
-    def append(self, message: Any, wal_start: int, facts: Any, header: Any, ts_ms: int, batch: RowBatch) -> None:
+    def append(self, message: Any, wal_start: int, facts: Any, header: Any, ts_ms: int, batch: RowBatch) -> str:
         batch.lists("messages", 1)[0].append({"key": b"", "value": message.content})
         batch.bytes += len(message.content)
+        return "messages"
 
 
 class Tables:

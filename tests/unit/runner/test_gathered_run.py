@@ -45,6 +45,7 @@ class Table:
     committed = True
     void = False
     park_reason: str | None = None
+    outbox = None
 
 
 class Tables:

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from twofold.config import Config
 from twofold.gids import describe
-from twofold.ops.doctor import settings
+from twofold.ops.doctor import outbox, settings
 from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
 from twofold.ops.doctor.tables import published
 from twofold.runner.initialisation import wanted_publication
@@ -65,6 +65,7 @@ def examine(config: Config) -> Iterator[Finding]:
         for check in _CHECKS:
             yield from check(source)
         yield from published(config, connection)
+        yield from outbox.examine(config, connection)
     wanted = wanted_publication(config)
     if source.slot is None and wanted is not None:
         for found in publishable.examine(config.conninfo, config.publication, wanted):

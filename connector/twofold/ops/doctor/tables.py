@@ -82,6 +82,8 @@ def _flaws(config: Config, connection: PlainConnection) -> Iterator[Finding]:
 
 def _tables(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     rows = connection.execute(_TABLES, (config.publication,)).fetchall()
+    outboxes = {rule.name for rule in config.outbox}
+    rows = [row for row in rows if row[:2] not in outboxes]
     for schema, table, replica_identity, has_key, wide in rows[:SHOWN_MAX]:
         name = quoted(connection, schema, table)
         alter = f"ALTER TABLE {name}"

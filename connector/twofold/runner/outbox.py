@@ -1,0 +1,124 @@
+"""The outbox: which event an insert of an outbox table is, or a logical message.
+
+Pure. An event is no row: it has a topic of its own choice, and bytes as they are in place of an
+envelope. `event_topics` puts events into the batch of their transaction, beside its rows. So they
+take the rows' way: the group, the spool, a prepared transaction's own Kafka transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from twofold.config import OutboxRule
+from twofold.errors import Refused
+from twofold.source.decoder import decode
+from twofold.source.messages import Insert, LogicalMessage, Row, Text
+from twofold_avro.names import event_topic_of
+from twofold_avro.shapes import TableShape
+from twofold_avro.types import How, encoding_of
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+_AT_STAKE = "its events cannot be made, and none is passed over"
+
+
+class OutboxEvent(NamedTuple):
+    """An event, as its record in Kafka will be."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class OutboxTable:
+    """One version of an outbox table."""
+
+    def __init__(self, rule: OutboxRule, shape: TableShape, prefix: str) -> None:
+        """Refused: it lacks a column that the rule names, or a data policy hides one."""
+        self.name = f"{shape.schema}.{shape.table}"
+        self._prefix = prefix
+        self._rule = rule
+        self._columns = [column.name for column in shape.columns]
+        self._bytes = [encoding_of(column.type).how is How.BYTES for column in shape.columns]
+        self._topic = self._place("topic_column", rule.topic_column)
+        self._key = self._place("key_column", rule.key_column)
+        self._payload = self._place("payload_column", rule.payload_column)
+        self._headers = [(name, self._place("header_columns", name)) for name in rule.header_columns]
+        if hidden := sorted(self._used & shape.policy.keys()):
+            raise Refused(
+                f"the outbox {self.name} uses columns that the data policy hides: {', '.join(hidden)}",
+                at_stake="their values would be readable in the events; nothing was written",
+                repair='put a rule with action = "keep" for them before the others in [[policy.columns]], or name other columns in [[outbox]]',
+            )
+        if self._bytes[self._topic]:
+            raise Refused(
+                f"the outbox {self.name} has bytes in {rule.topic_column}, the column that names the topic",
+                at_stake=_AT_STAKE,
+                repair="name a column of text as topic_column in [[outbox]]",
+            )
+
+    def event(self, payload: bytes, *, in_stream: bool) -> OutboxEvent | None:
+        """Return the event of a row's message; None of an update or a delete.
+
+        Refused: an event without a topic.
+        """
+        message = decode(payload, in_stream=in_stream)
+        if not isinstance(message, Insert):
+            return None
+        values = list(self._values(message.new))
+        topic = values[self._topic]
+        if not topic:
+            raise Refused(
+                f"a row of the outbox {self.name} has no {self._rule.topic_column}",
+                at_stake="the event has no topic, and none is passed over",
+                repair=f"remove the [[outbox]] of {self.name} from the configuration until the row is published as a row, and set NOT NULL and CHECK ({self._rule.topic_column} <> '') in the table",
+            )
+        headers = tuple((name, values[place]) for name, place in self._headers)
+        return OutboxEvent(
+            event_topic_of(self._prefix, topic.decode()), values[self._key], values[self._payload], headers
+        )
+
+    @property
+    def _used(self) -> set[str]:
+        rule = self._rule
+        return {rule.topic_column, rule.key_column, rule.payload_column, *rule.header_columns}
+
+    def _place(self, setting: str, name: str) -> int:
+        if name in self._columns:
+            return self._columns.index(name)
+        raise Refused(
+            f"the outbox {self.name} has no column {name}, which {setting} names",
+            at_stake=_AT_STAKE,
+            repair=f"name one of its columns as {setting} in [[outbox]]: {', '.join(self._columns)}",
+        )
+
+    def _values(self, row: Row) -> Iterator[bytes | None]:
+        """Yield the values as an event carries them: the bytes of a bytea, PostgreSQL's text of
+        all others.
+        """
+        for value, is_bytes in zip(row, self._bytes, strict=True):
+            if value is None:
+                yield None
+                continue
+            assert isinstance(value, Text), "the stream sends text, and an insert all values"
+            yield bytes.fromhex(value.data[2:].decode("ascii")) if is_bytes else value.data
+
+
+class OutboxMessages:
+    """The logical messages that are events."""
+
+    def __init__(self, patterns: Iterable[str], prefix: str) -> None:
+        self._patterns = [re.compile(pattern) for pattern in patterns]
+        self._prefix = prefix
+
+    def event(self, message: LogicalMessage) -> OutboxEvent | None:
+        """Return the message's event; None: it is a message like others."""
+        for pattern in self._patterns:
+            if (found := pattern.fullmatch(message.prefix)) and found["topic"]:
+                key = found.groupdict().get("key")
+                topic = event_topic_of(self._prefix, found["topic"])
+                return OutboxEvent(topic, None if key is None else key.encode(), message.content, ())
+        return None

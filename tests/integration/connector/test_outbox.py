@@ -1,0 +1,202 @@
+"""Outboxes: events become visible with the rows of their transaction, once and in order, whatever
+dies.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.flink_gateway import lock
+from fixtures.connector import Installation, Maker, wait_until
+from fixtures.crashes import Died
+from helpers.connector.outbox import ORDERS, SCHEMA, TABLES, Orders, compare, config, visible
+from helpers.connector.topics import UNCOMMITTED, gid_of
+from helpers.source.streaming import force, streamed
+from twofold.stack import KafkaCluster, server_files
+from twofold_common import java
+
+
+def configure(here: Installation, more: str = "", **source: object) -> None:
+    """Make the table and the messages an outbox."""
+    here.configure({"source": source})
+    here.file.write_text(here.file.read_text() + config(more))
+
+
+def made(connector: Maker, **options: Any) -> Installation:
+    """An installation with an outbox, and rows in it from before."""
+    here = connector(init=False, **options)
+    here.sql(SCHEMA)
+    configure(here, tables=list(TABLES))
+    assert (done := here.init()).returncode == 0, done.stderr
+    here.sql(ORDERS)
+    return here
+
+
+@pytest.mark.core
+def test_outbox_events_become_visible_with_the_rows_of_their_transaction(connector: Maker) -> None:
+    here = made(connector)
+    work = Orders(here, seed=1)
+    with here.carrying():
+        for _ in range(5):
+            work.run()
+        events = compare(here)
+    assert {event.topic for event in events} == {f"{here.prefix}.outbox.event.{name}" for name in ("order", "invoice")}
+    assert all({*event.headers} in ({"id", "type"}, set()) for event in events)
+    topics = here.reader.topics(here.prefix)
+    assert here.table("outbox") not in topics, "the outbox has no topic of rows, and is not loaded"
+    assert subprocess.run(here.command("audit"), capture_output=True, check=False).returncode == 0
+
+
+def test_outbox_events_of_a_prepared_transaction_are_invisible_until_its_outcome(connector: Maker) -> None:
+    here = made(connector)
+    work = Orders(here, seed=2)
+    everybody = here.tail("orders", isolation=UNCOMMITTED)
+    with here.carrying():
+        work.plain()
+        committed, rolled_back = work.prepare(), work.prepare()
+        for gid in (committed, rolled_back):
+            assert everybody.wait_for(lambda s, gid=gid: gid_of(s) == gid)  # type: ignore[misc]
+        ledger = here.reader.tail([f"{here.prefix}.prepared"])
+        here.at_end(ledger.close)
+        entry = ledger.wait_for(lambda s: s.value["gid"] == committed)
+        assert entry is not None
+        assert [t for t in entry.value["topics"] if ".outbox.event." in t]
+        before, _, _ = visible(here)
+        work.end(rolled_back, "ROLLBACK")
+        work.end(committed, "COMMIT")
+        after = compare(here)
+    assert len(after) > len(before)
+
+
+@pytest.mark.parametrize("streaming", ["on", "off"])
+def test_outbox_events_of_a_large_transaction(connector: Maker, streaming: str) -> None:
+    here = made(connector)
+    force(here, streaming)
+    configure(here)
+    with here.carrying():
+        here.sql(
+            "BEGIN; UPDATE orders SET version = version + 1, tx = 'large'; SAVEPOINT s;"
+            " INSERT INTO outbox (aggregatetype, payload) SELECT 'order', '{}' FROM generate_series(1, 1000);"
+            " ROLLBACK TO SAVEPOINT s;"
+            " INSERT INTO outbox (aggregatetype, aggregateid, payload) SELECT 'order', n % 10, '{\"tx\": \"large\"}'"
+            " FROM generate_series(1, 5000) n; COMMIT"
+        )
+        assert len(compare(here)) == 5000
+        wait_until(lambda: (streamed(here) > 0) == (streaming == "on"), 10, "what was streamed")
+
+
+@pytest.mark.timeout(600)
+def test_outbox_events_through_kill9_and_a_broker_that_comes_back(
+    connector: Maker, own_kafka: Callable[..., KafkaCluster], died: Died
+) -> None:
+    kafka = own_kafka()
+    here = made(connector, kafka_server=kafka, kafka={"call_timeout": 10.0})
+    stop = threading.Event()
+    sessions = [Orders(here, seed=3, keys=range(1, 13)), Orders(here, seed=4, keys=range(13, 25))]
+
+    def load(work: Orders) -> None:
+        while not stop.wait(0.02):
+            work.run(pause=lambda: stop.wait(0.05))  # long enough for an open transaction
+
+    threads = [threading.Thread(target=load, args=(work,)) for work in sessions]
+    for thread in threads:
+        thread.start()
+    places = ("after_produce:3", "before_commit:3", "after_commit_record:2", "after_open:2", "after_commit:4")
+    try:
+        for place in places:
+            run = here.start(place)
+            wait_until(lambda run=run: run.dead, 60, place)  # type: ignore[misc]
+        run = here.start()
+        here.caught_up()
+        kafka.kill()
+        kafka.start()
+        here.caught_up()
+        run.kill9()
+        here.start()
+        here.caught_up()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert len(compare(here)) > 100
+    for place in places:
+        died(place, "twofold run", "events and rows of a transaction are both there, or neither")
+
+
+def test_outbox_events_are_read_by_javas_console_consumer_with_their_headers(connector: Maker, tmp_path: Path) -> None:
+    here = made(connector)
+    with here.carrying():
+        here.sql(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES"
+            " ('00000000-0000-0000-0000-000000000001', 'order', 'A', 'placed', '{\"n\": 1}')",
+            "SELECT pg_logical_emit_message(true, 'outbox:order/A', 'by itself')",
+        )
+        here.caught_up()
+    jars = (*server_files.fetched(lock("console")), *server_files.fetched(server_files.locked("kafka")))
+    command = [
+        str(java.for_kafka().program),
+        *("-XX:TieredStopAtLevel=1", "-cp"),
+        ":".join(map(str, jars)),
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--bootstrap-server", here.reader.bootstrap, "--topic", f"{here.prefix}.outbox.event.order"),
+        *("--from-beginning", "--isolation-level", "read_committed", "--max-messages", "2", "--timeout-ms", "60000"),
+        *("--formatter-property", "print.headers=true", "--formatter-property", "print.key=true"),
+    ]
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, check=False, timeout=120, text=True)
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert lines == [
+        ["id:00000000-0000-0000-0000-000000000001,type:placed", "A", '{"n": 1}'],
+        ["NO_HEADERS", "A", "by itself"],
+    ], done.stderr
+
+
+def test_outbox_rows_that_cannot_be_events_are_refused_with_a_repair_that_works(connector: Maker) -> None:
+    here = made(connector)
+    here.sql(
+        "ALTER TABLE outbox ALTER COLUMN aggregatetype DROP NOT NULL",
+        "ALTER TABLE outbox DISABLE TRIGGER note",
+        'INSERT INTO outbox (payload) VALUES (\'{"no": "topic"}\')',
+    )
+    refusal = here.refusal()
+    assert "a row of the outbox public.outbox has no aggregatetype" in str(refusal)
+    with_outbox = here.file.read_text()
+    here.file.write_text(with_outbox.removesuffix(config()))
+    with here.carrying():
+        here.caught_up()
+    here.file.write_text(with_outbox)
+    work = Orders(here, seed=5)
+    here.sql("ALTER TABLE outbox ENABLE TRIGGER note")
+    with here.carrying():
+        work.run()
+        compare(here)
+
+
+def doctor(here: Installation) -> set[str]:
+    done = subprocess.run(here.command("doctor", "--json"), capture_output=True, text=True, check=False, timeout=60)
+    return {each["check"] for each in json.loads(done.stdout)}
+
+
+def test_outbox_tables_that_are_not_ready_are_named_by_init_and_doctor(connector: Maker) -> None:
+    here = connector(init=False)
+    here.sql(SCHEMA, "ALTER TABLE outbox ALTER COLUMN aggregatetype DROP NOT NULL")
+    configure(here, 'key_column = "customer"', tables=["public.account"])
+    done = here.init()
+    assert done.returncode == 3
+    assert f'ALTER PUBLICATION "{here.prefix}" ADD TABLE "public"."outbox"' in done.stderr
+    assert "outbox_unpublished" in doctor(here)
+    here.sql(f'ALTER PUBLICATION "{here.prefix}" ADD TABLE "public"."outbox"')
+    configure(here, 'key_column = "customer"', tables=["public.account", "public.outbox"])
+    done = here.init()
+    assert done.returncode == 5
+    assert "has no column customer, which key_column names" in done.stderr
+    assert "outbox_columns" in doctor(here)
+    configure(here)
+    assert (done := here.init()).returncode == 0, done.stderr
+    assert "outbox_topic_null" in doctor(here)
