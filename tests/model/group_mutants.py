@@ -39,6 +39,10 @@ def _does_not_wait(state: State) -> bool:
     return state.asked is not None
 
 
+def _does_not_wait_for_what_is_held(state: State) -> bool:
+    return frontier.has_passed(state)
+
+
 def _only_the_streams(state: State) -> Any:
     return frozenset(each.identity for each in state.prepared if each.rows)
 

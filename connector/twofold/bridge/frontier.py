@@ -2,8 +2,8 @@
 
 The edge has asked first how far all members' commit records are visible, then which transactions
 are prepared here, then where this source's WAL ends. The frontier is written in the group's Kafka
-transaction, when the stream has passed that end and everything before it is in this group or in an
-earlier commit.
+transaction, when the stream has passed that end, everything before it is in this group or in an
+earlier commit, and every prepared transaction that was read is announced.
 """
 
 from __future__ import annotations
@@ -37,12 +37,20 @@ def note_outcome(state: State, identity: PreparedIdentity) -> State:
 
 
 def is_due(state: State) -> bool:
-    """Whether the stream has passed what was asked.
+    """Whether the stream has passed what was asked, and no event about what was read is missing.
 
-    A transaction that no event has announced yet is listed, or its outcome is in this group.
+    A prepared transaction that was read and is not announced may be a second branch here of a
+    global transaction whose first one is committed within this frontier's number. The edge's list
+    may be older than it.
 
-    It has caught up then: the end that this run asked for is behind all that earlier runs applied.
+    The stream has caught up: the end that this run asked for is behind all that earlier runs
+    applied.
     """
+    return has_passed(state) and state.unannounced >= state.read_lsn
+
+
+def has_passed(state: State) -> bool:
+    """Whether the stream has passed what was asked: what is held back should be announced."""
     return state.asked is not None and state.read_lsn >= state.asked.end_lsn
 
 
@@ -70,7 +78,8 @@ def in_doubt(state: State) -> frozenset[PreparedIdentity]:
     """Return the transactions without an outcome that have rows here.
 
     Beside those of the stream, they are those that PostgreSQL lists and the stream has not brought:
-    prepared before the slot's two_phase_at, they come whole at their COMMIT PREPARED.
+    prepared before the slot's two_phase_at, they come whole at their COMMIT PREPARED. Some come
+    soon.
     """
     brought = {each.identity for each in state.prepared}
     listed = state.asked.listed if state.asked else frozenset()

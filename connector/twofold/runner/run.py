@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable
 
 from twofold import failpoints
-from twofold.bridge import Event, State, actions, events, step
+from twofold.bridge import Event, State, actions, events, frontier, step
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage, Refused, RunEnded
 from twofold.runner.collector import Collector
@@ -173,8 +173,15 @@ class Run:
                 raise RefusedBehind(refusal, self._collector.at) from refusal
             raise
         failpoints.hit("after_decode")
+        self._announce_for_frontier()
         self._end_turn_if_full()
         return False
+
+    def _announce_for_frontier(self) -> None:
+        """Announce what the collector holds back: a frontier that is asked for waits for it."""
+        if self._frontiers is not None and frontier.has_passed(self.state):
+            for collected in self._collector.announce(time.time_ns() // 1_000_000):
+                self._take_collected(collected)
 
     def _while_waiting(self) -> None:
         """Do what cannot wait while the registrar waits for a server.

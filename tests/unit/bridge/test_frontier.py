@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from twofold.bridge import State, actions, events, initial, step
+from twofold.bridge.state import NO_FLOOR
 from twofold_common.positions import Lsn, PreparedIdentity
 
 START = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=7, pool=2)
@@ -64,3 +65,14 @@ def test_it_waits_for_a_transaction_that_is_half_read() -> None:
     assert given == []
     _, given = run(state, events.PlainRead(1, 5, Lsn(120)))
     assert given == [actions.WriteFrontier(8, Lsn(120), SEEN, frozenset()), actions.CommitMain(8, Lsn(120), 1, 5)]
+
+
+def test_it_waits_until_what_was_read_is_announced() -> None:
+    """It may be a second branch here of a global transaction that the frontier's number shows."""
+    held = events.Unannounced(Lsn(110))
+    state, given = run(START, asked(110), held, events.PlainRead(1, 1, Lsn(130), committed=1), events.Drained())
+    assert given == [actions.CommitMain(8, Lsn(130), 1, 1)]
+    state, given = run(state, events.MainCommitted(Lsn(130)))
+    assert given == []
+    _, given = run(state, events.PrepareRead(TWO, Lsn(110), Lsn(120), rows=1), events.Unannounced(NO_FLOOR))
+    assert given[0] == actions.WriteFrontier(8, Lsn(130), SEEN, frozenset({TWO}))

@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from twofold.bridge import Event, events
+from twofold.bridge import Event, events, initial
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
 from twofold.runner import run as module
@@ -135,3 +135,17 @@ def test_a_stop_in_the_midst_of_a_wait_commits_what_is_whole_and_nothing_of_half
     with pytest.raises(StopRequested) if executing else nullcontext():
         run.go(NullObserver())
     assert taken == ([] if executing else [events.TurnFull()])
+
+
+@pytest.mark.parametrize(("asked", "announced"), [(120, True), (130, False)])
+def test_what_is_held_back_is_announced_when_a_frontier_waits_for_it(asked: int, announced: bool) -> None:
+    names = "session executor worker loading timers doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    question = events.FrontierAsked((), frozenset(), Lsn(asked))
+    state = initial(applied_lsn=Lsn(120), confirmed_lsn=Lsn(120), sequence=1, pool=1)._replace(asked=question)
+    collector = MagicMock()
+    collector.announce.return_value = ()
+    Run(**parts, state=state, collector=collector, stop=threading.Event(), frontiers=MagicMock())._read(
+        0.0, drained=False
+    )
+    assert collector.announce.called == announced
