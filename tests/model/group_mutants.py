@@ -93,6 +93,13 @@ LIMIT = 20
 MUTANTS = (
     GroupMutant("the end is asked before what is visible", frontier, "ORDER", ("end_lsn", "listed", "seen"), seed=26),
     GroupMutant("the frontier does not wait for the stream", frontier, "is_due", _does_not_wait, seed=1),
+    GroupMutant(
+        "the frontier does not wait for what is held back",
+        frontier,
+        "is_due",
+        _does_not_wait_for_what_is_held,
+        seed=11324,
+    ),
     GroupMutant("in doubt is left out", frontier, "in_doubt", lambda _: frozenset(), seed=15),
     GroupMutant("what PostgreSQL lists is left out", frontier, "in_doubt", _only_the_streams, seed=15),
     GroupMutant("what was lowered is forgotten", global_cut.Lowering, "_lower", _forget_what_was_lowered, seed=2),
@@ -104,7 +111,7 @@ MUTANTS = (
         _speaks_of_all,
         seed=24,
     ),
-    GroupMutant("a frontier before a commit that is decided", prepared, "close", _close_with_a_frontier, seed=3518),
+    GroupMutant("a frontier before a commit that is decided", prepared, "close", _close_with_a_frontier, seed=3216),
     GroupMutant(
         "a source without a frontier of its own", Frontier, "speaks_of", _of_itself_it_speaks_of_all, seed=1636
     ),
@@ -116,5 +123,5 @@ MUTANTS = (
         "torn ends when all known is shown", global_cut_choice, "_has_no_other", _whole_when_shown, limit=LIMIT
     ),
     GroupMutant("torn never ends", global_cut_choice, "_has_no_other", _never_whole, limit=LIMIT),
-    GroupMutant("what is listed is asked after the end", frontier, "ORDER", ("seen", "end_lsn", "listed"), seed=1069),
+    GroupMutant("what is listed is asked after the end", frontier, "ORDER", ("seen", "end_lsn", "listed"), seed=4673),
 )
