@@ -16,8 +16,10 @@ from twofold.stack import LocalStack
 TOTAL = len(BANKS) * ACCOUNTS_EACH * OPENING_BALANCE
 TOPICS = [f"{bank}.public.accounts" for bank in BANKS]
 WHOLE, HALF = 100, 50
-EAST, WEST, WEST_TOO = 1, 4, 5
-"""Accounts."""
+EAST, WEST = 1, 4
+"""The accounts of the transfers between the banks."""
+DEBTOR, CREDITOR = 5, 6
+"""Two accounts of west that the transaction in doubt does not lock."""
 
 
 def tell_group_story(teller: Teller, stack: LocalStack, folder: Path, ending: ExitStack) -> GroupCast:
@@ -82,7 +84,7 @@ class _Story:
         t.say("... and nobody says COMMIT PREPARED in west")
         t.wait("everyone to see east's half", lambda: sum(self.everyone.balances.values()) == TOTAL - HALF)
         t.good(f"who adds up the topics of both banks finds {TOTAL - HALF}: {HALF} are nowhere")
-        self.cast.banks["west"].transfer(WEST, WEST_TOO, 1)
+        self.cast.banks["west"].transfer(DEBTOR, CREDITOR, 1)
         t.wait("the mirror to show a transfer within west", self._west_goes_on, seconds=120)
         t.good("west goes on: the mirror shows a later transfer between two of its accounts")
         t.check(f"the mirror: {self._last}: the transfer is in neither bank yet", holds=self._is(-WHOLE, WHOLE))
@@ -124,4 +126,4 @@ class _Story:
         return bool(audited) and [audited[-1].sum_of(bank) - opening for bank in BANKS] == [east, west]
 
     def _west_goes_on(self) -> bool:
-        return self._last.balances["west"][str(WEST_TOO)] == OPENING_BALANCE + 1
+        return self._last.balances["west"][str(CREDITOR)] == OPENING_BALANCE + 1
