@@ -12,12 +12,12 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from chaos import packets
-from chaos.ground import BROKERS, Database, Servers
+from chaos.ground import Database, Servers
 from chaos.keeper import Keeper
 from chaos.lateness import LateRequests
 from chaos.plan import LANES, Fault
@@ -39,28 +39,31 @@ class _Server(Protocol):
 
 
 class Faults:
-    """All victims of one round."""
+    """All victims of one round: databases by prefix, of which a group has several."""
 
     def __init__(
         self,
         *,
         servers: Servers,
-        database: Database,
+        databases: Mapping[str, Database],
         connectors: list[Keeper],
         spark: Keeper | None,
         spool: Path,
         clock: Path,
-        prefix: str,
+        coordinator: Keeper | None = None,
         say: Callable[[str], None],
     ) -> None:
         self._servers = servers
-        self._database = database
+        self._databases = databases
         self._connectors = connectors
-        self._spark = spark
+        self._processes = {
+            "connector": connectors,
+            "spark": [spark] if spark is not None else [],
+            "coordinator": [coordinator] if coordinator is not None else [],
+        }
         self._spool = spool
         self._clock = clock
-        self._prefix = prefix
-        self.late = LateRequests(servers.proxy, prefix, connectors, self._lives)
+        self.late = LateRequests(servers.proxy, next(iter(databases)), connectors, self._lives)
         self._say = say
         self.done: Counter[str] = Counter()
         self.failure: BaseException | None = None
@@ -86,21 +89,22 @@ class Faults:
         """Returns when it is healed."""
         what, _, how = fault.kind.partition("-")
         match what:
-            case "connector":
-                return self._process(self._connectors[fault.victim % len(self._connectors)], how, fault)
-            case "spark":
-                return self._spark is not None and self._process(self._spark, how, fault)
+            case "connector" | "spark" | "coordinator":
+                victims = self._processes[what]
+                return bool(victims) and self._process(victims[fault.victim % len(victims)], how, fault)
             case "failpoint":
                 return self._failpoint(fault)
             case "broker":
-                kafka, number = self._servers.kafka, fault.victim % BROKERS
+                kafka = self._servers.kafka
+                number = fault.victim % len(kafka.nodes)
                 return self._server(kafka.nodes[number], how, fault, lambda: kafka.start(number))
             case "registry":
                 return self._server(self._servers.registry, how, fault, self._servers.registry.start)
             case "postgres" if how == "promote":
                 return self._promote()
             case "postgres":
-                return self._server(self._database.primary, how, fault, self._database.primary.start)
+                server = [each.primary for each in self._databases.values()][fault.victim % len(self._databases)]
+                return self._server(server, how, fault, server.start)
             case "net":
                 return self._net(how, fault)
             case "lost":
@@ -190,11 +194,11 @@ class Faults:
 
     def _promote(self) -> bool:
         """Once a round. The standby is the primary only if it has the connector's slot to keep."""
-        database = self._database
-        standby = database.standby
-        if standby is None:
+        prefix, database = next(((p, d) for p, d in self._databases.items() if d.standby is not None), ("", None))
+        if database is None or database.standby is None:
             return False
-        synced = f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{self._prefix}'"
+        standby = database.standby
+        synced = f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{prefix}'"
         deadline = time.monotonic() + SLOT_S
         while not ask(standby, synced):
             if time.monotonic() > deadline:

@@ -1,5 +1,5 @@
 """The servers of a trial, each behind a front: three brokers, a registry, and PostgreSQL with, in
-some rounds, a standby to promote.
+some rounds, a standby to promote. A group of sources has several databases, and one broker.
 
 Brokers and registry serve all rounds of a run; PostgreSQL is a round's own.
 """
@@ -41,16 +41,17 @@ BROKERS = 3
 class Servers:
     """Brokers, registry and the fronts."""
 
-    def __init__(self, folder: Path, ending: ExitStack) -> None:
+    def __init__(self, folder: Path, ending: ExitStack, *, databases: int = 1, brokers: int = BROKERS) -> None:
         self.folder = folder
-        ports = [choose_port(None, "a front") for _ in range(BROKERS + 2)]
-        self.broker_fronts, self.registry_front, self.postgres_front = ports[:BROKERS], ports[-2], ports[-1]
+        ports = [choose_port(None, "a front") for _ in range(brokers + 1 + databases)]
+        self.broker_fronts, self.registry_front = ports[:brokers], ports[brokers]
+        self.postgres_fronts = ports[brokers + 1 :]
         self.kafka = KafkaCluster(
-            folder / "kafka", brokers=BROKERS, fronts=self.broker_fronts, settings=BROKER_SETTINGS
+            folder / "kafka", brokers=brokers, fronts=self.broker_fronts, settings=BROKER_SETTINGS
         )
         self.registry = RegistryServer(folder / "registry")
         behind = dict(zip(self.broker_fronts, (node.port for node in self.kafka.nodes), strict=True))
-        behind |= {self.registry_front: self.registry.port, self.postgres_front: 1}
+        behind |= {self.registry_front: self.registry.port, **dict.fromkeys(self.postgres_fronts, 1)}
         self.proxy = Proxy(behind, kafka=self.broker_fronts, events=folder / "late.jsonl")
         ending.callback(self.proxy.close)
         ending.callback(self.kafka.stop)
@@ -66,32 +67,34 @@ class Servers:
     def fronts(self, whose: str, victim: int) -> list[int]:
         match whose:
             case "broker":
-                return [self.broker_fronts[victim % BROKERS]]
+                return [self.broker_fronts[victim % len(self.broker_fronts)]]
             case "brokers":
                 return self.broker_fronts
             case "registry":
                 return [self.registry_front]
             case _:
-                return [self.postgres_front]
+                return [self.postgres_fronts[victim % len(self.postgres_fronts)]]
 
     def heal(self) -> None:
-        for front in (*self.broker_fronts, self.registry_front, self.postgres_front):
+        for front in (*self.broker_fronts, self.registry_front, *self.postgres_fronts):
             self.proxy.set(front, "heal")
 
 
 class Database:
-    """A round's PostgreSQL.
+    """A round's PostgreSQL, or that of one source of a group by its number.
 
     Clients ask `dsn` for the server that is the primary now; the connector knows its front alone.
     """
 
-    def __init__(self, servers: Servers, folder: Path, settings: Settings, ending: ExitStack) -> None:
+    def __init__(
+        self, servers: Servers, folder: Path, settings: Settings, ending: ExitStack, *, number: int = 0
+    ) -> None:
         self._servers = servers
+        self._front = servers.postgres_fronts[number]
         self._folder = folder
         self._ending = ending
         self.standby: PostgresServer | None = None
-        promotable = settings.postgres is not None
-        more = {"synchronized_standby_slots": SLOT} if promotable else {}
+        more = {"synchronized_standby_slots": SLOT} if settings.standby else {}
         self.primary = PostgresServer(
             folder / "postgres", version=settings.postgres, settings={**POSTGRES_SETTINGS, **more}
         )
@@ -118,7 +121,7 @@ class Database:
         self._point()
 
     def _point(self) -> None:
-        self._servers.proxy.set(self._servers.postgres_front, "pass", target=self.primary.port)
+        self._servers.proxy.set(self._front, "pass", target=self.primary.port)
 
     @property
     def dsn(self) -> str:
@@ -126,14 +129,18 @@ class Database:
 
     @property
     def fronted_dsn(self) -> str:
-        return f"host=127.0.0.1 port={self._servers.postgres_front} user=postgres dbname={DATABASE}"
+        return f"host=127.0.0.1 port={self._front} user=postgres dbname={DATABASE}"
 
 
-def write_configuration(file: Path, prefix: str, spool: Path, dsn: str, servers: Servers, settings: Settings) -> None:
-    """The connector's, with limits so small that every path is taken."""
-    parts: Mapping[str, Mapping[str, Any]] = {
+def write_configuration(
+    file: Path, prefix: str, spool: Path, dsn: str, servers: Servers, settings: Settings, **more: Mapping[str, Any]
+) -> None:
+    """The connector's, with limits so small that every path is taken; `more` adds settings by
+    section.
+    """
+    parts: dict[str, Mapping[str, Any]] = {
         "source": {
-            "dsn": dsn, "tables": ["public.*"], "streaming": settings.streaming, "failover": settings.postgres is not None,
+            "dsn": dsn, "tables": ["public.*"], "streaming": settings.streaming, "failover": settings.standby,
         },
         "kafka": {
             "bootstrap": servers.kafka.bootstrap, "partitions": settings.partitions, "transaction_timeout": 8, "call_timeout": 10,
@@ -146,7 +153,8 @@ def write_configuration(file: Path, prefix: str, spool: Path, dsn: str, servers:
         "status": {"listen": "127.0.0.1:0"},
     }  # fmt: skip
     lines = [f'name = "{prefix}"']
-    for part, values in parts.items():
+    for part in {**parts, **more}:
+        values = {**parts.get(part, {}), **more.get(part, {})}
         lines += [f"[{part}]", *(f"{name} = {_toml(value)}" for name, value in values.items())]
     file.write_text("\n".join(lines) + "\n")
 

@@ -1,5 +1,5 @@
 """The Spark job of a round: kept running under faults, then brought to the end of the topics and
-checked.
+checked. Several prefixes are a source group.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,17 @@ class MirrorJob:
     """`python -m twofold_spark mirror` into a lake of the round's own."""
 
     def __init__(
-        self, folder: Path, bootstrap: str, registry: str, prefix: str, environment: Mapping[str, str]
+        self, folder: Path, bootstrap: str, registry: str, prefixes: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         self.lake = folder / "lake"
         self._journal = folder / "journal"
-        self._environment = {**environment, **_QUICK, "JAVA_HOME": str(spark_java_home())}
+        self.environment = {**environment, **_QUICK, "JAVA_HOME": str(spark_java_home())}
         self._command = [
-            sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", registry, "--prefix", prefix, "--warehouse", str(self.lake),
+            sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", registry, "--warehouse", str(self.lake), *(word for prefix in prefixes for word in ("--prefix", prefix)),
             "--batch-rows", "20000", "--maintain-every", "20",
         ]  # fmt: skip
         self.keeper = Keeper(
-            "mirror", [*self._command, "--trigger", "interval=1s"], folder / "mirror.log", self._environment, allowed=_ENDS_WITH_KAFKA
+            "mirror", [*self._command, "--trigger", "interval=1s"], folder / "mirror.log", self.environment, allowed=_ENDS_WITH_KAFKA
         )  # fmt: skip
 
     def check(self) -> tuple[dict[str, Any], list[str]]:
@@ -51,7 +51,7 @@ class MirrorJob:
 
     def _run(self, command: list[str], statuses: tuple[int, ...] = (0,)) -> str:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_TO_THE_END_S, env={**os.environ, **self._environment}
+            command, capture_output=True, text=True, check=False, timeout=_TO_THE_END_S, env={**os.environ, **self.environment}
         )  # fmt: skip
         if done.returncode not in statuses:
             raise RuntimeError(f"{' '.join(command[:4])} ended with {done.returncode}: {done.stderr[-3000:]}")

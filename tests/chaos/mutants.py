@@ -21,6 +21,7 @@ from pathlib import Path
 
 from chaos.__main__ import say
 from chaos.ground import Servers
+from chaos.group.trial import GroupTrial
 from chaos.plan import LANES
 from chaos.trial import Trial
 from twofold.stack import temporary_folder
@@ -30,6 +31,8 @@ ROUND_S = 30.0
 DEATHS = frozenset(LANES["connector"]) - {"connector-outlasted"}
 LATE = frozenset(LANES["late main"]) | frozenset(LANES["late pool"])
 SPARK = DEATHS | {"spark-kill"}
+GROUP = frozenset({"connector-kill", "coordinator-kill"})
+GROUP_DATABASES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,9 @@ MUTANTS = (
     Mutant("savepoints of streamed transactions stay", "connector/twofold/runner/streamed.py", "self._streamed[xid].take_back(subxid)", "pass"),
     Mutant("the mirror takes a key's first row", "spark_jobs/twofold_spark/mirror/keyed_folding.py", 'f.max(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', 'f.min(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', faults=SPARK),
     Mutant("an end that may come twice is believed", "connector/twofold/sink/producer.py", "if retried or took_s > SENT_ONCE_S:", "if False:", faults=LATE),
+    Mutant("no frontier needs to speak of a branch", "common/twofold_common/global_cut.py", "return self.sequence if member == own else self.seen.get(member, 0)", "return 1 << 60", faults=GROUP),
+    Mutant("a global transaction in doubt is shown", "common/twofold_common/global_cut.py", "self._hidden += each.frontier.in_doubt", "pass", faults=GROUP),
+    Mutant("what one member hides others show", "common/twofold_common/global_cut.py", "while self._hidden:", "while False:", faults=GROUP),
 )  # fmt: skip
 
 
@@ -74,9 +80,10 @@ def main() -> int:
     verdicts: dict[str, list[str]] = {}
     with ExitStack() as ending:
         folder = temporary_folder()
-        servers = Servers(folder, ending)
-        if found := tried(1, servers, folder, ROOT, SPARK | LATE):
-            raise SystemExit(f"the product as it is: {found}")
+        servers = Servers(folder, ending, databases=GROUP_DATABASES)
+        for kinds in (SPARK | LATE, GROUP):
+            if found := tried(1, servers, folder, ROOT, kinds):
+                raise SystemExit(f"the product as it is: {found}")
         say("the product as it is: nothing is found")
         for mutant in chosen:
             product = break_copy(mutant, folder / "product")
@@ -96,6 +103,8 @@ def tried(seed: int, servers: Servers, folder: Path, product: Path, kinds: froze
     room = folder / f"mutant-{seed}"
     shutil.rmtree(room, ignore_errors=True)
     try:
+        if kinds == GROUP:
+            return GroupTrial(seed, ROUND_S, kinds, servers, room, product, say).run().kinds
         return Trial(seed, ROUND_S, kinds, servers, room, product, say, patience_s=PATIENCE_S).run().kinds
     except RuntimeError as error:
         return [f"fails: {str(error).strip().splitlines()[-1][:100]}"]

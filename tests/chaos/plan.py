@@ -34,6 +34,7 @@ LANES: Final = {
     "surroundings": {
         "net-cut": 4, "net-freeze": 3, "net-halfopen": 2, "net-delay": 3, "disk-full": 2, "clock": 2, "lost-packets": 3,
     },
+    "coordinator": {"coordinator-kill": 3, "coordinator-pause": 1},
     "late main": _OF_MAIN, "late main.2": _OF_MAIN, "late pool": _OF_POOL, "late pool too": _OF_POOL,
 }  # fmt: skip
 """Kinds of faults by lane, and how often each is drawn beside the others of its lane.
@@ -41,11 +42,20 @@ Late requests have four lanes, since of each producer one at a time is withheld.
 
 PROMOTABLE: Final = ("17", "18")
 """Versions of PostgreSQL whose slots survive a promotion."""
-KINDS: Final = frozenset(kind for kinds in LANES.values() for kind in kinds)
+VERSIONS: Final = ("15", "16", "17", "18")
+"""Of the databases of a group, in turn."""
+KINDS: Final = frozenset(kind for name, lane in LANES.items() if name != "coordinator" for kind in lane)
+GROUP_KINDS: Final = frozenset(
+    kind for lane in ("connector", "servers", "surroundings", "coordinator") for kind in LANES[lane]
+) - {"connector-outlasted", "failpoint", "disk-full", "clock", "lost-packets"}
+"""What befalls the databases of a group. The others need a second connector of the same
+configuration, or a machine that they change for all.
+"""
 GAP_S: Final = {
     "connector": (0.3, 4.0),
     "servers": (0.5, 5.0),
     "surroundings": (0.2, 3.0),
+    "coordinator": (2.0, 12.0),
     "late main": (0.1, 1.0),
     "late main.2": (0.1, 1.0),
     "late pool": (0.1, 1.0),
@@ -107,6 +117,9 @@ class Settings:
     """What of the trial's surroundings the seed decides."""
 
     postgres: str | None
+    """A version; None is this machine's own."""
+    standby: bool
+    """Whether the server has one that can be promoted."""
     streaming: str
     pool: int
     hold: float
@@ -157,8 +170,24 @@ def draw(seed: int, kinds: Collection[str], pace: float = 1.0) -> Plan:
     """Rounds with a standby to promote take a server whose slots survive it."""
     rng = random.Random(seed)
     version = rng.choice(PROMOTABLE) if "postgres-promote" in kinds and seed % 4 == 0 else None
-    settings = Settings(
+    return Plan(seed, _settings(rng, seed, kinds, version, standby=version is not None), pace)
+
+
+def draw_group(seed: int, kinds: Collection[str], databases: int) -> list[Settings]:
+    """The settings of each database of a group. The last one that can has a standby to promote."""
+    rng = random.Random(f"{seed} group")
+    versions = [VERSIONS[n % len(VERSIONS)] for n in range(databases)]
+    with_standby = [n for n, version in enumerate(versions) if version in PROMOTABLE][-1:]
+    return [
+        _settings(rng, seed, (), version, standby="postgres-promote" in kinds and n in with_standby)
+        for n, version in enumerate(versions)
+    ]
+
+
+def _settings(rng: random.Random, seed: int, kinds: Collection[str], version: str | None, *, standby: bool) -> Settings:
+    return Settings(
         postgres=version,
+        standby=standby,
         streaming=rng.choice(["on", "on", "off"]),
         pool=rng.randint(1, 4),
         hold=rng.choice([0.5, 2.0, 5.0]),
@@ -168,7 +197,6 @@ def draw(seed: int, kinds: Collection[str], pace: float = 1.0) -> Plan:
         turn_rows=rng.choice([20, 500, 20_000]),
         clock="clock" in kinds and seed % 3 == 0,
     )
-    return Plan(seed, settings, pace)
 
 
 def _detail(lane: str, kind: str, rng: random.Random) -> str:

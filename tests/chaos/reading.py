@@ -26,6 +26,8 @@ class Record:
     offset: int
     key: Any
     value: Any
+    written_ms: int = 0
+    """When its producer wrote it."""
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -103,7 +105,7 @@ def read_all(bootstrap: str, decode: Decode, topics: Iterable[str], patience_s: 
                 place, error = (message.topic() or "", message.partition() or 0), message.error()
                 if error is None:
                     key, value = decode(message.key()), decode(message.value())
-                    found.append(Record(*place, message.offset() or 0, key, value))
+                    found.append(Record(*place, message.offset() or 0, key, value, message.timestamp()[1]))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ended.add(place)
         return sorted(found, key=lambda record: record.place)

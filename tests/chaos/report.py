@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, Final
 
 RESULTS: Final = Path(".chaos/results.jsonl")
+GROUP_RESULTS: Final = Path(".chaos/group.jsonl")
 BEGIN, END = "<!-- written by python -m chaos.report -->", "<!-- end -->"
 
 
@@ -32,13 +33,13 @@ def faults(of: list[dict[str, Any]]) -> Counter[str]:
     return found
 
 
-def totals(results: Path) -> dict[str, Any]:
-    """The last line of `make chaos`."""
+def totals(results: Path, *more: str) -> dict[str, Any]:
+    """The last line of `make chaos`; a group's rounds count more."""
     of = rounds(results)
     return {
         "seed": sorted({each["seed"] for each in of}),
         "faults": sum(faults(of).values()),
-        "transactions": sum(each["transactions"] for each in of),
+        **{name: sum(each[name] for each in of) for name in ("transactions", *more)},
         "violations": sum(each["violations"] for each in of),
     }
 

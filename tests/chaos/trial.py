@@ -62,6 +62,12 @@ class Result:
     def line(self) -> str:
         return json.dumps(asdict(self))
 
+    def __str__(self) -> str:
+        return (
+            f"{sum(self.faults.values())} faults, {self.transactions} transactions, {self.commits} commit records, {self.starts} starts,"
+            f" {self.ends_inside} late ends accepted inside a later transaction, all there {self.caught_up_s} s after the last fault: {self.violations} violations {self.kinds or ''}"
+        )
+
 
 class Trial:
     """Made of a seed; `run` once."""
@@ -100,18 +106,17 @@ class Trial:
             spool = self._spool(ending)
             write_configuration(self.file, self.prefix, spool, database.fronted_dsn, self.servers, self.plan.settings)
             self._twofold("init")
-            if self.plan.settings.postgres is not None:
+            if self.plan.settings.standby:
                 database.make_standby()
             connectors = [self._connector(name, ending) for name in ("one", "two")]
             mirror = self._mirror(ending)
             faults = Faults(
                 servers=self.servers,
-                database=database,
+                databases={self.prefix: database},
                 connectors=connectors,
                 spark=mirror.keeper if mirror else None,
                 spool=spool,
                 clock=self.folder / "clock",
-                prefix=self.prefix,
                 say=self.say,
             )
             faults.wait_for_a_connector(CAUGHT_UP_S)
@@ -156,7 +161,9 @@ class Trial:
         if not any(kind.startswith("spark") for kind in self.kinds):
             return None
         environment = {**self.environment, "PYTHONPATH": f"{self.environment.get('PYTHONPATH', '')}:{TESTS}"}
-        job = MirrorJob(self.folder, self.servers.kafka.bootstrap, self.servers.registry_url, self.prefix, environment)
+        job = MirrorJob(
+            self.folder, self.servers.kafka.bootstrap, self.servers.registry_url, [self.prefix], environment
+        )
         job.keeper.start()
         ending.callback(job.keeper.close)
         return job

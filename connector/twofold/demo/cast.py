@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,10 @@ url = "{registry}"
 
 [prepared]
 hold = {hold}
-
+{prepared}
 [spool]
 folder = "{folder}/spool"
-"""
+{sections}"""
 
 _TABLES = """
 CREATE TABLE accounts (id int PRIMARY KEY, owner text NOT NULL, balance bigint NOT NULL CHECK (balance >= 0));
@@ -72,6 +73,54 @@ def check_spark() -> None:
         )
 
 
+def write_config(
+    stack: LocalStack, folder: Path, name: str, dsn: str, *, prepared: str = "", sections: str = ""
+) -> Path:
+    """Write the configuration of a bank's connector.
+
+    `prepared` is more of that section, and `sections` are more sections.
+    """
+    assert stack.registry is not None
+    file = folder / f"{name}.toml"
+    file.write_text(
+        _CONFIG.format(
+            name=name,
+            dsn=dsn,
+            bootstrap=stack.kafka.bootstrap,
+            registry=stack.registry.url,
+            hold=HOLD_S,
+            folder=folder / name,
+            prepared=prepared,
+            sections=sections,
+        )
+    )
+    return file
+
+
+def twofold_command(config: Path) -> list[str]:
+    return [sys.executable, "-m", "twofold", "--config", str(config)]
+
+
+def run_twofold(config: Path, *arguments: str) -> str:
+    """Run a command to its end; return what it printed."""
+    done = subprocess.run([*twofold_command(config), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StoryFailed(f"twofold {' '.join(arguments)} failed: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def mirror_command(stack: LocalStack, warehouse: Path, prefixes: Sequence[str]) -> list[str]:
+    assert stack.registry is not None
+    servers = ["--bootstrap", stack.kafka.bootstrap, "--registry", stack.registry.url]
+    return _spark_command("mirror", warehouse, prefixes, *servers, "--trigger", "interval=500ms")
+
+
+def _spark_command(command: str, warehouse: Path, prefixes: Sequence[str], *arguments: str) -> list[str]:
+    chosen = [word for prefix in prefixes for word in ("--prefix", prefix)]
+    common = [*chosen, "--warehouse", str(warehouse), "--java-home", str(spark_java_home())]
+    return [sys.executable, "-m", "twofold_spark", command, *common, *arguments]
+
+
 class Bank:
     """The source database."""
 
@@ -82,9 +131,9 @@ class Bank:
     def found(self) -> None:
         self.run(_TABLES)
 
-    def open_accounts(self) -> None:
+    def open_accounts(self, first: int = 1, last: int = ACCOUNTS) -> None:
         self.run(
-            f"INSERT INTO accounts SELECT n, 'customer ' || n, {OPENING_BALANCE} FROM generate_series(1, {ACCOUNTS}) n"  # noqa: S608
+            f"INSERT INTO accounts SELECT n, 'customer ' || n, {OPENING_BALANCE} FROM generate_series({first}, {last}) n"  # noqa: S608
         )
 
     def transfer(self, debtor: int, creditor: int, amount: int, *, prepare: str | None = None) -> None:
@@ -120,18 +169,7 @@ class Cast:
     config: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        assert self.stack.registry is not None
-        self.config = self.folder / "bank.toml"
-        self.config.write_text(
-            _CONFIG.format(
-                name=NAME,
-                dsn=self.stack.postgres.dsn(),
-                bootstrap=self.stack.kafka.bootstrap,
-                registry=self.registry,
-                hold=HOLD_S,
-                folder=self.folder,
-            )
-        )
+        self.config = write_config(self.stack, self.folder, NAME, self.stack.postgres.dsn())
 
     @property
     def registry(self) -> str:
@@ -143,24 +181,17 @@ class Cast:
         return self.folder / "warehouse"
 
     def initialise(self) -> str:
-        done = subprocess.run([*self._twofold, "init"], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise StoryFailed(f"twofold init failed: {done.stderr.strip()}")
-        return done.stdout.strip()
+        return run_twofold(self.config, "init")
 
     def start_connector(self) -> None:
-        self.connector = GuardedProcess("connector", [*self._twofold, "run"], log=self.folder / "connector.log")
+        self.connector = GuardedProcess(
+            "connector", [*twofold_command(self.config), "run"], log=self.folder / "connector.log"
+        )
 
     def start_mirror(self) -> None:
-        arguments = [
-            "--bootstrap",
-            self.stack.kafka.bootstrap,
-            "--registry",
-            self.registry,
-            "--trigger",
-            "interval=500ms",
-        ]
-        self.mirror = GuardedProcess("mirror", self._spark("mirror", *arguments), log=self.folder / "mirror.log")
+        self.mirror = GuardedProcess(
+            "mirror", mirror_command(self.stack, self.warehouse, [NAME]), log=self.folder / "mirror.log"
+        )
 
     def verify(self) -> subprocess.CompletedProcess[str]:
         """Compare source and mirror; status 0 if they are equal."""
@@ -168,7 +199,7 @@ class Cast:
         source = f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres?user=postgres"
         with self._verify_log.open("w") as log:
             return subprocess.run(
-                self._spark("verify", "--source", source, "--patience", "180"),
+                _spark_command("verify", self.warehouse, [NAME], "--source", source, "--patience", "180"),
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -187,11 +218,3 @@ class Cast:
     @property
     def _verify_log(self) -> Path:
         return self.folder / "verify.log"
-
-    @property
-    def _twofold(self) -> list[str]:
-        return [sys.executable, "-m", "twofold", "--config", str(self.config)]
-
-    def _spark(self, command: str, *arguments: str) -> list[str]:
-        common = ["--prefix", NAME, "--warehouse", str(self.warehouse), "--java-home", str(spark_java_home())]
-        return [sys.executable, "-m", "twofold_spark", command, *common, *arguments]

@@ -61,6 +61,29 @@ def test_the_story_ends_well_and_says_so_in_plain_lines(mark: str) -> None:
     wait_until("every process of the demo to end", lambda: not marked(mark), 20)
 
 
+@pytest.mark.timeout(600)
+def test_the_story_of_two_banks_never_shows_half_a_transfer(mark: str) -> None:
+    done = subprocess.run(
+        [*DEMO, "--databases", "2"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, MARK: mark},
+        timeout=580,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "finds 5950: 50 are nowhere" in done.stdout
+    assert re.findall(r"the mirror: (east .*?= \d+)", done.stdout) == [
+        "east 3000 + west 3000 = 6000",
+        "east 2900 + west 3100 = 6000",
+        "east 2900 + west 3100 = 6000",
+        "east 2850 + west 3150 = 6000",
+    ]
+    assert "COMMIT PREPARED 'transfer-2-west';" in done.stdout, "twofold prepared list says what ends it"
+    assert done.stdout.rstrip().endswith("Every global cut had the whole total.")
+    wait_until("every process of the demo to end", lambda: not marked(mark), 20)
+
+
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_it_leaves_no_process_behind(mark: str, ending: signal.Signals, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Chaos of a source group: several databases, global transactions between them, one mirror."""

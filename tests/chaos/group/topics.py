@@ -1,0 +1,67 @@
+"""What readers of each source alone would see: when each branch of a transfer became visible, by
+the commit records of its own source, and at how many of these records a transfer was visible in
+part.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from chaos.reading import Record, avro, read_all
+
+NEVER: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """From the first visible branch of a transfer to the moment when all were."""
+
+    torn: tuple[tuple[int, int], ...]
+    """In milliseconds; the end is not in it."""
+    moments: tuple[int, ...] = ()
+    """Of all sources' commit records: a mirror of one source moves with each of its own."""
+
+    @classmethod
+    def read(cls, bootstrap: str, registry: str, prefixes: Iterable[str]) -> Spans:
+        decode = avro(registry)
+        moments: list[int] = []
+        seen: dict[str, list[int]] = defaultdict(list)
+        branches: dict[str, int] = {}
+        for prefix in prefixes:
+            topic = f"{prefix}.public.part"
+            commits = read_all(bootstrap, decode, [f"{prefix}.commits"])
+            moments += [commit.written_ms for commit in commits]
+            rows = read_all(bootstrap, decode, [topic])
+            for row, at in visible_since(topic, rows, commits):
+                after = row.value["after"]
+                seen[after["transfer"]].append(at)
+                branches[after["transfer"]] = after["branches"]
+        return cls.of(seen, branches, moments)
+
+    @classmethod
+    def of(cls, seen: dict[str, list[int]], branches: dict[str, int], moments: Iterable[int] = ()) -> Spans:
+        """Of one whose branches were not all seen, the span has no end."""
+        ends = {name: max(at) if len(at) == branches[name] else NEVER for name, at in seen.items()}
+        torn = sorted((min(at), ends[name]) for name, at in seen.items() if min(at) < ends[name])
+        return cls(tuple(torn), tuple(moments))
+
+    def torn_moments(self) -> list[int]:
+        """The moments at which some transfer was visible in part."""
+        return [moment for moment in self.moments if any(first <= moment < end for first, end in self.torn)]
+
+
+def visible_since(topic: str, rows: Iterable[Record], commits: Iterable[Record]) -> Iterable[tuple[Record, int]]:
+    """Each row with the time of the commit record whose range has it."""
+    ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for commit in commits:
+        for each in commit.value["ranges"]:
+            if each["topic"] == topic:
+                ranges[each["partition"]].append((each["last"], commit.written_ms))
+    for row in rows:
+        if row.value is not None:
+            here = ranges[row.partition]
+            yield row, here[bisect_left(here, (row.offset, 0))][1]

@@ -1,0 +1,88 @@
+"""The parts of the group's chaos that need no server: the bank, the coordinator's log, what readers
+of each source alone see, and what the checker takes for a cut.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from chaos.group import bank
+from chaos.group.coordinator import Log
+from chaos.group.mirrored import GlobalCut
+from chaos.group.topics import NEVER, Spans, visible_since
+from chaos.plan import GROUP_KINDS, VERSIONS, draw_group
+from chaos.reading import Record
+from twofold.gids import parser
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_transfer_changes_no_total_and_its_branches_share_a_global_id(seed: int) -> None:
+    rng, parse = random.Random(seed), parser((bank.OWN_GIDS,))
+    for number in range(20):
+        name = f"17{seed}{number}"
+        branches = bank.draw_branches(rng, name, 4)
+        assert sum(each.amount for each in branches) == 0
+        assert {bank.name_of(each.gid) for each in branches} == {name}
+        parsed = [parse(each.gid) for each in branches]
+        assert len({each.global_id for each in parsed}) == 1
+        assert parsed[0].global_id is not None
+        assert len({(each.global_id, each.branch) for each in parsed}) == len(branches)
+
+
+def test_what_was_not_decided_is_rolled_back(tmp_path: Path) -> None:
+    log = Log(tmp_path / "decisions")
+    log.decide("1")
+    for each in (log, Log(tmp_path / "decisions")):
+        assert each.outcome("1") == "COMMIT"
+        assert each.outcome("2") == "ROLLBACK"
+
+
+def test_a_group_has_every_version_and_one_standby() -> None:
+    members = draw_group(7, GROUP_KINDS, 4)
+    assert [each.postgres for each in members] == [*VERSIONS]
+    assert [each.standby for each in members] == [False, False, False, True]
+    assert members == draw_group(7, GROUP_KINDS, 4)
+    assert not any(each.standby for each in draw_group(7, {"connector-kill"}, 4))
+
+
+def test_a_transfer_is_torn_between_its_first_branch_and_its_last() -> None:
+    seen = {"a": [10, 30], "b": [15], "c": [20, 20], "d": [40]}
+    spans = Spans.of(seen, {"a": 2, "b": 1, "c": 2, "d": 2}, [5, 10, 29, 30, 39, 40, 99])
+    assert spans.torn == ((10, 30), (40, NEVER))
+    assert spans.torn_moments() == [10, 29, 40, 99]
+
+
+def test_a_row_is_visible_with_the_commit_record_whose_range_has_it() -> None:
+    def row(offset: int) -> Record:
+        return Record("t", 0, offset, None, {"after": {}})
+
+    def commit(at: int, first: int, last: int) -> Record:
+        return Record("c", 0, at, None, {"ranges": [{"topic": "t", "partition": 0, "first": first, "last": last}]}, at)
+
+    rows, commits = [row(0), row(3), row(4)], [commit(100, 0, 1), commit(200, 3, 4)]
+    assert [at for _, at in visible_since("t", rows, commits)] == [100, 200, 200]
+
+
+def member(*tables: str, loading: tuple[str, ...] = ()) -> dict[str, object]:
+    return {"tables": [{"name": f"public.{name}", "version": 1} for name in tables], "backfilling": list(loading)}
+
+
+def test_a_cut_is_checked_once_all_members_have_all_tables() -> None:
+    def cut(west: object) -> GlobalCut:
+        return GlobalCut(1, {"east": 3, "west": 4}, {"east": member("account", "part"), "west": west})
+
+    assert cut(member("account", "part", "other")).complete
+    assert not cut(member("account")).complete
+    assert not cut(member("account", "part", loading=("p.public.account",))).complete
+    assert cut(None).missing == ["west"]
+    assert not cut(None).complete
+
+
+def test_cuts_follow_each_other_without_gaps_and_never_move_back() -> None:
+    first = GlobalCut(1, {"east": 3, "west": 4}, {})
+    assert GlobalCut(2, {"east": 3, "west": 5}, {}).follows(first)
+    assert not GlobalCut(3, {"east": 3, "west": 5}, {}).follows(first)
+    assert not GlobalCut(2, {"east": 4, "west": 3}, {}).follows(first)
