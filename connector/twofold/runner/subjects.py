@@ -62,7 +62,8 @@ class Subjects:
         remembers it.
         """
         if pin.value_schema_id is not None:
-            self._registry.known_id(value_subject(topic), self._registry.schema(pin.value_schema_id))
+            text = canonical(json.loads(self._registry.schema(pin.value_schema_id)))
+            self._registry.known_id(value_subject(topic), text)
         if pin.key_schema is not None:
             self._registry.known_id(key_subject(topic), pin.key_schema)
 

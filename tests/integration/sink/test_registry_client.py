@@ -21,6 +21,7 @@ from twofold.sink.names import Names
 from twofold.sink.records import register_fixed
 from twofold.sink.schema_registry import Registry, RegistrySettings, key_subject, value_subject
 from twofold_avro.records import Pin
+from twofold_avro.schemas import canonical
 from twofold_common.registry_http import authorization
 
 pytestmark = pytest.mark.core
@@ -183,16 +184,11 @@ def test_rotation_of_the_secret_is_an_outage_while_it_is_denied(registry: Any, t
 
 def test_what_was_asked_ahead_is_not_asked_again(client: Registry, registry: Any, prefix: str) -> None:
     topic = f"{prefix}.public.t"
-    pin = Pin(
-        "public",
-        "t",
-        6,
-        record("k"),
-        client.register(key_subject(topic), record("k")),
-        client.register(value_subject(topic), record("a")),
-    )
+    key, value = (canonical(json.loads(record(field))) for field in "kv")
+    ids = client.register(key_subject(topic), key), client.register(value_subject(topic), value)
+    pin = Pin("public", "t", 6, key, *ids)
     started = make_client(registry.url)
     Subjects(started, prefix).ask_ahead(topic, pin)
     started._http = cast("Any", None)  # whoever asks the registry fails
-    assert started.known_id(value_subject(topic), record("a")) == pin.value_schema_id
-    assert started.register(key_subject(topic), record("k")) == pin.key_schema_id
+    assert started.known_id(value_subject(topic), value) == pin.value_schema_id
+    assert started.register(key_subject(topic), key) == pin.key_schema_id

@@ -200,7 +200,8 @@ def test_a_table_that_went_before_it_was_seen_has_no_key(looker: Looker) -> None
 
 
 def test_the_catalog_is_asked_anew_after_its_connection_was_lost(looker: Looker) -> None:
-    looker.after("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    """It is asked about types that are not PostgreSQL's own."""
+    looker.after("CREATE DOMAIN d AS int", "CREATE TABLE t (id int PRIMARY KEY, v d)", "INSERT INTO t VALUES (1)")
     end_others = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'twofold' AND datname = current_database()"
     with pytest.raises(Unreachable, match=r"PostgreSQL at .* went away: "):
         looker.after("INSERT INTO t VALUES (2)", before_reading=end_others)

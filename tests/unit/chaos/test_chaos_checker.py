@@ -29,19 +29,22 @@ def test_each_planted_violation_is_found(plant: Plant) -> None:
     assert found & PLANTS[plant], found
 
 
+EVERY = plan.KINDS | plan.GROUP_KINDS
+
+
 def test_a_seed_gives_the_same_plan() -> None:
     drawn = plan.draw(7, plan.KINDS)
     again = plan.draw(7, plan.KINDS)
     assert drawn == again
     for lane in plan.LANES:
-        first, second = drawn.faults(lane, plan.KINDS), again.faults(lane, plan.KINDS)
+        first, second = drawn.faults(lane, EVERY), again.faults(lane, EVERY)
         assert [next(first) for _ in range(50)] == [next(second) for _ in range(50)]
     assert plan.draw(8, plan.KINDS) != drawn
 
 
 def test_all_kinds_are_drawn_and_only_those_that_were_asked_for() -> None:
     for lane, kinds in plan.LANES.items():
-        faults = plan.draw(1, plan.KINDS).faults(lane, plan.KINDS)
+        faults = plan.draw(1, EVERY).faults(lane, EVERY)
         assert {next(faults).kind for _ in range(500)} == set(kinds)
         some = frozenset(sorted(kinds)[:2])
         faults = plan.draw(1, some).faults(lane, some)
