@@ -81,7 +81,7 @@ class Registrar:
         left = deque(pins)
 
         def work() -> None:
-            with contextlib.suppress(IndexError, TwofoldError):
+            with contextlib.suppress(IndexError, TwofoldError, ValueError):  # no JSON
                 while not self._closed:
                     self._subjects.ask_ahead(*left.popleft())
             left.clear()

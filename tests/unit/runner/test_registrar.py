@@ -38,7 +38,7 @@ class Registry:
         self.asked.append(schema_id)
         if schema_id == 0:
             raise AWAY
-        return f"schema {schema_id}"
+        return '"long"'
 
     def known_id(self, _subject: str, _schema: str) -> int:
         return 7
