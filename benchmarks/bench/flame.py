@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
 
 
 def record(ground: Ground, case: Case, rows: int, sampler: str, to: Path) -> None:
-    """Drain the backlog, with the sampler from the connector's first line to the last row."""
+    """Drain the backlog, with the sampler from the stream's begin to the last row."""
     dsn = ground.database(f"flame_{case.letter}")
     case.prepare(dsn, rows)
     run = Run(f"flame_{case.letter}", dsn, case.tables, published(case, dsn))
@@ -60,6 +60,7 @@ def record(ground: Ground, case: Case, rows: int, sampler: str, to: Path) -> Non
     twofold.reserve(run)
     _, upto = load(case, dsn, rows)
     twofold.start(run, upto)
+    run.wait_for_walsender()
     command = [sampler, "record", "--threads", "--rate", _RATE, "--output", str(to), "--pid", str(twofold.pid())]
     sampling = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
