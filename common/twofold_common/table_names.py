@@ -34,8 +34,13 @@ def split_table_name(name: str) -> tuple[str, str] | None:
     return schema, _unquoted(table) if _QUOTED.fullmatch(table) else table
 
 
+def quote_identifier(name: str) -> str:
+    """Return a name as SQL writes it, with quotes whether or not it needs them."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _part(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"' if "." in name or name.startswith('"') else name
+    return quote_identifier(name) if "." in name or name.startswith('"') else name
 
 
 def _unquoted(name: str) -> str:

@@ -78,8 +78,8 @@ def in_doubt(state: State) -> frozenset[PreparedIdentity]:
     """Return the transactions without an outcome that have rows here.
 
     Beside those of the stream, they are those that PostgreSQL lists and the stream has not brought:
-    prepared before the slot's two_phase_at, they come whole at their COMMIT PREPARED. Some come
-    soon.
+    prepared before the slot's two_phase_at, they come whole at their COMMIT PREPARED. One whose
+    outcome no event announced counts too, until the next frontier.
     """
     brought = {each.identity for each in state.prepared}
     listed = state.asked.listed if state.asked else frozenset()

@@ -18,6 +18,7 @@ from twofold.sink.topic_rules import RequiredTopic
 from twofold.source.messages import LogicalMessage, Relation
 from twofold_avro.shapes import TableShape
 from twofold_avro.wire import partition_of
+from twofold_common.table_names import quote_identifier
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class EventTopics:
     def require_published(self, published: Iterable[Relation], publication: str) -> None:
         """Refuse an outbox whose table the stream leaves out."""
         for schema, table in self._rules.keys() - {(each.schema, each.table) for each in published}:
-            statement = f"ALTER PUBLICATION {_quoted(publication)} ADD TABLE {_quoted(schema)}.{_quoted(table)}"
+            statement = f"ALTER PUBLICATION {quote_identifier(publication)} ADD TABLE {quote_identifier(schema)}.{quote_identifier(table)}"
             raise SetupError(
                 f"the outbox {schema}.{table} is not in publication {publication}, so its events are not sent: {statement}"
             )
@@ -82,10 +83,6 @@ class EventTopics:
         if topic not in self._topics:
             required = RequiredTopic(topic, "events", self._partitions)
             self._topics[topic] = self._registrar.ensure([required])[topic]
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def size_of(event: OutboxEvent) -> int:

@@ -106,7 +106,6 @@ def recover(
     opened.callback(catalog.close)
     registrar = Registrar(registry, topics, config.prefix)
     opened.callback(registrar.close)
-    registrar.ask_ahead(recovered.pins.items())
     tables = Tables(
         prefix=config.prefix,
         database=server.database,
@@ -123,9 +122,10 @@ def recover(
     )
     published = interruptible(lambda: published_tables(config.conninfo, config.publication))
     interruptible(lambda: flaws.require_none(config.conninfo, config.publication))
+    in_use = {topic_of(config.prefix, each.schema, each.table) for each in published}
+    registrar.ask_ahead((topic, pin) for topic, pin in recovered.pins.items() if topic in in_use)
     if lookback is not None:
-        loadable = {topic_of(config.prefix, each.schema, each.table) for each in published}
-        interruptible(functools.partial(check_recent_commits, config, registry, recovered, lookback, loadable))
+        interruptible(functools.partial(check_recent_commits, config, registry, recovered, lookback, in_use))
     tables.events.require_published(published, config.publication)
     to_reload = (topic for topic, what in recovered.commands.items() if what.starts)
     tables.restart_topics({*to_reload, *restart}, published)

@@ -107,7 +107,9 @@ class Registry:
         except _Absent:
             return
         finally:
-            self._ids = {(of, schema): known for (of, schema), known in self._ids.items() if of != subject}
+            for of, schema in tuple(self._ids):  # another thread may add some
+                if of == subject:
+                    del self._ids[of, schema]
 
     def accepts(self, subject: str, schema: str) -> bool:
         """Whether `register` would be let through: the subject has no version yet, or the new one

@@ -34,6 +34,7 @@ from twofold.source.connection import PlainConnection, connect
 from twofold.source.cursor import POSTGRES_EPOCH_US
 from twofold.source.diagnosis import other_two_phase, skipped_publication, start_error, stream_error
 from twofold_common.positions import NO_LSN, Lsn, format_lsn
+from twofold_common.table_names import quote_identifier
 
 Streaming: TypeAlias = Literal["off", "on", "parallel"]
 
@@ -350,7 +351,7 @@ def negotiate(options: SessionOptions, server_version: int, publications: Sequen
         )
     negotiated = {
         "proto_version": "4" if modern else "3",
-        "publication_names": ",".join('"' + name.replace('"', '""') + '"' for name in publications),
+        "publication_names": ",".join(map(quote_identifier, publications)),
     }
     if options.streaming != "off":
         negotiated["streaming"] = options.streaming if modern else "on"
