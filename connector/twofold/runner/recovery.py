@@ -95,9 +95,9 @@ def recover(
     failpoints.hit("after_start_replication")
     registry = Registry(registry_settings(config))
     topics = Topics(kafka_settings(config), topic_policy(config))
-    fencing = interruptible(lambda: _fence(config, registry, topics, opened, patience))
-    recovered = fencing.recovered
     slot, server, history = interruptible(lambda: read_source_facts(config))
+    fencing = interruptible(lambda: _fence(config, registry, topics, opened, patience, slot.confirmed_flush))
+    recovered = fencing.recovered
     _note_known_bugs(server.version_num)
     progress = check(recovered, slot, server, history, prefix=config.prefix, two_phase=config.source.two_phase)
     failpoints.hit("after_checks")
@@ -250,7 +250,9 @@ def take_slot(config: Config, opened: ExitStack) -> ReplicationSession:
     return session
 
 
-def _fence(config: Config, registry: Registry, topics: Topics, opened: ExitStack, patience: int) -> Fencing:
+def _fence(
+    config: Config, registry: Registry, topics: Topics, opened: ExitStack, patience: int, confirmed: Lsn
+) -> Fencing:
     settings, names = kafka_settings(config), names_of(config)
     bound_s = topics.transaction_max_timeout_ms() / 1000
     if config.kafka.transaction_timeout > bound_s:
@@ -272,6 +274,7 @@ def _fence(config: Config, registry: Registry, topics: Topics, opened: ExitStack
         register_fixed(registry, names, in_group=config.group.name is not None),
         pool=config.prepared.pool,
         watch=watch,
+        confirmed=confirmed,
     )
     opened.callback(fencing.publisher.close)
     return fencing

@@ -1,10 +1,11 @@
 """Recovery's steps 2 and 3: fence, take over, read. Nothing else writes before they are complete.
 
 `init_transactions` runs for every id that the connector may have used, the first main id first.
-Every older holder's calls then fail, and its open transactions are aborted. A takeover record
-follows, committed through the first main id: of two instances that fence at once, the loser learns
-it here. Only then is the progress read. Before the fence, that could be the progress before a
-predecessor's last commit.
+Every older holder's calls then fail, and its open transactions are aborted. What Kafka has
+forgotten to end is settled (`lost_ends`): in the bookkeeping before the first commit, in all topics
+at the end. A takeover record follows, committed through the first main id: of two instances that
+fence at once, the loser learns it here. Only then is the progress read. Before the fence, that
+could be the progress before a predecessor's last commit.
 
 The takeover's own end may be in doubt, as any other. It is then committed, and its id is
 initialised once more. The progress that is read afterwards shows whether a rival took over in
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from twofold import failpoints
 from twofold.errors import Fenced, UncertainEnd
 from twofold.sink.client import KafkaSettings
+from twofold.sink.lost_ends import LostEnds
 from twofold.sink.names import Names
 from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
@@ -29,6 +31,7 @@ from twofold.sink.publisher import Publisher, close_quietly
 from twofold.sink.records import SchemaIds
 from twofold.sink.schema_registry import Registry
 from twofold.sink.watch import Watch
+from twofold_common.positions import Lsn
 
 _log = logging.getLogger(__name__)
 
@@ -42,15 +45,24 @@ class Fencing:
 
 
 def fence(
-    settings: KafkaSettings, names: Names, registry: Registry, ids: SchemaIds, *, pool: int, watch: Watch
+    settings: KafkaSettings,
+    names: Names,
+    registry: Registry,
+    ids: SchemaIds,
+    *,
+    pool: int,
+    watch: Watch,
+    confirmed: Lsn | None = None,
 ) -> Fencing:
     """Fence all predecessors and read what they left.
 
-    The bookkeeping topics must exist. After an error nothing stays open.
+    The bookkeeping topics must exist. After an error nothing stays open. PostgreSQL was told that
+    Kafka has everything up to `confirmed`; None: that is not known.
     """
     producers: list[TransactionalProducer] = []
     ids_in_use = pool
     reader = ProgressReader(settings, names, registry)
+    lost_ends = LostEnds(settings, names, registry, confirmed)
     try:
         first, second = names.main_ids
         producers.append(TransactionalProducer(first, settings, watch))
@@ -59,6 +71,7 @@ def fence(
         while True:
             wanted = [first, second, *map(names.prepared_id, range(ids_in_use))]
             _fence_ids(producers, wanted[len(producers) :], settings, watch)
+            lost_ends.settle_bookkeeping(producers)
             token = uuid.uuid4().hex
             try:
                 _take_over(producers[0], names, token)
@@ -78,6 +91,7 @@ def fence(
                 break
             _log.info("the last progress names a pool of %d producers: fencing those beyond %d", used, ids_in_use)
             ids_in_use = used
+        lost_ends.settle(producers)
         check = OpenCheck(settings, watch)
     except BaseException:
         close_quietly(producers)

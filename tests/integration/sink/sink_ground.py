@@ -24,6 +24,7 @@ from twofold.sink.topic_rules import RequiredTopic, TopicPolicy
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
 from twofold_avro.records import Commit, Progress
+from twofold_common.positions import Lsn
 
 PARTITIONS = 3
 
@@ -64,13 +65,15 @@ class Ground:
     def topics(self) -> Topics:
         return Topics(self.settings, TopicPolicy(1, 1))
 
-    def take_over(self, pool: int = 2) -> Fencing:
+    def take_over(self, pool: int = 2, confirmed: Lsn | None = None) -> Fencing:
         """As the supervisor: on a busy machine an end may take so long that it is in doubt, and is
         recovered from.
         """
         while True:
             try:
-                fencing = fence(self.settings, self.names, self.registry, self.ids, pool=pool, watch=self.watch)
+                fencing = fence(
+                    self.settings, self.names, self.registry, self.ids, pool=pool, watch=self.watch, confirmed=confirmed
+                )
             except UncertainEnd:
                 continue
             self.ending.callback(fencing.publisher.close)

@@ -117,6 +117,18 @@ def _idle_connections(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
+def _lost_ends(cluster: Cluster) -> Iterator[Finding]:
+    """Recognise Kafka 4.3 by a setting that came with it."""
+    if "cordoned.log.dirs" in cluster.broker_config:
+        yield _finding(
+            "lost_ends",
+            Severity.SHOULD,
+            "the brokers are Kafka 4.3 or later; 4.3.0 to 4.4.0 forget to end a transaction in a partition that has no leader (KAFKA-20734)",
+            "after the start of a whole cluster, or with one broker, the connector may refuse until a person has aborted what was forgotten",
+            "-- run Kafka 4.2, or a release whose notes name KAFKA-20734; see docs/inside/kafka.md",
+        )
+
+
 def _replication(cluster: Cluster) -> Iterator[Finding]:
     wanted = cluster.config.kafka.replication
     if wanted > cluster.brokers and cluster.names.progress not in cluster.topics:
@@ -293,6 +305,7 @@ _CHECKS: tuple[Callable[[Cluster], Iterator[Finding]], ...] = (
     _missing,
     _transaction_timeout,
     _idle_connections,
+    _lost_ends,
     _replication,
     _cleanup,
     _partitions,

@@ -1,0 +1,129 @@
+"""A broker without a leader for a partition forgets to end a transaction there (Kafka 4.3.0 to
+4.4.0): recovery aborts what nobody committed, and refuses what was.
+
+The table's partitions have one replica each, on three brokers. One of them is away while the
+transaction ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from integration.sink.sink_ground import PARTITIONS, Ground, commit, eventually, progress
+from twofold.config import load
+from twofold.errors import Refused, UncertainEnd
+from twofold.ops.doctor import kafka as doctor
+from twofold.ops.doctor.cluster import describe_cluster
+from twofold.sink.names import Names
+from twofold.sink.producer import TransactionalProducer
+from twofold.sink.records import register_fixed
+from twofold.sink.schema_registry import Registry, RegistrySettings
+from twofold.sink.watch import Watch
+from twofold.stack import server_files
+from twofold_common.artifacts import read_lock
+from twofold_common.positions import Lsn
+
+AWAY = 2
+"""The broker that goes away, and the number of the partition that it has."""
+pytestmark = pytest.mark.timeout(600)
+
+
+class Forgetful(Ground):
+    """On a cluster that forgets."""
+
+    cluster: Any
+
+    def go_away(self) -> None:
+        self.cluster.kill(AWAY)
+        admin = AdminClient({"bootstrap.servers": self.cluster.nodes[0].advertised})
+
+        def leaderless() -> bool:
+            return admin.list_topics(self.table, 10).topics[self.table].partitions[AWAY].leader == -1
+
+        eventually(leaderless)
+
+    def come_back(self) -> None:
+        self.cluster.start(AWAY)
+
+
+@pytest.fixture
+def ground(
+    own_kafka: Callable[..., Any], registry: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Forgetful]:
+    lock = Path(__file__).with_name("kafka-4.3.1.lock")
+    locked = server_files.locked
+    monkeypatch.setattr(
+        server_files, "locked", lambda name: read_lock(lock.read_text()) if name == "kafka" else locked(name)
+    )
+    cluster = own_kafka(brokers=PARTITIONS)
+    with ExitStack() as ending:
+        client, watch, names = Registry(RegistrySettings(registry.url)), Watch(), Names(prefix, "me")
+        ending.callback(watch.close)
+        made = Forgetful(cluster.bootstrap, names, client, register_fixed(client, names), watch, ending, {"call_timeout_s": 5})  # fmt: skip
+        made.cluster = cluster
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        topics = [NewTopic(made.table, PARTITIONS, replica_assignment=[[n] for n in range(PARTITIONS)])]
+        topics += [NewTopic(name, 1, replication_factor=3) for name in names.bookkeeping]
+        for future in admin.create_topics(topics).values():
+            future.result(20)
+        yield made
+
+
+def test_doctor_knows_such_brokers(ground: Forgetful, kafka: Any, tmp_path: Path) -> None:
+    def found(bootstrap: str) -> list[str]:
+        file = tmp_path / "twofold.toml"
+        file.write_text(
+            f'name = "x"\n[source]\ndsn = "dbname=x"\n[registry]\nurl = "http://127.0.0.1:1"\n[kafka]\nbootstrap = "{bootstrap}"\n'
+        )
+        return [each.check for each in doctor._lost_ends(describe_cluster(load(file)))]
+
+    assert found(ground.bootstrap) == ["lost_ends"]
+    assert found(kafka.bootstrap) == []
+
+
+def fence_alone(ground: Forgetful, transactional_id: str) -> None:
+    """As a recovery that gets no further."""
+    producer = TransactionalProducer(transactional_id, ground.settings, ground.watch)
+    producer.init()
+    producer.destroy()
+
+
+def test_what_was_aborted_stays_so_when_its_id_commits_again(ground: Forgetful) -> None:
+    publisher = ground.take_over().publisher
+    publisher.open(0, [ground.rows("old a", "old b", "old c")])
+    ground.go_away()
+    fence_alone(ground, ground.names.prepared_id(0))
+    ground.come_back()
+    publisher.close()
+    publisher = ground.take_over(confirmed=Lsn(0)).publisher
+    publisher.open(0, [ground.rows("a", "b", "c")])
+    publisher.commit_prepared(0, commit(1, "prepared"), progress(1), ledger={})
+    eventually(lambda: len(ground.committed()) >= 3)
+    ground.settle()
+    assert ground.committed() == ["a", "b", "c"]
+
+
+def test_what_was_committed_is_not_aborted(ground: Forgetful) -> None:
+    publisher = ground.take_over().publisher
+    publisher.produce(ground.rows("a", "b", "c"))
+    publisher._main.flush()
+    ground.go_away()
+    with suppress(UncertainEnd):
+        publisher.commit_main(commit(1), progress(1))
+    ground.come_back()
+    publisher.close()
+    with pytest.raises(Refused) as refused:
+        ground.take_over(confirmed=Lsn(0))
+    hung = f"{ground.table} [{AWAY}] from offset 0 on"
+    assert f"has never ended a transaction of this connector in {hung}" in str(refused.value)
+    assert "commit record 1 declares offsets 0 to 0" in str(refused.value)
+    assert f"--topic {ground.table} --partition {AWAY} --start-offset 0" in str(refused.value)
+    assert ground.committed() == ["a", "b"]
+    assert ground.uncommitted() == ["a", "b", "c"]
