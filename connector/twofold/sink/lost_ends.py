@@ -9,8 +9,8 @@ way round perhaps: aborted rows become visible, committed rows are lost. So no i
 this step has passed.
 
 After the ids are initialised, none of our transactions is open. Whatever stays open is forgotten.
-It is aborted through our ids, if `why_committed` finds no sign that it was committed. Otherwise
-this is a refusal: no client can commit it.
+It is aborted through our ids, if `judge` finds no sign that it was committed. Otherwise this is a
+refusal: no client can commit it.
 """
 
 from __future__ import annotations
@@ -60,20 +60,42 @@ class Forgotten:
     """PostgreSQL was told that Kafka has everything up to here; None: perhaps of everything."""
 
 
-def why_committed(forgotten: Forgotten, visible: Iterable[Commit]) -> str | None:
-    """Return a sign that something forgotten was committed, or is not known to be aborted.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What may be aborted: at least one of the two, unless there is a refusal."""
 
-    `visible`: all commit records that readers get. Pure.
+    through_main: bool = True
+    """By the main ids. They wrote the rows of every commit record but those of prepared
+    transactions."""
+    through_pool: bool = True
+    refusal: str | None = None
+    """A sign that what begins a forgotten part was committed, or is not known to be aborted."""
+
+
+def judge(forgotten: Forgotten, visible: Iterable[Commit]) -> Verdict:
+    """Judge the forgotten parts. `visible`: all commit records that readers get. Pure.
+
+    A forgotten part begins with rows of a forgotten transaction. Behind these there may be others,
+    whose ends may be there. So an id that may have committed rows there writes no abort.
     """
-    last: Commit | None = None
+    verdict, last = Verdict(), None
     for last in visible:
         for each in last.ranges:
             bounds = forgotten.hung.get(PartitionId(each.topic, each.partition))
-            if bounds is not None and each.last >= bounds.stable:
-                return f"commit record {last.sequence} declares offsets {each.first} to {each.last} of {each.topic} [{each.partition}]"
+            if bounds is None or each.last < bounds.stable:
+                continue
+            pool = last.kind == "prepared"
+            verdict = Verdict(verdict.through_main and pool, verdict.through_pool and not pool)
+            if each.first <= bounds.stable or verdict == Verdict(False, False):
+                return Verdict(
+                    refusal=f"commit record {last.sequence} declares offsets {each.first} to {each.last} of {each.topic} [{each.partition}]"
+                )
     if last is not None and any(p.applied_lsn == last.applied_lsn for p in forgotten.hidden_progress):
-        return f"commit record {last.sequence} is visible, and the progress that was written with it is not"
-    return _why_hidden_committed(forgotten)
+        return Verdict(
+            refusal=f"commit record {last.sequence} is visible, and the progress that was written with it is not"
+        )
+    reason = _why_hidden_committed(forgotten)
+    return Verdict(refusal=reason) if reason else verdict
 
 
 def _why_hidden_committed(forgotten: Forgotten) -> str | None:
@@ -122,19 +144,23 @@ class LostEnds:
         return [place for place in places if not place.topic.startswith(others)]
 
     def _settle(self, places: list[PartitionId], producers: Sequence[TransactionalProducer]) -> None:
-        if not (hung := self._await_stable(places)):
-            return
-        forgotten = self._investigate()
-        if reason := why_committed(forgotten, self._visible_commits(forgotten)):
-            raise self._refusal(hung, reason)
-        _log.warning(
-            "Kafka has never ended a transaction of this connector in %s; nothing of it was committed, and it is aborted now",
-            _name(hung),
-        )
-        for producer in producers:
-            self._abort(producer, hung)
-        if left := self._await_stable(list(hung)):
-            raise _stuck(left, self._settings.call_timeout_s)
+        before: Hung = {}
+        while hung := self._await_stable(places):
+            forgotten = self._investigate()
+            verdict = judge(forgotten, self._visible_commits(forgotten))
+            if verdict.refusal:
+                raise self._refusal(hung, verdict.refusal)
+            if _starts(hung) == _starts(before):
+                raise _stuck(hung, self._settings.call_timeout_s)
+            _log.warning(
+                "Kafka has never ended a transaction of this connector in %s; nothing of it was committed, and it is aborted now",
+                _name(hung),
+            )
+            for producer in producers:
+                is_main = producer.transactional_id in self._names.main_ids
+                if verdict.through_main if is_main else verdict.through_pool:
+                    self._abort(producer, hung)
+            before = hung
 
     def _await_stable(self, places: list[PartitionId]) -> Hung:
         """Wait until everything that is there has ended; return what has not within the timeout."""
@@ -217,6 +243,10 @@ def other_prefixes(topics: Set[str], names: Names) -> set[str]:
     ends = (".commits", ".progress", ".prepared")
     beginnings = {topic.rpartition(".")[0] for topic in topics}
     return {each for each in beginnings if each != names.prefix and topics >= {each + end for end in ends}}
+
+
+def _starts(hung: Hung) -> dict[PartitionId, int]:
+    return {place: bounds.stable for place, bounds in hung.items()}
 
 
 def _open(bounds: Hung) -> Hung:
