@@ -102,8 +102,10 @@ class Keeper(threading.Thread):
         time.sleep(seconds)
         return self.send(signal.SIGCONT)
 
-    def stop(self, away_s: float, patience_s: float = 30) -> bool:
-        """As an operator does. An end that does not come is a violation, and is forced."""
+    def stop(self, away_s: float, patience_s: float = 60) -> bool:
+        """As an operator does, with the patience of the service files in `deploy/`. An end that
+        does not come is a violation, and is forced.
+        """
         process = self._process
         if process is None or not self.send(signal.SIGTERM, away_s=away_s):
             return False
