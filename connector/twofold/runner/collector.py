@@ -126,10 +126,20 @@ class Collector:
             self._passed = NO_LSN
 
     def announce(self, ts_ms: int) -> Iterator[CollectedEvent]:
-        """Yield the events of all that is whole: nothing more waits to be read that could resolve a
-        prepared transaction.
-        """
+        """Yield the events of all that is whole."""
         yield from self._announce(math.inf, ts_ms)
+
+    def announce_drained(self, ts_ms: int, in_doubt: int) -> Iterator[CollectedEvent]:
+        """Yield the same where nothing waits to be read that could resolve a prepared transaction.
+
+        With the `in_doubt` ones that are announced, those that are held may be more than can be
+        opened. They are then held on: most outcomes come before anything else would be done.
+        """
+        yield from self._announce(ts_ms, ts_ms, drained_with=in_doubt)
+
+    def wait_s(self, now_ms: float, in_doubt: int) -> float:
+        """Return the time until one that is held is to be announced, if nothing is read."""
+        return math.inf if self._half_plain else self._run.wait_s(now_ms, in_doubt)
 
     def _is_beyond(self, message: m.Message) -> bool:
         if isinstance(message, m.Begin | m.CommitPrepared | m.StreamCommit):
@@ -141,6 +151,11 @@ class Collector:
     def gathered(self) -> bool:
         """Whether there are whole transactions without an event yet."""
         return self._run.has_outcomes
+
+    @property
+    def _half_plain(self) -> bool:
+        """Whether a plain transaction has begun and its commit is not read."""
+        return self._current is not None and not self._current.is_prepared
 
     @property
     def half_prepared(self) -> bool:
@@ -205,14 +220,14 @@ class Collector:
                 current.handed_over = unfinished
         yield from self._run.unannounced(lower=False)
 
-    def _announce(self, until_ms: float, ts_ms: int) -> Iterator[CollectedEvent]:
+    def _announce(self, until_ms: float, ts_ms: int, *, drained_with: int | None = None) -> Iterator[CollectedEvent]:
         """Hand over, and announce prepared transactions; not in the middle of a plain one, whose
         rows would go with it.
         """
-        if self._current is not None and not self._current.is_prepared:
+        if self._half_plain:
             return
         yield from self._hand_over()
-        for prepare, prepared, read_ms in self._run.take_held(until_ms):
+        for prepare, prepared, read_ms in self._run.take_held(until_ms, drained_with=drained_with):
             yield self._prepared_alone(prepare, prepared)._replace(held_ms=max(0, ts_ms - read_ms))
         yield from self._run.unannounced(lower=False)
 

@@ -11,12 +11,14 @@ the run.
 
 All that are held are announced when the socket is empty. While it is not, the oldest are announced
 when they have waited for `prepared.open_within`, or when the held rows exceed `HELD_BYTES_MAX`. If
-more are held than the pool has producers, they may wait longer, because most of them would only be
-parked. On kill -9 everything here is sent again, like the rest of what was collected.
+more are in doubt than the pool has producers, the oldest are announced after a longer wait, whether
+the socket is empty or not: nothing would open them earlier. On kill -9 everything here is sent
+again, like the rest of what was collected.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,6 +28,7 @@ from twofold.bridge.events import PlainRead, PlainUnfinished, Unannounced
 from twofold.bridge.state import NO_FLOOR
 from twofold.runner.bookkeeping_records import outcome
 from twofold.runner.table_version import TableVersion, TransactionInfo
+from twofold.runner.timers import CROWD_FACTOR
 from twofold.runner.waiting_rows import BatchRows, CollectedEvent
 from twofold.sink.batch import RowBatch
 from twofold.source import messages as m
@@ -35,9 +38,6 @@ from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
 
 HELD_BYTES_MAX = 8 << 20
 """As they were read. In memory they take about three times as much."""
-
-CROWD_FACTOR = 10
-"""A crowd waits so many times as long."""
 
 
 class _Held(NamedTuple):
@@ -158,14 +158,29 @@ class GatheredRun:
         self.batch = RowBatch()
         return collected
 
-    def take_held(self, now_ms: float) -> Iterator[tuple[m.Prepare, CurrentTransaction, int]]:
-        """Yield those that are to be announced, the oldest first, and when they were read."""
+    def take_held(
+        self, now_ms: float, *, drained_with: int | None = None
+    ) -> Iterator[tuple[m.Prepare, CurrentTransaction, int]]:
+        """Yield those that are to be announced, the oldest first, and when they were read.
+
+        `drained_with`: the socket is empty, and so many others are in doubt.
+        """
+        wait_ms = self._wait_ms(drained_with)
         while self._held:
             first = next(iter(self._held.values()))
-            wait_ms = self._hold_ms * (CROWD_FACTOR if len(self._held) > self._pool else 1)
             if now_ms < first.read_ms + wait_ms and self._held_bytes <= HELD_BYTES_MAX:
                 return
             yield *self._remove(first.prepare.identity), first.read_ms
+
+    def _wait_ms(self, drained_with: int | None) -> float:
+        if len(self._held) + (drained_with or 0) > self._pool:
+            return self._hold_ms * CROWD_FACTOR
+        return self._hold_ms if drained_with is None else -math.inf
+
+    def wait_s(self, now_ms: float, drained_with: int) -> float:
+        """Return how long the oldest may still wait while the socket is empty."""
+        first = next(iter(self._held.values()), None)
+        return math.inf if first is None else max(0.0, first.read_ms + self._wait_ms(drained_with) - now_ms) / 1000
 
     def unannounced(self, *, lower: bool) -> list[CollectedEvent]:
         """Return the event that says where the oldest that is held was prepared, if that has

@@ -156,12 +156,14 @@ class Run:
     def _read(self, now: float, *, drained: bool) -> bool:
         """Read the socket once. True: nothing more waits there, and the bridge knows."""
         longest_s = LOAD_CHECK_S if self._loading.busy else FRONTIER_CHECK_S if self._frontiers else STOP_CHECK_S
-        wait_s = min(longest_s, self._timers.wait_s(now)) if drained and not self._worker.busy else 0
+        wait_s = min(longest_s, self._wait_s(now)) if drained and not self._worker.busy else 0
         received = self._session.read(rows_max=READ_ROWS_MAX, bytes_max=READ_BYTES_MAX, wait_s=wait_s)
         if not received:
+            self._announce_for_frontier()
+            for collected in self._collector.announce_drained(time.time_ns() // 1_000_000, len(self.state.prepared)):
+                self._take_collected(collected)
+                drained = False
             if not drained:
-                for collected in self._collector.announce(time.time_ns() // 1_000_000):
-                    self._take_collected(collected)
                 self._step_bridge(events.Drained())
             return True
         failpoints.hit("after_read")
@@ -176,6 +178,11 @@ class Run:
         self._announce_for_frontier()
         self._end_turn_if_full()
         return False
+
+    def _wait_s(self, now: float) -> float:
+        """Return the time until something is due."""
+        held_s = self._collector.wait_s(time.time_ns() // 1_000_000, len(self.state.prepared))
+        return min(self._timers.wait_s(now), held_s)
 
     def _announce_for_frontier(self) -> None:
         """Announce what the collector holds back: a frontier that is asked for waits for it."""

@@ -20,15 +20,18 @@ YOUNG_S = 0.01
 A Kafka transaction for each would cost more than everything else that is done for it, and show
 nothing sooner.
 """
+CROWD_FACTOR = 10
+"""Of more than the pool has producers each waits so many times `prepared.open_within`.
+
+To open and commit a few of them, one after the other, would let all others wait for Kafka.
+"""
 
 
 class Timers:
     """Deadlines of one run. The delay of a kind is constant, so each falls due in the order in
     which it was given.
 
-    `pool`: if more are in doubt, there are not enough Kafka transactions for all. Opening as many
-    as possible, one after the other, would let all wait; so the others stay staged until
-    `open_within_s`.
+    `pool`: if more are in doubt, they are a crowd.
     """
 
     def __init__(self, *, open_within_s: float, hold_s: float, idle_s: float, pool: int, now: float) -> None:
@@ -67,7 +70,7 @@ class Timers:
         events: list[Event] = []
         if drained:
             events += map(OpenDue, self._past(self._young, now))
-        events += map(OpenDue, self._past(self._staged, now))
+        events += map(OpenDue, self._past(self._staged, now - self._patience_s))
         held = f"open for {self._hold_s:g} s (prepared.hold)"
         events += (ParkDue(identity, held) for identity in self._past(self._opened, now))
         if now >= self._idle_at:
@@ -77,9 +80,14 @@ class Timers:
 
     def wait_s(self, now: float) -> float:
         """Return the time until the next deadline."""
-        kinds = (self._young, self._staged, self._opened)
-        firsts = (next(iter(deadlines.values())) for deadlines in kinds if deadlines)
+        kinds = ((self._young, 0.0), (self._staged, self._patience_s), (self._opened, 0.0))
+        firsts = (next(iter(deadlines.values())) + more_s for deadlines, more_s in kinds if deadlines)
         return max(0.0, min([self._idle_at, *firsts]) - now)
+
+    @property
+    def _patience_s(self) -> float:
+        """How much longer than `open_within_s` those that are staged may wait."""
+        return self._open_within_s * (CROWD_FACTOR - 1) if len(self._in_doubt) > self._pool else 0.0
 
     @staticmethod
     def _past(deadlines: OrderedDict[PreparedIdentity, float], now: float) -> Iterator[PreparedIdentity]:

@@ -7,6 +7,7 @@ position, as it does: a prepare that starts before it does not come again.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,7 +144,7 @@ class World:
                 self.take(collected)
                 self.answer(self.chance.random() < 0.3)
             if self.chance.random() < 0.2:
-                for collected in self.collector.announce(self.now_ms):
+                for collected in self.collector.announce_drained(self.now_ms, len(self.state.prepared)):
                     self.take(collected)
                     self.answer(self.chance.random() < 0.3)
                 self.tell(events.Drained())
@@ -229,7 +230,12 @@ def test_every_row_comes_once_in_the_order_of_outcomes_however_reads_and_crashes
 
 def collect(spool: Spool, *read: list[Record], knows: bool = False, tables: Tables | None = None) -> list[Any]:
     """The events of these reads."""
-    collector = Collector(
+    collector = make_collector(spool, knows=knows, tables=tables)
+    return [event for n, part in enumerate(read) for event in collect_from(collector, part, 150 * n)]
+
+
+def make_collector(spool: Spool, *, knows: bool = False, tables: Tables | None = None) -> Collector:
+    return Collector(
         tables=tables or Tables(),  # type: ignore[arg-type]
         spool=spool,
         skips=lambda lsn: lsn < 20,
@@ -239,8 +245,12 @@ def collect(spool: Spool, *read: list[Record], knows: bool = False, tables: Tabl
         hold_s=HOLD_S,
         pool=2,
     )
-    reads = ([item for record in part for item in record.messages()] for part in read)
-    return [collected.event for n, part in enumerate(reads) for collected in collector.collect(part, 150 * n)]
+
+
+def collect_from(collector: Collector, read: list[Record], ts_ms: int = 0) -> list[Any]:
+    """The events of one read."""
+    received = [item for record in read for item in record.messages()]
+    return [collected.event for collected in collector.collect(received, ts_ms)]
 
 
 def test_neighbours_are_one_event_and_the_position_waits_for_what_is_held(spool: Spool) -> None:
@@ -308,6 +318,44 @@ def test_more_than_the_pool_can_open_wait_longer(spool: Spool) -> None:
     found = [type(event) for event in collect(spool, three, *plain)]
     assert found.index(events.PrepareRead) == 15, "after ten times 0.2 s, in steps of 0.15 s"
     assert found.count(events.PrepareRead) == 3
+
+
+@pytest.mark.parametrize(("in_doubt", "announced"), [(1, 1), (2, 0)])
+def test_one_that_could_not_be_opened_is_held_while_nothing_is_read(
+    spool: Spool, in_doubt: int, announced: int
+) -> None:
+    """Most outcomes come before its time, and then it costs as little as a plain transaction."""
+    collector = make_collector(spool)
+    assert collector.wait_s(0, in_doubt) == math.inf
+    collect_from(collector, [Record("P", 1, 1, 20)])
+    assert collector.wait_s(500, in_doubt) == (0 if announced else 1.5)
+    found = [type(each.event) for each in collector.announce_drained(500, in_doubt)]
+    assert found.count(events.PrepareRead) == announced
+    if not announced:
+        assert collect_from(collector, [Record("K", 1, 1, 30)])[0].committed == 1
+
+
+def test_of_a_crowd_each_is_announced_at_its_time_while_nothing_is_read(spool: Spool) -> None:
+    collector = make_collector(spool)
+    collect_from(collector, [Record("P", 1, 1, 20)])
+    collect_from(collector, [Record("P", 2, 1, 30)], ts_ms=50)
+
+    def announced(ms: int) -> list[tuple[int, int]]:
+        prepared = [each for each in collector.announce_drained(ms, in_doubt=2) if each.prepared]
+        return [(each.event.identity.xid, each.held_ms) for each in prepared]  # type: ignore[union-attr]
+
+    assert (announced(1999), announced(2000), announced(2050)) == ([], [(1, 2000)], [(2, 2000)])
+
+
+def test_nothing_is_due_in_the_middle_of_a_plain_transaction(spool: Spool) -> None:
+    """Its rows would go with what is announced."""
+    collector = make_collector(spool)
+    collect_from(collector, [Record("P", 1, 1, 20)])
+    assert collector.wait_s(300, 0) == 0
+    for _ in collector.collect(Record("T", 2, 1, 30).messages()[:1], 0):
+        raise AssertionError
+    assert collector.wait_s(300, 0) == math.inf
+    assert not [*collector.announce_drained(300, in_doubt=0)]
 
 
 def test_the_oldest_is_announced_when_there_are_too_many_rows(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,10 +137,14 @@ def test_a_stop_in_the_midst_of_a_wait_commits_what_is_whole_and_nothing_of_half
     assert taken == ([] if executing else [events.TurnFull()])
 
 
+@pytest.mark.parametrize("received", [(), ("something",)])
 @pytest.mark.parametrize(("asked", "announced"), [(120, True), (130, False)])
-def test_what_is_held_back_is_announced_when_a_frontier_waits_for_it(asked: int, announced: bool) -> None:
+def test_what_is_held_back_is_announced_when_a_frontier_waits_for_it(
+    asked: int, announced: bool, received: tuple[str, ...]
+) -> None:
     names = "session executor worker loading timers doubt_warnings limits registrar"
     parts: Any = {name: MagicMock() for name in names.split()}
+    parts["session"].read.return_value = received
     question = events.FrontierAsked((), frozenset(), Lsn(asked))
     state = initial(applied_lsn=Lsn(120), confirmed_lsn=Lsn(120), sequence=1, pool=1)._replace(asked=question)
     collector = MagicMock()
@@ -149,3 +153,31 @@ def test_what_is_held_back_is_announced_when_a_frontier_waits_for_it(asked: int,
         0.0, drained=False
     )
     assert collector.announce.called == announced
+
+
+def test_an_empty_socket_is_waited_for_until_one_that_is_held_is_due_and_then_it_is_announced() -> None:
+    names = "executor timers doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    parts["timers"].wait_s.return_value = 0.3
+    one = PreparedIdentity(1, "a")
+    announced = CollectedEvent(events.PrepareRead(one, Lsn(130), Lsn(140), rows=1))
+    collector = MagicMock()
+    collector.wait_s.return_value = 0.1
+    collector.announce_drained.side_effect = [(), (announced,), ()]
+    session, state = MagicMock(), initial(applied_lsn=Lsn(120), confirmed_lsn=Lsn(120), sequence=1, pool=1)
+    session.read.return_value = ()
+    loading, worker = MagicMock(busy=False), MagicMock(busy=False)
+    run = Run(
+        **parts,
+        state=state,
+        collector=collector,
+        session=session,
+        loading=loading,
+        worker=worker,
+        stop=threading.Event(),
+    )
+    for _ in range(3):
+        assert run._read(0.0, drained=True)
+    assert {call.kwargs["wait_s"] for call in session.read.call_args_list} == {0.1}
+    assert [call.args[1] for call in collector.announce_drained.call_args_list] == [0, 0, 1]
+    assert run.state.find(one)

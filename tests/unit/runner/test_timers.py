@@ -38,16 +38,25 @@ def test_one_that_ripens_while_the_socket_is_busy_is_opened_when_it_is_empty(tim
     assert timers.due(100.06, drained=True) == [OpenDue(A)]
 
 
-def test_those_that_are_more_than_the_pool_has_producers_stay_young_for_longer(timers: Timers) -> None:
+def test_those_that_are_more_than_the_pool_has_producers_wait_ten_times_as_long(timers: Timers) -> None:
     """A few hundred a second can be opened and committed; the group takes thousands."""
     c = PreparedIdentity(3, "c")
-    timers.staged(A, 100)
-    timers.staged(B, 100)
-    timers.staged(c, 100)
+    for each in (A, B, c):
+        timers.staged(each, 100)
     assert timers.due(100.02, drained=True) == [OpenDue(A), OpenDue(B)]
-    assert timers.due(100.19, drained=True) == []
-    assert OpenDue(c) in timers.due(100.2, drained=True)
+    assert timers.due(101.99, drained=True) == []
+    assert timers.wait_s(101.99) == pytest.approx(0.01)
+    assert OpenDue(c) in timers.due(102, drained=True)
+
+
+def test_one_is_opened_after_open_within_as_soon_as_it_is_in_no_crowd_any_more(timers: Timers) -> None:
+    c = PreparedIdentity(3, "c")
+    for each in (A, B, c):
+        timers.staged(each, 100)
+    assert OpenDue(c) not in timers.due(100.3, drained=False)
     timers.ended(A)
+    assert timers.wait_s(100.3) == 0
+    assert OpenDue(c) in timers.due(100.3, drained=False)
     timers.ended(B)
     timers.staged(A, 101)
     assert timers.due(101.02, drained=True) == [OpenDue(A)]
