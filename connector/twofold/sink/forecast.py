@@ -51,9 +51,13 @@ class Forecast:
         return tuple(ranges)
 
     def wrote(self, ranges: Iterable[Range]) -> None:
-        """Learn from records that Kafka has acknowledged; their transaction is still open."""
+        """Learn from records that Kafka has acknowledged; their transaction is still open.
+
+        A marker that was counted and lies not yet before them comes behind them.
+        """
         for written in ranges:
-            self._next[written.topic, written.partition] = written.last + 1
+            place = written.topic, written.partition
+            self._next[place] = max(written.last + 1, self._next.get(place, 0) + written.count)
 
     def ended(self, counts: Iterable[tuple[str, int, int]]) -> None:
         """Count the marker of a transaction that has ended in each partition where it wrote."""
@@ -66,6 +70,16 @@ class Forecast:
     def ended_last(self, ranges: Iterable[Range]) -> Range:
         """Return that of the ranges in whose partition a transaction ended last."""
         return max(ranges, key=lambda r: self._ended.get((r.topic, r.partition), 0))
+
+    def end_behind(self, other: Range, topic: str) -> int | None:
+        """Return where that topic ends, which has one partition.
+
+        None if a transaction has ended in the other partition since one ended there.
+        """
+        ended = self._ended.get((topic, 0), 0)
+        if not ended or ended < self._ended.get((other.topic, other.partition), 0):
+            return None
+        return self._next[topic, 0]
 
     def held(self) -> None:
         """Note that a forecast was right: after the next miss the pause is short again."""

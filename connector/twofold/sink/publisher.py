@@ -193,10 +193,13 @@ class Publisher:
         if foretold is None:
             return None
         newest = self._forecast.ended_last(foretold)
-        if any(other.wrote_to(newest.topic, newest.partition) for other in self._pool if other.in_transaction):
-            return None  # the open transaction hides it
-        stable = self._check.stable_offset(newest.topic, newest.partition)
-        return foretold if stable == newest.first else None
+        asked = newest.topic, newest.partition
+        end: int | None = newest.first
+        if any(other.wrote_to(*asked) for other in self._pool if other.in_transaction):
+            # It hides the marker. No transaction stays open among the commit records.
+            asked = self._names.commits, 0
+            end = self._forecast.end_behind(newest, self._names.commits)
+        return foretold if end is not None and self._check.stable_offset(*asked) == end else None
 
     def _commit_foretold(self, foretold: tuple[Range, ...], records: TransactionRecords) -> bool:
         """Commit the group, with its commit record on the way while its rows are.
@@ -252,9 +255,10 @@ class Publisher:
             self._check.assert_open(producer.transactional_id, oldest)
         producer.commit()
         failpoints.hit("after_commit")
-        if producer in self._mains:
-            self._forecast.wrote(_ranges(rows))
-        self._forecast.ended((w.topic, w.partition, w.count) for w in rows)
+        # The forecast has had an opened transaction's rows since they were acknowledged.
+        known = () if producer in self._mains else rows
+        self._forecast.wrote(_ranges(w for w in producer.ranges() if w not in known))
+        self._forecast.ended(producer.counts())
 
     def _not_hidden(self, producer: TransactionalProducer, rows: Iterable[PartitionWrites]) -> PartitionWrites | None:
         """Return writes in a partition where no older transaction of ours is open.

@@ -164,6 +164,47 @@ def test_an_abort_by_timeout(ground: Ground, told: Told) -> None:
     check(ground, records)
 
 
+def _ended_everywhere(ground: Ground, publisher: Publisher) -> bool:
+    """Whether the last commit's marker is among the commit records, where nothing stays open."""
+    last = read(ground.bootstrap, ground.names.commits, "read_committed")[-1][1]
+    return publisher._check.stable_offset(ground.names.commits, 0) == last + 2
+
+
+def test_a_group_beside_an_open_transaction_is_foretold(ground: Ground, told: Told) -> None:
+    """It hides whether the last marker is there, in all partitions of rows."""
+    publisher, records = ground.take_over().publisher, []
+    for n in range(1, 3):
+        records.append(publish(ground, publisher, n))
+        ground.settle()
+    publisher.open(0, [ground.rows(*(f"9.{k}" for k in range(2 * PARTITIONS)))])
+    before = len(told.foretold)
+    for n in range(3, 9):
+        records.append(publish(ground, publisher, n))
+        eventually(lambda: _ended_everywhere(ground, publisher))
+    assert told.foretold[before:] == [True] * 6
+    records.append(publisher.commit_prepared(0, commit(9, "prepared"), progress(9), ledger={}))
+    eventually(lambda: _ended_everywhere(ground, publisher))
+    records.append(publish(ground, publisher, 10))
+    assert told.foretold[-1], "the marker of the one that was open is counted"
+    check(ground, records)
+
+
+def test_kafka_aborts_an_open_transaction_beside_which_a_group_is_foretold(ground: Ground, told: Told) -> None:
+    ground.options["transaction_timeout_ms"] = 3_000
+    publisher, records = ground.take_over().publisher, []
+    for n in range(1, 3):
+        records.append(publish(ground, publisher, n))
+        ground.settle()
+    publisher.open(0, [ground.rows("dead")])
+    records.append(publish(ground, publisher, 3))
+    eventually(lambda: _ended_everywhere(ground, publisher))
+    opened = publisher._pool[0].ranges()[0]
+    eventually(lambda: publisher._check.stable_offset(ground.table, opened.partition) > opened.last + 2, within_s=40)
+    records.append(publish(ground, publisher, 4))
+    assert told.foretold[-1] is False, "its marker is where the group's first row was foretold"
+    check(ground, records)
+
+
 def test_a_large_group_waits_for_its_offsets(ground: Ground, told: Told) -> None:
     publisher = ground.take_over().publisher
     publish(ground, publisher, 1)

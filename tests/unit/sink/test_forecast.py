@@ -31,6 +31,15 @@ def test_each_end_of_a_transaction_that_wrote_there_leaves_a_marker() -> None:
     assert forecast.foretell([("t", 0, 1), ("t", 1, 2)]) == (Range("t", 0, 9, 9, 1), Range("t", 1, 2, 3, 2))
 
 
+def test_a_marker_that_is_late_comes_behind_the_rows_that_were_written_meanwhile() -> None:
+    forecast = Forecast()
+    ended(forecast, Range("t", 0, 0, 2, 3), Range("t", 1, 0, 0, 1), Range("t", 2, 0, 0, 1))
+    forecast.wrote([Range("t", 0, 3, 4, 2), Range("t", 1, 1, 3, 2), Range("t", 2, 7, 7, 1)])
+    foretold = forecast.foretell([("t", partition, 1) for partition in range(3)])
+    assert foretold is not None
+    assert [each.first for each in foretold] == [6, 4, 8], "behind, amid, and another writer before them"
+
+
 def test_the_last_end_is_the_one_to_ask_about() -> None:
     forecast = Forecast()
     ended(forecast, Range("t", 0, 0, 2, 3), Range("t", 1, 0, 0, 1))
@@ -38,6 +47,20 @@ def test_the_last_end_is_the_one_to_ask_about() -> None:
     foretold = forecast.foretell([("t", 0, 1), ("t", 1, 1)])
     assert foretold is not None
     assert forecast.ended_last(foretold) == Range("t", 1, 4, 4, 1)
+
+
+def test_the_commit_records_tell_of_the_ends_that_have_one() -> None:
+    forecast, rows = Forecast(), Range("t", 0, 0, 2, 3)
+    assert forecast.end_behind(rows, "commits") is None
+    ended(forecast, rows, Range("commits", 0, 7, 7, 1))
+    assert forecast.end_behind(rows, "commits") == 9
+    ended(forecast, Range("t", 1, 0, 0, 1))  # not in that partition
+    assert forecast.end_behind(rows, "commits") == 9
+    ended(forecast, rows)  # an abort
+    assert forecast.end_behind(rows, "commits") is None
+    ended(forecast, rows, Range("commits", 0, 9, 9, 1))
+    forecast.missed()
+    assert forecast.end_behind(rows, "commits") is None
 
 
 def test_after_a_miss_nothing_is_foretold_for_a_while_and_longer_after_the_next() -> None:
