@@ -24,6 +24,7 @@ class Chunk(NamedTuple):
     producer: int
     rows: tuple[str, ...]
     status: str  # open, committed, dead, void
+    acknowledged: bool = True  # False: a prepared transaction's rows are on their way
 
 
 class End(NamedTuple):
@@ -79,6 +80,26 @@ class Sink:
         """The rule: foretold ranges are compared with the delivery reports before the end."""
         return True
 
+    def must_wait(self, kafka: Kafka, item: Item) -> bool:
+        """The rule: rows that are on their way are acknowledged before others follow them in the
+        partition, and before their own transaction ends.
+        """
+        for chunk in on_their_way(kafka):
+            match item:
+                case tuple() | actions.AppendStaged() | actions.OpenPrepared():
+                    return True
+                case actions.CommitOpenPrepared(_, slot) | actions.AbortPrepared(_, slot) if slot == chunk.producer:
+                    return True
+                case _:
+                    pass
+        return False
+
+    def acknowledge(self, kafka: Kafka, chunk: Chunk) -> Kafka | None:
+        """What Kafka is when the rows are acknowledged. None: the flush fails."""
+        if chunk.status == "dead":
+            return None
+        return kafka._replace(tail=replaced(kafka.tail, kafka.tail.index(chunk), chunk._replace(acknowledged=True)))
+
     def carry_out(self, kafka: Kafka, action: Item, spool: frozenset[PreparedIdentity]) -> Kafka | None:
         """What Kafka is after it. None: the call fails."""
         if producer_of(action) in kafka.raised:
@@ -101,11 +122,15 @@ class Sink:
                 check(find(kafka, MAIN) is None, "opened before the main producer has committed: rows interleave")
                 check(find(kafka, slot) is None, "two transactions of one id")
                 check(self.outcome[identity].end > kafka.applied_lsn, "opened one whose outcome is in Kafka")
-                return kafka._replace(tail=(*kafka.tail, Chunk(slot, self.prepare[identity].rows, "open")))
+                check(not on_their_way(kafka), "rows follow others that are not acknowledged: they interleave")
+                return kafka._replace(
+                    tail=(*kafka.tail, Chunk(slot, self.prepare[identity].rows, "open", acknowledged=False))
+                )
             case actions.CommitOpenPrepared(identity, slot, sequence, applied_lsn, _, in_ledger):
                 chunk = find(kafka, slot)
                 if chunk is None or chunk.status == "dead" or (self.second_line and seen_to_be_void(kafka, chunk)):
                     return None
+                check(chunk.acknowledged, "a commit record names rows that are not acknowledged")
                 return self._commit(
                     kafka, chunk, applied_lsn, sequence, ((identity, "committed"),) if in_ledger else ()
                 )
@@ -119,6 +144,7 @@ class Sink:
     def produce(self, kafka: Kafka, rows: tuple[str, ...]) -> Kafka:
         if MAIN in kafka.raised:  # the commit will fail
             return kafka
+        check(not on_their_way(kafka), "rows follow others that are not acknowledged: they interleave")
         chunk = find(kafka, MAIN)
         if chunk is None:
             return kafka._replace(tail=(*kafka.tail, Chunk(MAIN, rows, "open")))
@@ -238,6 +264,11 @@ def replaced(tail: tuple[Chunk, ...], place: int, chunk: Chunk) -> tuple[Chunk, 
 
 def find(kafka: Kafka, producer: int) -> Chunk | None:
     return next((c for c in kafka.tail if c.producer == producer and c.status != "committed"), None)
+
+
+def on_their_way(kafka: Kafka) -> list[Chunk]:
+    """The rows that were sent and are not acknowledged."""
+    return [chunk for chunk in kafka.tail if not chunk.acknowledged]
 
 
 def settled(kafka: Kafka) -> Kafka:

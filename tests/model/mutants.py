@@ -19,7 +19,7 @@ from model.logs import LENGTH, RECOVERY, Scenario
 from model.recovery import Recovery
 from model.run import Model
 from model.scenarios import BY_NAME
-from model.world import World
+from model.world import World, ended
 from twofold.bridge import State, feedback, group, prepared
 from twofold.bridge.actions import Forget
 from twofold.bridge.events import MessageRead, PlainRead
@@ -131,6 +131,14 @@ def _one_record_too_far(state: State) -> Any:
 
 def _sequence_for_all(state: State, out: Any) -> State:
     return _close(state, out)._replace(sequence=state.sequence + 1)
+
+
+def _go_on(model: Model, world: World, flush: int) -> World:
+    """What is behind the action that failed is carried out all the same."""
+    if not world.queue:
+        return ended(world, flush)
+    answered = model.answered(world._replace(queue=world.queue[1:]), model.worker.head(world))
+    return model.worker.rows_on_their_way(answered)
 
 
 def _no_end(sink: Sink, end: End, *, takeover: bool = False) -> bool:
@@ -278,6 +286,8 @@ MUTANTS = (
         "oldest_unacknowledged",
         _unacknowledged_of_the_announced,
     ),
+    Mutant("send rows before those on their way are acknowledged", BY_NAME["one"], Sink, "must_wait", lambda *_: False),
+    Mutant("go on behind a commit that has failed", BY_NAME["one"], Model, "failed", _go_on),
     Mutant("commit a wrong forecast", BY_NAME["foretold"], Sink, "verifies", lambda _: False),
     Mutant(
         "keep the epoch after the abort of a wrong forecast", BY_NAME["foretold"], Sink, "ends_the_epoch", _only_commits

@@ -45,6 +45,11 @@ class Recovery:
         action = self.worker.head(world)
         if action is None or (main_is_fenced and producer_of(action) == MAIN):
             return
+        for acknowledged, _ in self.worker.acknowledge(world):
+            if acknowledged:
+                yield acknowledged if main_is_fenced else self.worker.rows_on_their_way(acknowledged)
+        if self.worker.is_waiting(world):
+            return
         for following, end in (*self.worker.foretell_wrong_ranges(world), *self.worker.carry_out(world)):
             if end and self.worker.sink.ends_the_epoch(end):
                 yield following._replace(queue=())

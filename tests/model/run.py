@@ -98,8 +98,10 @@ class Model:
             yield self._step(world._replace(chunks=world.chunks - 1), events.ChunkDue())
         if world.parks:
             yield from self._park(world._replace(parks=world.parks - 1), bridge)
-        if world.queue:
+        if world.queue and not self.worker.is_waiting(world):
             yield from self._work(world)
+        for following, chunk in self.worker.acknowledge(world):
+            yield self._opened(following, chunk) if following else self.failed(world, int(bridge.flush))
         for end in world.kafka.late:
             yield world._replace(kafka=arrives(world.kafka, end))
         for producer in range(MAIN, self.scenario.pool if world.timeouts else MAIN):
@@ -262,16 +264,24 @@ class Model:
             if end and self.sink.ends_the_epoch(end):
                 yield stopped(following, flush)
             else:
-                yield self._answered(following, action)
+                yield self.answered(following, action)
         if nothing:
-            yield ended(world, flush)
+            yield self.failed(world, flush)
 
-    def _answered(self, world: World, action: Item | None) -> World:
+    def failed(self, world: World, flush: int) -> World:
+        """The rule: an action that fails ends the run, and nothing behind it is carried out."""
+        return ended(world, flush)
+
+    def _opened(self, world: World, chunk: Chunk) -> World:
+        identity = self._owner(chunk)
+        return self._step(world._replace(accepted=world.accepted | {identity}), events.PreparedOpened(identity))
+
+    def answered(self, world: World, action: Item | None) -> World:
         match action:
             case actions.CommitMain(_, applied_lsn) | actions.CommitChunk(_, applied_lsn):
                 return self._step(world, events.MainCommitted(applied_lsn))
-            case actions.OpenPrepared(identity):
-                return self._step(world._replace(accepted=world.accepted | {identity}), events.PreparedOpened(identity))
+            case actions.OpenPrepared():  # the answer comes when its rows are acknowledged
+                return self.worker.rows_on_their_way(world)
             case actions.CommitOpenPrepared(identity, _, _, applied_lsn):
                 return self._step(world, events.PreparedCommitted(identity, applied_lsn))
             case actions.AbortPrepared(identity):

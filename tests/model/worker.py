@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from model.kafka import MAIN, End, Initialise, Item, Sink, end_of, find, settled
+from model.kafka import MAIN, Chunk, End, Initialise, Item, Sink, end_of, find, on_their_way, settled
 from model.logs import check
 from model.world import Numbers, World
 from twofold.bridge import actions
@@ -23,7 +23,7 @@ class Worker:
         answer.
         """
         kafka, spool, queue = world.kafka, world.spool, world.queue
-        while queue:
+        while queue and not self.sink.must_wait(kafka, self.items[queue[0]]):
             match self.items[queue[0]]:
                 case Initialise():
                     break
@@ -43,6 +43,16 @@ class Worker:
         if queue is world.queue:
             return world
         return world._replace(kafka=kafka, spool=spool, queue=queue)
+
+    def is_waiting(self, world: World) -> bool:
+        """Whether the action at the head of the queue waits for rows that are on their way."""
+        return self.sink.must_wait(world.kafka, self.items[world.queue[0]])
+
+    def acknowledge(self, world: World) -> Iterator[tuple[World | None, Chunk]]:
+        """Rows that are on their way are acknowledged, at any moment; None if that fails."""
+        for chunk in on_their_way(world.kafka):
+            kafka = self.sink.acknowledge(world.kafka, chunk)
+            yield None if kafka is None else world._replace(kafka=kafka), chunk
 
     def foretell_wrong_ranges(self, world: World) -> Iterator[tuple[World, End | None]]:
         """The group's commit record has travelled with its rows, and its ranges are not theirs.

@@ -26,7 +26,7 @@ from twofold.runner.ledger import Ledger
 from twofold.runner.streamed import CHUNK_BYTES
 from twofold.runner.tables import Tables
 from twofold.runner.waiting_rows import PreparedRows, Rows
-from twofold.runner.worker import Worker
+from twofold.runner.worker import Pending, Worker
 from twofold.sink.batch import RowBatch
 from twofold.sink.publisher import Publisher
 from twofold_avro.records import Commit, Frontier, Pin, PreparedOutcome, Progress
@@ -221,7 +221,8 @@ class ActionExecutor:
                 self._commit_chunk(sequence, applied_lsn)
             case actions.OpenPrepared(identity, slot):
                 opening = partial(self._open_prepared, identity, slot, self._prepared[identity].rows)
-                self._submit(opening, events.PreparedOpened(identity))
+                opened = Pending(partial(self._publisher.has_opened, slot), events.PreparedOpened(identity))
+                self._submit(opening, opened)
             case actions.CommitOpenPrepared():
                 self._commit_prepared(action, at_us)
             case actions.AbortPrepared(identity, slot):
@@ -241,15 +242,15 @@ class ActionExecutor:
             " ".join(table_argument(pin.schema, pin.table) for pin in pins) or "<every table that it may have touched>"
         )
 
-    def _submit(self, work: Callable[[], object], answer: Event | None = None) -> None:
+    def _submit(self, work: Callable[[], object], answer: Event | Pending | None = None) -> None:
         if self._leaving:
             self._hand_over()
         self._queue(work, answer)
 
-    def _queue(self, work: Callable[[], object], answer: Event | None = None) -> None:
+    def _queue(self, work: Callable[[], object], answer: Event | Pending | None = None) -> None:
         to_watch = self._tables.lives.take_for_gate()
 
-        def job() -> Event | None:
+        def job() -> Event | Pending | None:
             for topic, watch in to_watch:
                 self._gate.watch(topic, watch)
             work()

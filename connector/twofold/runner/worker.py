@@ -4,7 +4,11 @@ One thread and one queue make the order: Kafka transactions commit in the source
 no two producers write into one partition at once. The queue is bounded. The thread that reads waits
 for room, and tends the replication connection meanwhile.
 
-A job that fails ends the run. Jobs behind it do not begin; recovery does their work again.
+A job may leave its answer for later (`Pending`): the next jobs do not wait for it. It is asked for
+after each of them, before their own answers, and while there is none.
+
+A job that fails ends the run, and so does a pending answer. Jobs behind it do not begin; recovery
+does their work again.
 """
 
 from __future__ import annotations
@@ -12,12 +16,23 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from twofold.bridge import Event
 
-Job = Callable[[], Event | None]
+
+class Pending(NamedTuple):
+    """An answer that is not true yet when its job returns."""
+
+    is_true: Callable[[], bool]
+    answer: Event
+
+
+Job = Callable[[], Event | Pending | None]
 JOBS_MAX = 16
 _WAIT_SLICE_S = 0.2
+_ASK_S = 0.001
+"""How often pending answers are asked for while there is no job."""
 
 
 class Worker:
@@ -27,6 +42,7 @@ class Worker:
         self._jobs: queue.Queue[Job | None] = queue.Queue(maxsize=JOBS_MAX)
         self._answers: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._failure: BaseException | None = None
+        self._pending: list[Pending] = []
         self._submitted = 0
         self._finished = 0
         self._thread = threading.Thread(target=self._run, name="sink", daemon=True)
@@ -61,8 +77,8 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether a job is not finished."""
-        return self._submitted != self._finished
+        """Whether a job is not finished, or its answer is not there."""
+        return self._submitted != self._finished or bool(self._pending)
 
     def check(self) -> None:
         """Raise what a job raised."""
@@ -86,13 +102,30 @@ class Worker:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=_ASK_S if self._pending else None)
+            except queue.Empty:
+                self._carry_out(lambda: None)
+                continue
+            if job is None:
+                return
             if self._failure is None:
-                try:
-                    answer = job()
-                except BaseException as error:
-                    self._failure = error
-                else:
-                    if answer is not None:
-                        self._answers.put(answer)
+                self._carry_out(job)
             self._finished += 1
+
+    def _carry_out(self, job: Job) -> None:
+        try:
+            answer = job()
+            true = [pending for pending in self._pending if pending.is_true()]
+        except BaseException as error:
+            self._failure = error
+            self._pending.clear()
+            return
+        for pending in true:
+            self._answers.put(pending.answer)
+            self._pending.remove(pending)
+        if isinstance(answer, Pending):
+            self._pending.append(answer)
+        elif answer is not None:
+            self._answers.put(answer)

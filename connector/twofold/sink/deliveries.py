@@ -84,9 +84,12 @@ class Deliveries:
         return (topic, partition) in self._written
 
     def began_before(self, other: PartitionWrites) -> bool:
-        """Return whether our records in that partition begin before those; after a flush."""
+        """Return whether our records in that partition begin before those, which are acknowledged.
+
+        Ours that are still on their way were sent later.
+        """
         mine = self._written.get((other.topic, other.partition))
-        return mine is not None and mine.first < other.first
+        return mine is not None and 0 <= mine.first < other.first
 
     @property
     def all_acknowledged(self) -> bool:

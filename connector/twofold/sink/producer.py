@@ -149,6 +149,13 @@ class TransactionalProducer:
         """Return when the brokers have acknowledged everything that asked for a delivery report."""
         self._call("flush", self._flush_slice)
 
+    def is_acknowledged(self) -> bool:
+        """Return whether every record is reported as delivered by now; for records with `every`."""
+        with sorted_errors(f"{self.transactional_id}: poll"):
+            self._alive.poll(0)
+        self._check_delivered()
+        return self.all_acknowledged
+
     def ranges(self) -> tuple[PartitionWrites, ...]:
         """Return what this transaction has written so far; after a flush."""
         return self._deliveries.ranges()

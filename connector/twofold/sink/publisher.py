@@ -4,9 +4,9 @@ Promises
 - Whole: the rows, the commit record, the progress record and the other records about them are in
   one Kafka transaction.
 - Serial: one transaction commits after the other, in the order of the calls.
-- Never interleaved: before a producer writes, all others' writes are acknowledged; while a main
-  producer has an open transaction, no other one writes. So a commit record's offset ranges contain
-  nobody else's rows.
+- Never interleaved: before a producer writes to a partition, all others' rows there are
+  acknowledged; while a main producer has an open transaction, no other one begins to write. So a
+  commit record's offset ranges contain nobody else's rows.
 - Exact: ranges are those of the delivery reports. Those of a small group are foretold, so that the
   commit record travels with the rows; they are compared with the delivery reports before the
   transaction ends. If they differ, it is aborted and written again, with the ranges that are
@@ -38,6 +38,7 @@ from twofold.sink.names import Names
 from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.records import SchemaIds
+from twofold.sink.sent_rows import SentRows
 from twofold.sink.transaction_records import TransactionRecords
 from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, Range
 
@@ -70,10 +71,12 @@ class Publisher:
         self._pool = tuple(pool)
         self._forecast = Forecast()
         self._kept = KeptGroup()
+        self._sent = SentRows()
 
     def produce(self, batch: RowBatch) -> None:
         """Add rows to the main producer's transaction; the first rows begin it."""
         self._begin_main()
+        self._wait_beside(batch)
         with _may_outlast(self._main):
             for topic, partition, records in batch.partitions():
                 self._main.produce(topic, partition, records)
@@ -107,26 +110,40 @@ class Publisher:
         return records.with_ranges(foretold).commit
 
     def open(self, slot: int, batches: Iterable[RowBatch]) -> None:
-        """Write a prepared transaction's rows into a Kafka transaction of their own.
+        """Send a prepared transaction's rows in a Kafka transaction of their own.
 
-        When this returns, the in-sync replicas have acknowledged the rows, and nothing else is
-        written.
+        They are on their way when this returns; `has_opened` tells when they are acknowledged.
         """
         self._assert_main_committed()
         failpoints.hit("before_open")
         producer = self._pool[slot]
         producer.begin()
         failpoints.hit("after_begin")
-        with _may_outlast(producer):
-            for batch in batches:
+        for batch in batches:
+            self._wait_beside(batch)
+            with _may_outlast(producer):
                 for topic, partition, records in batch.partitions():
                     producer.produce(topic, partition, records, every=True)
-            failpoints.hit("after_produce")
-            producer.flush()
-        if not producer.all_acknowledged:
-            raise RunEnded(
-                f"Kafka: {producer.transactional_id}: not every row was reported as delivered after the flush"
-            )
+        failpoints.hit("after_produce")
+        self._sent.add(producer)
+
+    def has_opened(self, slot: int) -> bool:
+        """Return whether the in-sync replicas have acknowledged the rows, without a long wait."""
+        producer = self._pool[slot]
+        if self._sent.are_of(producer) and self._sent.is_due(producer):
+            self._wait_for_rows(producer)
+        return not self._sent.are_of(producer)
+
+    def _wait_beside(self, batch: RowBatch) -> None:
+        """Wait for all rows that are on their way to one of the batch's partitions."""
+        for producer in self._sent.beside(batch):
+            self._wait_for_rows(producer)
+
+    def _wait_for_rows(self, producer: TransactionalProducer) -> None:
+        if not self._sent.are_of(producer):
+            return
+        with _may_outlast(producer):
+            self._sent.wait_for(producer)
         self._forecast.wrote(_ranges(producer.ranges()))
         failpoints.hit("after_open")
 
@@ -145,6 +162,7 @@ class Publisher:
         """
         self._assert_main_committed()
         producer = self._pool[slot]
+        self._wait_for_rows(producer)
         records = TransactionRecords(commit, progress, ledger, pins or {})
         with _may_outlast(producer):
             ranges = self._commit_exact(producer, records)
@@ -156,6 +174,7 @@ class Publisher:
         """Remove every row of an open prepared transaction."""
         failpoints.hit("before_abort")
         producer = self._pool[slot]
+        self._wait_for_rows(producer)
         with _may_outlast(producer):
             producer.abort()
         self._forecast.ended(producer.counts())

@@ -18,6 +18,7 @@ from twofold.sink.client import KafkaSettings
 from twofold.sink.fencing import Fencing, fence
 from twofold.sink.names import Names
 from twofold.sink.producer import TransactionalProducer
+from twofold.sink.publisher import Publisher
 from twofold.sink.records import SchemaIds
 from twofold.sink.schema_registry import Registry
 from twofold.sink.topic_rules import RequiredTopic, TopicPolicy
@@ -96,6 +97,19 @@ class Ground:
         for n, value in enumerate(values):
             lists[n % PARTITIONS].append({"key": str(n).encode(), "value": value.encode()})
         return batch
+
+    def rows_in(self, partition: int, *values: str) -> RowBatch:
+        """One record a value, all in that partition."""
+        batch = RowBatch()
+        batch.lists(self.table, PARTITIONS)[partition].extend(
+            {"key": str(n).encode(), "value": value.encode()} for n, value in enumerate(values)
+        )
+        return batch
+
+    def open(self, publisher: Publisher, slot: int, *batches: RowBatch) -> None:
+        """Open a prepared transaction, and wait until its rows are acknowledged."""
+        publisher.open(slot, batches)
+        eventually(lambda: publisher.has_opened(slot))
 
     def committed(self, topic: str = "") -> list[str]:
         return sorted(value for _, _, value in self.read(topic or self.table, "read_committed"))

@@ -64,7 +64,7 @@ def test_a_commit_whose_answer_never_came_is_resolved_by_the_progress(
 def test_killed_and_restarted_with_transactions_open(make_ground: MakeGround, broker: Any, prefix: str) -> None:
     ground = make_ground(broker.bootstrap, prefix, call_timeout_s=60)
     publisher = ground.take_over().publisher
-    publisher.open(0, [ground.rows("prepared")])
+    ground.open(publisher, 0, ground.rows("prepared"))
     publisher.produce(ground.rows("flushed"))
     publisher._main.flush()
     publisher.produce(ground.rows("queued"))

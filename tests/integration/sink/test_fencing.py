@@ -26,7 +26,7 @@ def commits(ground: Ground, publisher: Publisher) -> None:
 
 
 def opens(ground: Ground, publisher: Publisher) -> None:
-    publisher.open(0, [ground.rows("late")])
+    ground.open(publisher, 0, ground.rows("late"))
 
 
 def commits_prepared(_: Ground, publisher: Publisher) -> None:
@@ -180,8 +180,8 @@ def test_prepared_ones_that_the_broker_timed_out_ask_for_more_time(ground: Groun
     """The run would open them again in the same way, and again, until their outcomes come."""
     ground.options["transaction_timeout_ms"] = 1000
     publisher = ground.take_over().publisher
-    publisher.open(0, [ground.rows("aborted")])
-    publisher.open(1, [ground.rows("committed")])
+    ground.open(publisher, 0, ground.rows("aborted"))
+    ground.open(publisher, 1, ground.rows("committed"))
     ground.options["transaction_timeout_ms"] = 60_000
     ground.bystander().commit()
     eventually(lambda: ground.committed() == ["bystander"], within_s=60)

@@ -176,7 +176,7 @@ def test_a_group_beside_an_open_transaction_is_foretold(ground: Ground, told: To
     for n in range(1, 3):
         records.append(publish(ground, publisher, n))
         ground.settle()
-    publisher.open(0, [ground.rows(*(f"9.{k}" for k in range(2 * PARTITIONS)))])
+    ground.open(publisher, 0, ground.rows(*(f"9.{k}" for k in range(2 * PARTITIONS))))
     before = len(told.foretold)
     for n in range(3, 9):
         records.append(publish(ground, publisher, n))
@@ -195,7 +195,7 @@ def test_kafka_aborts_an_open_transaction_beside_which_a_group_is_foretold(groun
     for n in range(1, 3):
         records.append(publish(ground, publisher, n))
         ground.settle()
-    publisher.open(0, [ground.rows("dead")])
+    ground.open(publisher, 0, ground.rows("dead"))
     records.append(publish(ground, publisher, 3))
     eventually(lambda: _ended_everywhere(ground, publisher))
     opened = publisher._pool[0].ranges()[0]

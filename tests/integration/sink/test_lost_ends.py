@@ -97,7 +97,7 @@ def fence_alone(ground: Forgetful, transactional_id: str) -> None:
 
 def test_what_was_aborted_stays_so_when_its_id_commits_again(ground: Forgetful) -> None:
     publisher = ground.take_over().publisher
-    publisher.open(0, [ground.rows("old a", "old b", "old c")])
+    ground.open(publisher, 0, ground.rows("old a", "old b", "old c"))
     ground.go_away()
     fence_alone(ground, ground.names.prepared_id(0))
     ground.come_back()

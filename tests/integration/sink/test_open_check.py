@@ -47,10 +47,10 @@ def test_of_a_prepared_transaction(proxied: tuple[Ground, Proxy], monkeypatch: p
     monkeypatch.setattr(producing, "SENT_ONCE_S", math.inf)
     publisher = ground.take_over().publisher
     for sequence, asked in enumerate((False, True), start=1):
-        publisher.open(0, [ground.rows("rolled back")])
+        ground.open(publisher, 0, ground.rows("rolled back"))
         with one_end_is_late(proxy, r"prepared\.00$"):
             publisher.abort(0)
-        publisher.open(0, [ground.rows(f"{asked}")])
+        ground.open(publisher, 0, ground.rows(f"{asked}"))
         assert proxy.release("late") == 1
         with monkeypatch.context() as patch:
             if not asked:
@@ -130,8 +130,8 @@ def test_an_older_transaction_hides_it_and_it_is_not_asked(ground: Ground, monke
 
     monkeypatch.setattr(OpenCheck, "assert_open", note)
     publisher = ground.take_over().publisher
-    publisher.open(0, [ground.rows("0a")])
-    publisher.open(1, [ground.rows("1a")])
+    ground.open(publisher, 0, ground.rows("0a"))
+    ground.open(publisher, 1, ground.rows("1a"))
     publisher.produce(ground.rows("a"))
     publisher.commit_main(commit(1), progress(1))
     publisher.produce(ground.rows("a", "b"))

@@ -85,7 +85,7 @@ def test_order_in_a_partition_is_the_order_of_production_through_a_queue_that_is
 def test_a_prepare_is_real(ground: Ground) -> None:
     publisher = ground.take_over().publisher
     rows = [f"{n:02d}" for n in range(12)]
-    publisher.open(1, [ground.rows(*rows[:9]), ground.rows(*rows[9:])])
+    ground.open(publisher, 1, ground.rows(*rows[:9]), ground.rows(*rows[9:]))
     assert ground.uncommitted() == rows
     assert ground.committed() == []
     publisher.produce(RowBatch())
@@ -103,7 +103,7 @@ def test_a_prepare_is_not_open_if_a_row_in_its_middle_was_not_taken(ground: Grou
     for size in (1, 2_000_000, 1):
         batch.lists(ground.table, 3)[0].append({"key": b"k", "value": os.urandom(size)})
     with pytest.raises(Refused, match=r"max\.message\.bytes"):
-        publisher.open(0, [batch])
+        ground.open(publisher, 0, batch)
 
 
 def test_nothing_of_an_aborted_prepare_is_ever_visible(ground: Ground) -> None:
@@ -114,6 +114,35 @@ def test_nothing_of_an_aborted_prepare_is_ever_visible(ground: Ground) -> None:
     publisher.produce(ground.rows("alive"))
     publisher.commit_main(commit(1), progress(1))
     eventually(lambda: ground.committed() == ["alive"])
+
+
+def test_others_commit_while_a_prepared_transactions_rows_are_on_their_way(ground: Ground) -> None:
+    """Only what follows them in their partition waits until they are acknowledged."""
+    publisher = ground.take_over().publisher
+    ground.open(publisher, 0, ground.rows_in(0, "2"))
+    publisher.open(1, [ground.rows_in(1, "4a", "4b")])
+    publisher.produce(ground.rows_in(2, "1"))
+    records = [publisher.commit_main(commit(1), progress(1))]
+    records.append(publisher.commit_prepared(0, commit(2, "prepared"), progress(2), ledger={}))
+    assert publisher._sent.are_of(publisher._pool[1]), "nobody has waited for them"
+    publisher.produce(ground.rows_in(1, "3"))
+    assert not publisher._sent.are_of(publisher._pool[1]), "they lie before it in its partition"
+    records.append(publisher.commit_main(commit(3), progress(3)))
+    records.append(publisher.commit_prepared(1, commit(4, "prepared"), progress(4), ledger={}))
+    eventually(lambda: ground.committed() == ["1", "2", "3", "4a", "4b"])
+    for n, record in enumerate(records, start=1):
+        assert record is not None
+        assert {value[0] for _, _, value in covered(ground, record)} == {str(n)}
+
+
+def test_rows_of_two_prepared_transactions_follow_each_other_in_a_partition(ground: Ground) -> None:
+    publisher = ground.take_over().publisher
+    publisher.open(0, [ground.rows_in(0, "1")])
+    publisher.open(1, [ground.rows_in(0, "2")])
+    assert not publisher._sent.are_of(publisher._pool[0])
+    publisher.commit_prepared(0, commit(1, "prepared"), progress(1), ledger={})
+    publisher.abort(1)
+    eventually(lambda: ground.committed() == ["1"])
 
 
 def test_an_abort_right_after_the_rows_leaves_the_producer_alive(ground: Ground) -> None:

@@ -16,8 +16,8 @@ import pytest
 from integration.sink.sink_ground import Ground, eventually
 from integration.sink.sink_script import values
 
-SCRIPT = Path(__file__).with_name("sink_script.py")
-TESTS = SCRIPT.parents[2]
+FOLDER = Path(__file__).parent
+TESTS = FOLDER.parents[1]
 PLACES = [
     "fence_main",
     "fence_prepared:2",
@@ -39,23 +39,44 @@ PLACES = [
 ]
 FEW = ["after_takeover", "after_flush:3", "after_commit_record:3", "after_commit:3", "after_open:2"]
 """The connector's own tests go through all of them."""
+BESIDE = [
+    "after_produce",  # a prepared transaction's rows are sent, and nobody waits for them
+    "after_produce:2",  # a group's rows are sent as well
+    "before_commit_record",
+    "before_commit",  # all of the group is acknowledged
+    "after_commit",  # the group has ended first
+    "after_produce:3",  # another prepared transaction's rows are sent
+    "after_open",  # the first one's rows are acknowledged
+    "before_commit:2",
+    "after_commit:2",  # it has ended before the other one's rows are acknowledged
+    "before_abort",
+    "after_open:2",
+    "after_abort",
+]
+"""Where two Kafka transactions are on their way, in the order of `overlap_script`."""
 
 
-def run(ground: Ground, registry: Any, place: str) -> int:
+def run(ground: Ground, registry: Any, place: str, script: str = "sink_script.py") -> int:
     environment = {**os.environ, "TWOFOLD_FAILPOINT": place, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, str(SCRIPT), ground.bootstrap, registry.url, ground.names.prefix, "2"]
+    command = [sys.executable, str(FOLDER / script), ground.bootstrap, registry.url, ground.names.prefix, "2"]
     return subprocess.run(command, env=environment, timeout=60, check=False, capture_output=True).returncode
 
 
 @pytest.mark.core
 @pytest.mark.parametrize(
-    "places", [FEW, pytest.param(PLACES, marks=pytest.mark.slow)], ids=["one of each kind", "each place"]
+    ("places", "script"),
+    [
+        (FEW, "sink_script.py"),
+        (BESIDE, "overlap_script.py"),
+        pytest.param(PLACES, "sink_script.py", marks=pytest.mark.slow),
+    ],
+    ids=["one of each kind", "one beside another", "each place"],
 )
-def test_killed_at_one_place_after_the_other(places: list[str], ground: Ground, registry: Any) -> None:
+def test_killed_at_one_place_after_the_other(places: list[str], script: str, ground: Ground, registry: Any) -> None:
     """Each run goes on from what the one before, killed, has left; the last is let through."""
     done = 0
     for place in places:
-        assert run(ground, registry, place) == -signal.SIGKILL, place
+        assert run(ground, registry, place, script) == -signal.SIGKILL, place
         recovered = ground.take_over().recovered
         before, done = done, recovered.progress.sequence if recovered.progress else 0
         assert before <= done <= before + 4, place
@@ -63,5 +84,5 @@ def test_killed_at_one_place_after_the_other(places: list[str], ground: Ground, 
         expected = sorted(v for s in range(1, done + 1) for v in values(s))
         eventually(lambda expected=expected: ground.committed() == expected)  # type: ignore[misc]
     assert done >= 4
-    assert run(ground, registry, "") == 0
+    assert run(ground, registry, "", script) == 0
     eventually(lambda: ground.committed() == sorted(v for s in range(1, done + 5) for v in values(s)))

@@ -13,13 +13,14 @@ import pytest
 
 from twofold import gids
 from twofold.backfill.gate import Published
-from twofold.bridge import Event, actions
+from twofold.bridge import Event, actions, events
 from twofold.runner import executor as module
 from twofold.runner.bookkeeping_records import ConnectorOrigin
 from twofold.runner.executor import ActionExecutor, ReportedPositions
 from twofold.runner.ledger import Ledger
 from twofold.runner.table_lives import TableLives
 from twofold.runner.waiting_rows import BatchRows, PreparedRows
+from twofold.runner.worker import Pending
 from twofold.sink.batch import RowBatch
 from twofold.spool import Spool
 from twofold_common.positions import Lsn, PreparedIdentity
@@ -32,10 +33,11 @@ class Worker:
 
     def __init__(self) -> None:
         self.jobs = 0
+        self.answer: Event | Pending | None = None
 
-    def submit(self, job: Callable[[], Event | None], *, meanwhile: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], Event | Pending | None], *, meanwhile: Callable[[], None]) -> None:
         self.jobs += 1
-        job()
+        self.answer = job()
 
 
 class Gate:
@@ -74,6 +76,9 @@ class Publisher:
     def open(self, slot: int, batches: object) -> None:
         time.sleep(0.01)
         self.opened_at = time.monotonic()
+
+    def has_opened(self, slot: int) -> bool:
+        return slot == 7
 
 
 class Stage:
@@ -155,3 +160,12 @@ def test_kafkas_timeout_counts_from_before_the_rows_were_opened(stage: Stage) ->
     before, prepared = time.monotonic(), stage.prepare(1, b"a")
     stage.executor.execute(actions.OpenPrepared(prepared, 0), at_us=0)
     assert before <= stage.executor.begun(prepared) <= stage.publisher.opened_at - 0.01
+
+
+@pytest.mark.parametrize(("slot", "opened"), [(0, False), (7, True)])
+def test_an_open_is_answered_when_its_rows_are_acknowledged(stage: Stage, slot: int, opened: bool) -> None:
+    prepared = stage.prepare(1, b"a")
+    stage.executor.execute(actions.OpenPrepared(prepared, slot), at_us=0)
+    assert isinstance(stage.worker.answer, Pending)
+    assert stage.worker.answer.is_true() == opened
+    assert stage.worker.answer.answer == events.PreparedOpened(prepared)
