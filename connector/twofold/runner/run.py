@@ -127,7 +127,8 @@ class Run:
         while not self._stop.is_set() and not self._collector.reached:
             now = time.monotonic()
             self._observer.turned()
-            self._step_all(self._worker.answers(ANSWER_WAIT_S if drained and self._worker.busy else 0))
+            busy = self._worker.busy  # before the answers are taken: one that comes behind them is not overslept
+            self._step_all(self._worker.answers(ANSWER_WAIT_S if drained and busy else 0))
             self._step_all(self._timers.due(now, drained=drained))
             if self._frontiers is not None:
                 self._step_all(self._frontiers.take_due(self.state))
@@ -139,7 +140,7 @@ class Run:
                 continue
             if not self._collector.half_prepared:
                 self._load()
-            drained = self._read(now, drained=drained)
+            drained = self._read(now, drained=drained, busy=busy)
 
     def _load(self) -> None:
         """Take at most one chunk of a backfill between two reads of the socket: the stream goes
@@ -153,10 +154,13 @@ class Run:
             self._shown = progress
             self._observer.loading(progress)
 
-    def _read(self, now: float, *, drained: bool) -> bool:
-        """Read the socket once. True: nothing more waits there, and the bridge knows."""
+    def _read(self, now: float, *, drained: bool, busy: bool = False) -> bool:
+        """Read the socket once. True: nothing more waits there, and the bridge knows.
+
+        `busy`: an answer of the worker may have come since they were taken.
+        """
         longest_s = LOAD_CHECK_S if self._loading.busy else FRONTIER_CHECK_S if self._frontiers else STOP_CHECK_S
-        wait_s = min(longest_s, self._wait_s(now)) if drained and not self._worker.busy else 0
+        wait_s = min(longest_s, self._wait_s(now)) if drained and not (busy or self._worker.busy) else 0
         received = self._session.read(rows_max=READ_ROWS_MAX, bytes_max=READ_BYTES_MAX, wait_s=wait_s)
         if not received:
             self._announce_for_frontier()

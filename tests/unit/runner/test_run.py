@@ -181,3 +181,32 @@ def test_an_empty_socket_is_waited_for_until_one_that_is_held_is_due_and_then_it
     assert {call.kwargs["wait_s"] for call in session.read.call_args_list} == {0.1}
     assert [call.args[1] for call in collector.announce_drained.call_args_list] == [0, 0, 1]
     assert run.state.find(one)
+
+
+def test_an_answer_that_comes_right_behind_the_others_is_not_overslept() -> None:
+    """The socket would be waited for, up to half a second, while a group could be committed."""
+    names = "executor doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    timers, collector, session = MagicMock(), MagicMock(half_prepared=False, reached=False), MagicMock()
+    timers.wait_s.return_value, collector.wait_s.return_value, session.read.return_value = 0.3, 0.2, ()
+    worker, loading, stop = MagicMock(busy=True), MagicMock(busy=False), MagicMock()
+    loading.due.return_value = None
+    stop.is_set.side_effect = [False, False, False, True]
+    state = initial(applied_lsn=Lsn(120), confirmed_lsn=Lsn(120), sequence=1, pool=1)
+
+    def answers(_: float) -> list[Event]:
+        worker.busy = worker.answers.call_count < 2  # the job ends right behind the second look
+        return []
+
+    worker.answers.side_effect = answers
+    Run(
+        **parts,
+        state=state,
+        timers=timers,
+        collector=collector,
+        session=session,
+        worker=worker,
+        loading=loading,
+        stop=stop,
+    )._turns()
+    assert [call.kwargs["wait_s"] for call in session.read.call_args_list] == [0, 0, 0.2]
