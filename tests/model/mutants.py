@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from model import gathering
 from model.kafka import MAIN, End, Initialise, Sink, fenced, producer_of
-from model.logs import LENGTH, RECOVERY, Scenario
+from model.logs import LENGTH, RECOVERY, Scenario, scenario
 from model.recovery import Recovery
 from model.run import Model
 from model.scenarios import BY_NAME
@@ -306,7 +306,15 @@ MUTANTS = (
     ),
     Mutant(
         "initialise a doubted producer again in place, without the slot",
-        replace(LATE, recovery=(*RECOVERY, "stream")),
+        scenario(
+            "two in doubt",
+            "P1a P2b T3c R2 K1",
+            crashes=1,
+            cuts=1,
+            parks=0,
+            second_line=False,
+            recovery=(*RECOVERY, "stream"),
+        ),
         recovery=InitialisingZombie,
     ),
 )

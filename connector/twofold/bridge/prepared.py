@@ -18,7 +18,7 @@ from twofold.bridge.actions import (
     Refuse,
 )
 from twofold.bridge.events import CommitPreparedRead, PrepareRead, RollbackPreparedRead
-from twofold.bridge.group import close, commit_answered, join, read_to
+from twofold.bridge.group import close, commit_answered, join, may_close, read_to
 from twofold.bridge.in_doubt import Phase, Prepared
 from twofold.bridge.state import Flight, State
 from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
@@ -54,13 +54,23 @@ def may_open(state: State) -> bool:
     return state.caught_up and not state.unfinished
 
 
+def is_turn(state: State) -> bool:
+    """Whether no group closes for an open alone: none is gathered, or it may close by itself.
+
+    Otherwise a commit is in progress. Each group that closes behind it would be one more.
+    """
+    return state.group is None or may_close(state)
+
+
 def open_due(state: State, out: list[Action]) -> State:
-    """Open what is due; park it if the pool is full.
+    """Open what is due, all behind one group; park it if the pool is full.
 
     The outcome that would free a slot comes later in the same stream, so waiting could last for
     ever. Under synchronous prepare it waits.
     """
     while (identity := state.due.first) and may_open(state) and (state.free or not state.policy.synchronous):
+        if state.free and not is_turn(state):
+            break
         state = open_one(state, identity, out) if state.free else park(state, identity, "the pool is full", out)
     return state
 

@@ -97,6 +97,26 @@ def test_ledger_learns_only_of_those_that_stay() -> None:
     assert done == [NoteInDoubt(A, LedgerState.COMMITTED), AppendStaged(A, Lsn(130))]
 
 
+def test_while_a_commit_is_in_progress_no_group_closes_for_an_open() -> None:
+    """Two that are due meanwhile follow one group, and not one each."""
+    state, _ = run(start(), plain(110), Drained(), prepare(A, 110), plain(130), prepare(B, 130))
+    state, done = run(state, OpenDue(A), OpenDue(B))
+    assert done == []
+    state, done = run(state, committed(110))
+    assert done == [CommitMain(9, Lsn(130), 1, 1), OpenPrepared(A, 0), OpenPrepared(B, 1)]
+
+
+def test_an_open_follows_a_group_that_closes_for_another_reason() -> None:
+    state, _ = run(start(), prepare(A, 100), OpenDue(A), PreparedOpened(A), plain(120), Drained())
+    state, done = run(state, prepare(B, 120), plain(140), OpenDue(B), commit(A, 140))
+    assert [type(each) for each in done] == [CommitMain, CommitOpenPrepared, OpenPrepared]
+
+
+def test_an_open_waits_for_no_commit_where_no_group_is_gathered() -> None:
+    _, done = run(start(), plain(110), Drained(), prepare(A, 110), OpenDue(A))
+    assert done[1:] == [OpenPrepared(A, 0)]
+
+
 def test_full_pool_parks() -> None:
     state, done = run(start(pool=1), prepare(A, 100), prepare(B, 110), OpenDue(A), OpenDue(B))
     assert done == [OpenPrepared(A, 0)]
