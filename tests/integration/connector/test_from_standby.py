@@ -284,6 +284,46 @@ def _is_loaded(here: Installation) -> bool:
     return bool(pins) and all(pin["backfill"] == "ready" for pin in pins.values())
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_from_standby_doctor_and_init_name_what_is_missing(version: str, make_pair: MakePair) -> None:
+    """And with each remedy applied, `init` succeeds."""
+    pair = make_pair(version, init=False, source={"failover": True})
+    here = pair.here
+    with ExitStack() as ending:
+        pair.standby.stop()
+        poor = _again(pair.standby, hot_standby_feedback="off", primary_slot_name="")
+        ending.callback(poor.stop)
+        pair.primary.stop()
+        low = _again(pair.primary, wal_level="replica")
+        ending.callback(low.stop)
+        said = subprocess.run(here.command("doctor"), capture_output=True, text=True, timeout=60, check=False).stdout
+        for words in (
+            "ALTER SYSTEM SET hot_standby_feedback = on;",
+            "SELECT pg_create_physical_replication_slot('twofold_standby', true); -- on the primary",
+            "ALTER SYSTEM SET primary_slot_name = 'twofold_standby'; -- on the standby",
+            "wal_level of the primary is not logical",
+            "source.failover = false",
+        ):
+            assert words in said, said
+        done = here.init()
+        assert done.returncode == 3
+        for words in (
+            "hot_standby_feedback is off on the standby",
+            "wal_level of the primary is not logical",
+            "source.failover is on, and the server is a standby",
+        ):
+            assert words in done.stderr
+        assert here.prefix not in "".join(here.reader.topics(here.prefix)), "nothing was made"
+        low.stop()
+        rich = _again(pair.primary)
+        ending.callback(rich.stop)
+        poor.stop()
+        ending.callback(_again(pair.standby).stop)
+        here.configure({"source": {"failover": False}})
+        done = here.init()
+        assert done.returncode == 0, done.stderr
+
+
 @ON_18
 def test_from_standby_a_load_without_the_primary_is_refused(version: str, make_pair: MakePair) -> None:
     """And `cancel` goes on without the rows, as the repair says."""
