@@ -32,6 +32,9 @@ def command(config_file: Path | None, *, yes: bool) -> None:
                 "nothing was removed: reset asks first, and there is no terminal; remedy: twofold reset --yes"
             )
         click.confirm("Remove it?", abort=True)
-    for removed in drop(config.conninfo, config.slot, [config.publication]):
+    removal = drop(config.conninfo, config.slot, [config.publication])
+    for removed in removal.removed:
         click.echo(f"removed: {removed}")
+    for statement in removal.left:
+        click.echo(f"left, because the primary cannot be reached: run there {statement}")
     click.echo(f"the topics {config.prefix}.* stay: delete them, or choose another kafka.prefix, before twofold init")

@@ -174,6 +174,8 @@ def _kafka_lines(seen: Seen) -> list[str]:
 
 
 def _in_doubt_lines(status: Status) -> list[str]:
+    if status.in_doubt_unknown:
+        return [f"in doubt    not known: {status.in_doubt_unknown}"]
     lines = [f"in doubt    {len(status.in_doubt)}"]
     for each in status.in_doubt:
         lines.append(f"  {describe(each.gid)}  xid {each.xid}, {each.age_s:.0f} s, {each.in_kafka}, owner {each.owner}")

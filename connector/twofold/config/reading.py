@@ -70,14 +70,21 @@ class Config(BaseSettings):
 
     @property
     def conninfo(self) -> Conninfo:
-        """The connection string, with its password or the command that gives it."""
+        """The connection string, with its password or the command that gives it, and with the
+        primary's.
+        """
         from psycopg.conninfo import make_conninfo  # noqa: PLC0415  (libpq is loaded only by those who connect)
 
         more = {}
         if self.source.password_file:
             more["password"] = first_line("source.password_file", self.source.password_file)
-        text = make_conninfo(self.source.dsn.get_secret_value(), **more)
-        return Conninfo(text, secret_command("source.password_command", self.source.password_command))
+        command = secret_command("source.password_command", self.source.password_command)
+        primary = self.source.primary_dsn
+        return Conninfo(
+            make_conninfo(self.source.dsn.get_secret_value(), **more),
+            command,
+            None if primary is None else Conninfo(make_conninfo(primary.get_secret_value(), **more), command),
+        )
 
     @field_validator("name")
     @classmethod

@@ -34,6 +34,9 @@ class SourceConfig(Part):
     dsn: SecretStr = Field(
         description="libpq connection string or URL, such as host=db dbname=bank user=twofold. Keep the password in password_file or PGPASSFILE."
     )
+    primary_dsn: SecretStr | None = Field(
+        None, description="The same for the primary, if dsn leads to its physical standby."
+    )
     password_file: Path | None = Field(None, description="File whose first line is the password.")
     password_command: tuple[str, ...] = Field((), description="Command that prints the password.")
     slot: Name | None = Field(None, description="Replication slot; default: the connector's name.")
@@ -69,9 +72,11 @@ class SourceConfig(Part):
         description="While another instance holds the slot, wait as a hot standby. If false, end with status 6.",
     )
 
-    @field_validator("dsn")
+    @field_validator("dsn", "primary_dsn")
     @classmethod
-    def _is_a_conninfo(cls, dsn: SecretStr) -> SecretStr:
+    def _is_a_conninfo(cls, dsn: SecretStr | None) -> SecretStr | None:
+        if dsn is None:
+            return None
         from psycopg import ProgrammingError  # noqa: PLC0415  (libpq is loaded when a configuration is)
         from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
 

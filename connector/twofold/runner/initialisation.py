@@ -20,6 +20,7 @@ from twofold.runner.checks import check_source
 from twofold.runner.data_policy import DataPolicy
 from twofold.runner.registrar import Registrar
 from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.runner.source_settings import source_use
 from twofold.runner.status_report import read_progress
 from twofold.runner.tables import Tables
 from twofold.sink.fencing import Fencing, fence
@@ -58,7 +59,11 @@ def initialise(config: Config, say: Say) -> None:
         return
     needed = [config.publication] if slot is not None or published is None else []
     advice = readiness.require(
-        config.conninfo, slot=config.slot, publications=needed, two_phase=config.source.two_phase
+        config.conninfo,
+        slot=config.slot,
+        publications=needed,
+        two_phase=config.source.two_phase,
+        use=source_use(config),
     )
     if slot is None and published is not None:
         advice += readiness.refuse(publishable.examine(config.conninfo, config.publication, published))
@@ -149,6 +154,7 @@ def _make_slot(config: Config, say: Say) -> Lsn:
         failover=config.source.failover,
         wait_limit_s=config.source.slot_wait,
         on_wait=_Waiting(config, say),
+        say=say,
     )
     say(f"slot {config.slot} made (two_phase {'on' if config.source.two_phase else 'off'})")
     return start

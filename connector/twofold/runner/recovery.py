@@ -48,6 +48,7 @@ from twofold.runner.lookback import LookbackWindow, check_recent_commits
 from twofold.runner.registrar import Registrar
 from twofold.runner.run import Run
 from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.runner.source_settings import require_fit_standby
 from twofold.runner.tables import Tables
 from twofold.runner.timers import Timers
 from twofold.runner.worker import Worker
@@ -99,6 +100,8 @@ def recover(
     fencing = interruptible(lambda: _fence(config, registry, topics, opened, patience, slot.confirmed_flush))
     recovered = fencing.recovered
     _note_known_bugs(server.version_num)
+    if server.is_standby:
+        interruptible(lambda: require_fit_standby(config))
     progress = check(recovered, slot, server, history, prefix=config.prefix, two_phase=config.source.two_phase)
     failpoints.hit("after_checks")
 

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from twofold.config import Config
-from twofold.errors import Unreachable, UsageError
+from twofold.errors import SetupError, Unreachable, UsageError
 from twofold.gids import parser
 from twofold.lives.load_progress import LoadProgress
 from twofold.runner.held_back import HeldBack, held_back_by
@@ -24,6 +24,7 @@ from twofold.sink.progress import ProgressReader, RecoveredState
 from twofold.sink.schema_registry import Registry
 from twofold.source import identity, locks
 from twofold.source.load_estimates import estimate_loads
+from twofold.source.primary import NoPrimary
 from twofold.source.published_tables import published_tables
 from twofold_avro.names import topic_of
 from twofold_avro.records import Prepared
@@ -94,6 +95,8 @@ class Status:
     backfilling: tuple[str, ...]
     waits_for: tuple[str, ...]
     """The lock holders that the connector's sessions in PostgreSQL wait for."""
+    in_doubt_unknown: str = ""
+    """Why `in_doubt` is not known: the primary of a standby cannot be asked."""
 
 
 def read_status(config: Config) -> Status:
@@ -109,24 +112,37 @@ def read_source_status(config: Config) -> Status:
         if keepers := locks.new_session_blockers(config.conninfo):
             raise Unreachable(f"{error}; no session can begin: {'; '.join(map(str, keepers))}") from error
         raise
+    server = identity.identify(config.conninfo)
+    prepared, unknown = _in_doubt_if_known(config, server)
     return Status(
         name=config.name,
         slot=config.slot,
         initialised=None if slot else False,
         held_by_pid=slot.active_pid if slot else None,
         two_phase=None if slot and slot.two_phase else "disabled",
-        source_lsn=identity.identify(config.conninfo).xlogpos,
+        source_lsn=server.xlogpos,
         confirmed_lsn=slot.confirmed_flush if slot else None,
         applied_lsn=None,
         sequence=None,
         behind_bytes=None,
         wal_status=slot.wal_status if slot else None,
-        in_doubt=in_doubt(config, None),
+        in_doubt=prepared,
+        in_doubt_unknown=unknown,
         backfilling=(),
         waits_for=tuple(
             map(str, locks.connector_blockers(config.conninfo, slot=config.slot, application_name=config.name))
         ),
     )
+
+
+def _in_doubt_if_known(config: Config, server: identity.ServerIdentity) -> tuple[tuple[InDoubt, ...], str]:
+    """Return what is in doubt, or why that is not known: a standby's primary lists it."""
+    try:
+        return in_doubt(config, None), ""
+    except (SetupError, Unreachable) as error:
+        if not server.is_standby:
+            raise
+        return (), str(error)
 
 
 def with_kafka(config: Config, source: Status, recovered: RecoveredState) -> Status:
@@ -141,7 +157,7 @@ def with_kafka(config: Config, source: Status, recovered: RecoveredState) -> Sta
         applied_lsn=applied,
         sequence=progress.sequence if progress else None,
         behind_bytes=max(0, source.source_lsn - applied) if applied else None,
-        in_doubt=_in_doubt_here(config, recovered),
+        in_doubt=() if source.in_doubt_unknown else _in_doubt_here(config, recovered),
         backfilling=backfilling,
     )
 
@@ -180,7 +196,11 @@ def backfills(config: Config, recovered: RecoveredState) -> tuple[BackfillStatus
     pins = {topic: pin for topic, pin in recovered.pins.items() if pin.backfill != "ready"}
     if not pins:
         return ()
-    known = estimate_loads(config.conninfo, config.publication, [(pin.schema, pin.table) for pin in pins.values()])
+    tables = [(pin.schema, pin.table) for pin in pins.values()]
+    try:
+        known = estimate_loads(config.conninfo, config.publication, tables)
+    except NoPrimary:
+        known = dict.fromkeys(tables, (0, ()))
     found = []
     for topic, pin in pins.items():
         place = LoadProgress.from_bytes(pin.bound)

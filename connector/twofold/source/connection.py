@@ -53,6 +53,9 @@ DENIED = "authentication failed"
 """The server's words for a wrong or expired password: libpq gives no SQLSTATE."""
 SHUTTING_DOWN = "57P"
 """The SQLSTATE class of a server that ends a session: it shuts down, crashed, or starts."""
+RECOVERY_CONFLICT = "40001"
+"""The SQLSTATE of a query that a standby ends because its replay does not wait longer. A primary
+gives it to those that write in a serializable transaction, which nobody does here."""
 
 
 class PlainConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -70,6 +73,8 @@ class PlainConnection(psycopg.Connection[tuple[Any, ...]]):
             if self.closed or (error.sqlstate or "").startswith(SHUTTING_DOWN):
                 self.close()  # libpq notices the end of a terminated session only later
                 raise Unreachable(f"{self.where} went away: {' '.join(str(error).split())}") from error
+            if error.sqlstate == RECOVERY_CONFLICT:
+                raise Unreachable(f"{self.where} ended a query: {' '.join(str(error).split())}") from error
             raise
 
 

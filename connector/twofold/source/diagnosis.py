@@ -66,7 +66,7 @@ def stream_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError
         return not_utf8(f"the next change of slot {slot!r}", message)
     if "could not map filen" in message or "unexpected duplicate for tablespace" in message:
         return _undecodable(slot, message)
-    if error.sqlstate in {"55000", "57P01", "58P01"} and (lost := _lost(conninfo, slot)) is not None:
+    if error.sqlstate in {"40001", "55000", "57P01", "58P01"} and (lost := _lost(conninfo, slot)) is not None:
         return lost
     return RunEnded(f"the stream of slot {slot!r} ended: {message}")
 
@@ -151,23 +151,48 @@ def _lost(conninfo: str, slot: str) -> Refused | None:
     except Unreachable:
         return None  # the server cannot be asked now; recovery meets the slot again
     with connection:
-        reason = "s.invalidation_reason" if connection.info.server_version >= 170000 else "NULL"
         row = connection.execute(
-            f"SELECT s.wal_status, {reason} FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = %s",  # noqa: S608
-            (slot,),
+            "SELECT to_jsonb(s) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = %s", (slot,)
         ).fetchone()
-    if row is None or (row[0] != "lost" and row[1] is None):
+    if row is None:
         return None
-    return lost_slot(slot, row[1])
+    state = row[0]
+    reason = state.get("invalidation_reason") or conflict_reason(state.get("conflicting"))
+    if state["wal_status"] != "lost" and reason is None:
+        return None
+    return lost_slot(slot, reason)
+
+
+def conflict_reason(is_conflicting: bool | None) -> str | None:
+    """Name the reason of a lost slot of a standby where the server (16) gives none."""
+    return "conflict with recovery" if is_conflicting else None
+
+
+_PREVENT = f"raise max_slot_wal_keep_size (or idle_replication_slot_timeout) to prevent a repetition, then start over: {RESET_REPAIR}"
+_ROWS_REMOVED = (
+    "the primary has removed rows of the catalog that decoding needs",
+    f"on the standby, ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf(); and let it use a physical slot (primary_slot_name); then start over: {RESET_REPAIR}",
+)
+_WAL_LEVEL = (
+    "the primary's wal_level was below logical",
+    f"on the primary, ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL; then start over: {RESET_REPAIR}",
+)
+_INVALIDATED = {
+    "rows_removed": _ROWS_REMOVED,
+    "wal_level_insufficient": _WAL_LEVEL,
+    "conflict with recovery": (f"{_ROWS_REMOVED[0]}, or {_WAL_LEVEL[0]}", _ROWS_REMOVED[1]),
+}
+"""What each reason of PostgreSQL means, and how it is prevented and repaired; else WAL is gone."""
 
 
 def lost_slot(slot: str, reason: str | None) -> Refused:
     """Refuse an invalidated slot."""
     why = f" ({reason})" if reason else ""
+    meaning, repair = _INVALIDATED.get(reason or "", ("the WAL that it needs is gone", _PREVENT))
     return Refused(
-        f"PostgreSQL has invalidated slot {slot!r}{why}: the WAL that it needs is gone",
+        f"PostgreSQL has invalidated slot {slot!r}{why}: {meaning}",
         at_stake="every change since the last confirmed position: it can no longer be streamed",
-        repair=f"raise max_slot_wal_keep_size (or idle_replication_slot_timeout) to prevent a repetition, then start over: {RESET_REPAIR}",
+        repair=repair,
     )
 
 

@@ -11,7 +11,8 @@ from psycopg.rows import class_row
 
 from twofold.errors import SetupError, Unreachable
 from twofold.source.connection import connect
-from twofold.source.diagnosis import error_text
+from twofold.source.diagnosis import conflict_reason, error_text
+from twofold.source.primary import connect_to_primary, is_standby
 from twofold_common.positions import NO_LSN, Lsn, parse_lsn
 
 
@@ -24,6 +25,7 @@ class ServerIdentity:
     xlogpos: Lsn
     database: str
     version_num: int
+    is_standby: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,12 @@ def identify(conninfo: str) -> ServerIdentity:
             raise Unreachable("PostgreSQL did not answer IDENTIFY_SYSTEM")
         system_identifier, timeline, xlogpos, database = row
         return ServerIdentity(
-            system_identifier, int(timeline), parse_lsn(xlogpos), database, connection.info.server_version
+            system_identifier,
+            int(timeline),
+            parse_lsn(xlogpos),
+            database,
+            connection.info.server_version,
+            is_standby(connection),
         )
 
 
@@ -133,7 +140,7 @@ def slot_state(conninfo: str, slot: str) -> SlotState | None:
         two_phase_at=_lsn(columns.get("two_phase_at")),
         wal_status=columns["wal_status"],
         safe_wal_size=columns["safe_wal_size"],
-        invalidation_reason=columns.get("invalidation_reason"),
+        invalidation_reason=columns.get("invalidation_reason") or conflict_reason(columns.get("conflicting")),
         failover=columns.get("failover"),
         synced=columns.get("synced"),
         catalog_xmin=int(columns["catalog_xmin"]) if columns["catalog_xmin"] else None,
@@ -145,11 +152,11 @@ def _lsn(text: str | None) -> Lsn | None:
 
 
 def prepared_transactions(conninfo: str, *, all_databases: bool = True) -> tuple[PreparedTransaction, ...]:
-    """Return the prepared transactions, oldest first.
+    """Return the prepared transactions, oldest first, as the primary lists them.
 
     A slot's stream only ever sends those of its own database; creating a slot waits for all.
     """
-    with connect(conninfo) as connection:
+    with connect_to_primary(conninfo) as connection:
         cursor = connection.cursor(row_factory=class_row(PreparedTransaction))
         cursor.execute(
             "SELECT transaction::text::bigint AS xid, gid, owner::text, database::text, clock_timestamp() - prepared AS age"

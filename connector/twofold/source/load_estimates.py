@@ -9,8 +9,9 @@ from collections.abc import Collection
 
 import psycopg
 
-from twofold.source.connection import PlainConnection, connect
+from twofold.source.connection import PlainConnection
 from twofold.source.locks import TableWriter, writers, written_tables
+from twofold.source.primary import connect_to_primary
 from twofold.source.published_tables import DescribedTable, describe_filters
 from twofold.source.table_copier import planned_rows
 
@@ -27,9 +28,9 @@ def estimate_loads(
 ) -> dict[Name, tuple[int, tuple[TableWriter, ...]]]:
     """Return the planner's row count of each table, and the transactions that may be writing to it.
 
-    A count of 0 means that it is unknown.
+    A count of 0 means that it is unknown. The primary is asked, as it is the one that loads read.
     """
-    with connect(conninfo) as connection:
+    with connect_to_primary(conninfo) as connection:
         described = {(d.relation.schema, d.relation.table): d for d in describe_filters(connection, publication)}
         written = written_tables(connection)
         connection.execute(f"SET lock_timeout = '{LOCK_WAIT_MS}ms'")

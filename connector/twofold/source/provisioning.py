@@ -12,7 +12,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -24,6 +24,8 @@ from twofold.source.diagnosis import error_text, start_error
 from twofold.source.flaws import TableFlaw, find_flaws
 from twofold.source.identity import prepared_transactions, slot_state
 from twofold.source.locks import Blocker, blockers
+from twofold.source.primary import NoPrimary, connect_to_primary, is_standby
+from twofold.source.primary_snapshots import PrimarySnapshots
 from twofold_common.positions import Lsn
 
 MARK = "made by twofold init"
@@ -31,6 +33,8 @@ WATCH_INTERVAL_S = 0.5
 """How often a waiting creation checks which transactions block it."""
 _READ_WRITE = "SET TRANSACTION READ WRITE"
 """Every write says so, for servers with default_transaction_read_only on."""
+REPLAY_WAIT_S, REPLAY_CHECK_S = 60.0, 0.1
+"""How long a standby may take to replay what was just created on its primary."""
 DROP_WAIT_S = 5.0
 """A client that has just gone holds its slot until its walsender notices."""
 
@@ -67,6 +71,8 @@ class SlotLoss:
     """WAL written after the last confirmed position; its published changes would never be sent."""
     in_doubt: tuple[str, ...]
     """The gids prepared in this database: their outcome would never be streamed."""
+    in_doubt_unknown: str
+    """Why they are not known; else empty."""
     active_pid: int | None
 
     def __str__(self) -> str:
@@ -75,21 +81,62 @@ class SlotLoss:
             lines.append(
                 f"prepared transactions whose outcome would never arrive: {', '.join(map(repr, self.in_doubt))}"
             )
+        if self.in_doubt_unknown:
+            lines.append(
+                f"prepared transactions whose outcome would never arrive are not known: {self.in_doubt_unknown}"
+            )
         if self.active_pid is not None:
             lines.append(f"process {self.active_pid} is using the slot now")
         return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What a reset has removed, and which statements are left to a person."""
+
+    removed: tuple[str, ...]
+    left: tuple[str, ...] = ()
+
+
 def create_publication(conninfo: str, name: str, published: PublicationContent) -> bool:
-    """Create the publication. Return False, and change nothing, if there is one of this name."""
+    """Create the publication. Return False, and change nothing, if there is one of this name.
+
+    It is created on the primary. On a standby it is there when this returns.
+    """
     with connect(conninfo) as connection:
         if _has_publication(connection, name):
             return False
-        with _created(connection, name, published):
-            connection.execute(
-                sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(MARK))
-            )
-    return True
+    with _connect_to_publish(conninfo, name, published) as connection:
+        if is_new := not _has_publication(connection, name):
+            with _created(connection, name, published):
+                connection.execute(
+                    sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(MARK))
+                )
+    _wait_for_publication(conninfo, name)
+    return is_new
+
+
+def _connect_to_publish(conninfo: str, name: str, published: PublicationContent) -> PlainConnection:
+    try:
+        return connect_to_primary(conninfo)
+    except NoPrimary as error:
+        raise SetupError(
+            f"publication {name!r} does not exist, and a standby cannot create it: {error.what}; remedy: on the primary, "
+            f"{_publication(name, published).as_string(None)}; -- or set source.primary_dsn"
+        ) from error
+
+
+def _wait_for_publication(conninfo: str, name: str) -> None:
+    """Wait until the server has the publication, which its primary has."""
+    deadline = time.monotonic() + REPLAY_WAIT_S
+    with connect(conninfo) as connection:
+        while not _has_publication(connection, name):
+            if time.monotonic() >= deadline:
+                raise Unreachable(
+                    f"the primary has publication {name!r}, and the standby has not replayed it within {REPLAY_WAIT_S:.0f} s; "
+                    "remedy: see pg_stat_replication on the primary, and run twofold init again"
+                )
+            time.sleep(REPLAY_CHECK_S)
 
 
 def flaws_if_created(conninfo: str, name: str, published: PublicationContent | None) -> tuple[TableFlaw, ...]:
@@ -99,6 +146,9 @@ def flaws_if_created(conninfo: str, name: str, published: PublicationContent | N
     """
     with connect(conninfo) as connection:
         if published is None or _has_publication(connection, name):
+            return find_flaws(connection, name)
+    with _connect_to_publish(conninfo, name, published) as connection:
+        if _has_publication(connection, name):  # and the standby has not replayed it
             return find_flaws(connection, name)
         with _created(connection, name, published, keep=False):
             return find_flaws(connection, name)
@@ -163,15 +213,19 @@ def create_slot(
     failover: bool = False,
     wait_limit_s: float,
     on_wait: Callable[[tuple[Blocker, ...]], None],
+    say: Callable[[str], None] = lambda _: None,
 ) -> Lsn:
     """Create the slot and return where its stream starts.
 
-    While the creation waits, it calls `on_wait` repeatedly with the transactions that block it.
+    While the creation waits, it calls `on_wait` repeatedly with the transactions that block it. On
+    a standby it waits for what the primary logs: `say` tells what that takes, if the primary cannot
+    be asked for it.
 
     SetupError: the server cannot have such a slot. Unreachable: the wait was longer than the limit,
     or the server went away.
     """
-    with connect(conninfo) as maker, connect(conninfo) as watcher:
+    with connect(conninfo) as maker, connect(conninfo) as watcher, ExitStack() as opened:
+        snapshots = opened.enter_context(closing(PrimarySnapshots(conninfo, say))) if is_standby(watcher) else None
         if failover and maker.info.server_version < 170000:
             raise SetupError("a failover slot needs PostgreSQL 17: remove source.failover, or upgrade the server")
         call = sql.SQL(
@@ -179,7 +233,7 @@ def create_slot(
         ).format(sql.Literal(slot), sql.Literal(two_phase), sql.SQL(", true") if failover else sql.SQL(""))
         try:
             maker.pgconn.send_query(call.as_bytes(maker))
-            waiting = _wait_watching(maker, watcher, wait_limit_s, on_wait)
+            waiting = _wait_watching(maker, watcher, snapshots, wait_limit_s, on_wait)
             result = maker.pgconn.get_result()
             while maker.pgconn.get_result() is not None:
                 pass  # read the answer to its end, which leaves the connection idle
@@ -193,6 +247,8 @@ def create_slot(
             refusal = psycopg.errors.error_from_result(result) if result else psycopg.OperationalError("no answer")
             if isinstance(refusal, psycopg.errors.QueryCanceled):
                 names = "; ".join(map(str, waiting)) or "transactions that have ended since"
+                if snapshots is not None and not waiting:
+                    names = f"a record of the primary's running transactions ({snapshots.statement})"
                 raise Unreachable(
                     f"slot {slot!r} was not created within {wait_limit_s:.0f} s: it waits for {names}; "
                     "remedy: end these transactions (COMMIT PREPARED or ROLLBACK PREPARED), or raise source.slot_wait"
@@ -207,6 +263,7 @@ def create_slot(
 def _wait_watching(
     maker: PlainConnection,
     watcher: PlainConnection,
+    snapshots: PrimarySnapshots | None,
     wait_limit_s: float,
     on_wait: Callable[[tuple[Blocker, ...]], None],
 ) -> tuple[Blocker, ...]:
@@ -217,7 +274,8 @@ def _wait_watching(
     deadline = time.monotonic() + wait_limit_s
     waiting: tuple[Blocker, ...] = ()
     while not _answered(maker.pgconn, WATCH_INTERVAL_S):
-        if waiting := blockers(watcher, [maker.info.backend_pid]):
+        waiting = snapshots.log() if snapshots is not None else blockers(watcher, [maker.info.backend_pid])
+        if waiting:
             on_wait(waiting)
         if time.monotonic() >= deadline:
             maker.cancel_safe()
@@ -245,6 +303,12 @@ def describe_loss(conninfo: str, slot: str) -> SlotLoss | None:
     state = slot_state(conninfo, slot)
     if state is None:
         return None
+    in_doubt: tuple[str, ...] = ()
+    unknown = ""
+    try:
+        in_doubt = tuple(p.gid for p in prepared_transactions(conninfo, all_databases=False))
+    except (SetupError, Unreachable) as error:  # of the primary: the slot's own server has just answered
+        unknown = str(error)
     with connect(conninfo) as connection:
         row = connection.execute(
             "SELECT pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
@@ -255,28 +319,35 @@ def describe_loss(conninfo: str, slot: str) -> SlotLoss | None:
     return SlotLoss(
         slot=slot,
         unconfirmed_bytes=max(0, row[0] or 0) if row else 0,
-        in_doubt=tuple(p.gid for p in prepared_transactions(conninfo, all_databases=False)),
+        in_doubt=in_doubt,
+        in_doubt_unknown=unknown,
         active_pid=state.active_pid,
     )
 
 
-def drop(conninfo: str, slot: str, publications: Sequence[str]) -> tuple[str, ...]:
+def drop(conninfo: str, slot: str, publications: Sequence[str]) -> Removal:
     """Remove the slot and our publications; return what was removed.
 
-    A missing object is no error, so an interrupted reset can be repeated. SlotBusy: a client still
-    uses the slot.
+    A missing object is no error, so an interrupted reset can be repeated. A publication that only
+    an absent primary could drop is left, with the statement. SlotBusy: a client still uses the
+    slot.
     """
-    removed = []
+    removed, left = [], []
     with connect(conninfo) as connection:
         if _drop_slot(conninfo, connection, slot):
             removed.append(f"slot {slot}")
-        for name in publications:
-            if _is_ours(connection, name):
-                with connection.transaction():
-                    connection.execute(_READ_WRITE)
-                    connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
-                removed.append(f"publication {name}")
-    return tuple(removed)
+        ours = [name for name in publications if _is_ours(connection, name)]
+    for name in ours:
+        statement = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name))
+        try:
+            with connect_to_primary(conninfo) as primary, primary.transaction():
+                primary.execute(_READ_WRITE)
+                primary.execute(statement)
+        except (NoPrimary, Unreachable):
+            left.append(f"{statement.as_string(None)};")
+        else:
+            removed.append(f"publication {name}")
+    return Removal(tuple(removed), tuple(left))
 
 
 def end_holder(conninfo: str, slot: str) -> int | None:

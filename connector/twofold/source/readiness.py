@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twofold.errors import RESET_REPAIR, SetupError
+from twofold.source import standby
 from twofold.source.connection import PAST_THE_POOLER, SETTINGS, PlainConnection, connect, quoted
 from twofold.source.diagnosis import AS_UTF8, lost_slot, missing_publication, slot_holder
 from twofold.source.identity import SlotState, slot_state
 from twofold.source.service import MAY_REPLICATE, Service, ask
+from twofold.source.standby import SourceUse, Stops
 
 FLOORS = {15: 19, 16: 15, 17: 11, 18: 6}
 """The first minor version in which two-phase decoding has no known bug."""
@@ -46,7 +48,12 @@ class ReadinessFinding:
 
 
 def require(
-    conninfo: str, *, slot: str, publications: Sequence[str] = (), two_phase: bool
+    conninfo: str,
+    *,
+    slot: str,
+    publications: Sequence[str] = (),
+    two_phase: bool,
+    use: SourceUse = SourceUse(),  # noqa: B008  (frozen)
 ) -> tuple[ReadinessFinding, ...]:
     """Raise SetupError with all required repairs; otherwise return the advice.
 
@@ -54,7 +61,7 @@ def require(
     """
     if (state := slot_state(conninfo, slot)) is not None:
         _refuse_a_gap(conninfo, state, publications)
-    return refuse(examine(conninfo, slot=slot, publications=publications, two_phase=two_phase))
+    return refuse(examine(conninfo, slot=slot, publications=publications, two_phase=two_phase, use=use))
 
 
 def refuse(findings: tuple[ReadinessFinding, ...]) -> tuple[ReadinessFinding, ...]:
@@ -74,7 +81,12 @@ def _refuse_a_gap(conninfo: str, state: SlotState, publications: Sequence[str]) 
 
 
 def examine(
-    conninfo: str, *, slot: str, publications: Sequence[str] = (), two_phase: bool = True
+    conninfo: str,
+    *,
+    slot: str,
+    publications: Sequence[str] = (),
+    two_phase: bool = True,
+    use: SourceUse = SourceUse(),  # noqa: B008  (frozen)
 ) -> tuple[ReadinessFinding, ...]:
     """Return all problems.
 
@@ -84,6 +96,10 @@ def examine(
     with connect(conninfo) as connection:
         service = ask(connection)
         findings = [*_server(connection, service, slot_exists=state is not None, two_phase=two_phase)]
+        findings += [
+            ReadinessFinding(f"{flaw.what}: {flaw.why}", " ".join(flaw.remedy), must=flaw.stops is not Stops.NOTHING)
+            for flaw in standby.examine(conninfo, connection, use, slot_exists=state is not None)
+        ]
         findings += _publications(connection, publications)
         database = connection.info.dbname
     if state is not None:

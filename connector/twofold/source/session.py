@@ -33,6 +33,8 @@ from twofold.errors import MalformedMessage, RunEnded, SetupError, TwofoldError
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.cursor import POSTGRES_EPOCH_US
 from twofold.source.diagnosis import other_two_phase, skipped_publication, start_error, stream_error
+from twofold.source.primary import is_standby
+from twofold.source.timeline_guard import TimelineGuard
 from twofold_common.positions import NO_LSN, Lsn, format_lsn
 from twofold_common.table_names import quote_identifier
 
@@ -118,6 +120,8 @@ class ReplicationSession:
         self._heard = 0.0
         self._asked: float | None = None
         self._failure: TwofoldError | None = None
+        self._guard: TimelineGuard | None = None
+        """Only of a standby: a primary's stream has one timeline."""
 
     def open(self, start: Lsn = NO_LSN) -> None:
         """Take the slot and start its stream at `start` or its confirmed position, the later one.
@@ -137,6 +141,8 @@ class ReplicationSession:
             connection.add_notice_handler(self._on_notice)
             if self._options.two_phase and _decodes_at_commit(connection, self._slot):
                 raise other_two_phase(self._slot, wanted=True)
+            if is_standby(connection):
+                self._guard = TimelineGuard(self._conninfo, "twofold timeline")
             self._start(connection, start, options)
         except BaseException:
             self._disconnect()
@@ -175,7 +181,8 @@ class ReplicationSession:
         """Return all that has arrived, in order, up to either limit.
 
         The message that exceeds `bytes_max` is still included. Returns at once when anything has
-        arrived, else with the first arrival, else empty after `wait_s`.
+        arrived, else with the first arrival, else empty after `wait_s`. From a standby it is all of
+        the timeline of `open`.
         """
         deadline = time.monotonic() + wait_s
         while True:
@@ -183,6 +190,8 @@ class ReplicationSession:
             self.tend()
             now = time.monotonic()
             if received:
+                if self._guard is not None:
+                    self._guard.require_same(self.tend)
                 self._heard, self._asked = now, None
                 return received
             self._check_silence(now)
@@ -224,6 +233,9 @@ class ReplicationSession:
         self._disconnect()
 
     def _disconnect(self) -> None:
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -18,15 +18,17 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
-from twofold.errors import RunEnded
+from twofold.errors import Refused, RunEnded
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.diagnosis import NOT_UTF8, error_text, not_utf8
 from twofold.source.locks import TableWriter, needs_slot, wait_for_all, writers
+from twofold.source.primary import NoPrimary, connect_to_primary
 from twofold.source.published_tables import DescribedTable, describe
 from twofold.source.read_rights import unreadable
 from twofold_avro.shapes import TableShape
 from twofold_avro.types import copy_item
 from twofold_common.positions import Lsn, parse_lsn
+from twofold_common.table_names import table_argument
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES = len(_SIGNATURE) + 8
@@ -68,7 +70,7 @@ class TableCopier:
 
     def __init__(self, conninfo: str, publication: str, schema: str, table: str) -> None:
         self._conninfo = conninfo
-        self._connection = connect(conninfo, "twofold backfill")
+        self._connection = _connect(conninfo, schema, table)
         self._publication = publication
         self._schema, self._table = schema, table
         self._connection.execute("SET row_security = off")  # an error is better than missing rows
@@ -162,6 +164,18 @@ class TableCopier:
         if error.sqlstate in NOT_UTF8:
             return not_utf8(f"table {name}", error_text(error))
         return RunEnded(f"the backfill of {name} failed: {error_text(error)}")
+
+
+def _connect(conninfo: str, schema: str, table: str) -> PlainConnection:
+    """Connect to the primary, which alone shows what a load must know."""
+    try:
+        return connect_to_primary(conninfo, "twofold backfill")
+    except NoPrimary as error:
+        raise Refused(
+            f"table {schema}.{table} is to be loaded, and {error.what}",
+            at_stake="a standby shows neither who writes to the table nor which transactions its snapshots see, so rows would be lost or outdated; nothing was loaded",
+            repair=f"set source.primary_dsn to the connection string of its primary, which loads then read; to go on without the rows that the table has: twofold backfill cancel {table_argument(schema, table)}",
+        ) from error
 
 
 def _reached(lsn: Lsn, page: int) -> Lsn:

@@ -1,4 +1,7 @@
-"""Asks PostgreSQL which transactions are prepared, and where its WAL ends, on one connection."""
+"""Asks PostgreSQL which transactions are prepared, and where its WAL ends, on one connection.
+
+Both are the primary's answers, also where the stream is a standby's.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import Any
 import psycopg
 
 from twofold.errors import TwofoldError, Unreachable
-from twofold.source.connection import PlainConnection, connect
+from twofold.source.connection import PlainConnection
 from twofold.source.diagnosis import error_text
+from twofold.source.primary import connect_to_primary
 from twofold_common.positions import Lsn, PreparedIdentity, parse_lsn
 
 
@@ -43,7 +47,7 @@ class WalEnd:
     def _ask(self, query: str) -> list[Any]:
         try:
             if self._connection is None:
-                self._connection = connect(self._conninfo)
+                self._connection = connect_to_primary(self._conninfo)
             return self._connection.execute(query).fetchall()
         except TwofoldError:
             self.close()

@@ -19,10 +19,11 @@ _MADE_ANEW = {"pg_wal", "pg_replslot", "pg_dynshmem", "pg_stat_tmp", "pg_notify"
 
 
 def standby_of(primary: PostgresServer, folder: Path) -> PostgresServer:
-    """A started standby that follows the primary, its failover slots as well.
+    """A started standby that follows the primary, its failover slots as well where it has them.
 
     Who asks for it stops it.
     """
+    synced = {"sync_replication_slots": "on"} if primary.version >= 17 else {}
     standby = PostgresServer(
         folder,
         version=str(primary.version),
@@ -30,9 +31,9 @@ def standby_of(primary: PostgresServer, folder: Path) -> PostgresServer:
             "primary_conninfo": primary.dsn(),
             "primary_slot_name": SLOT,
             "hot_standby_feedback": "on",
-            "sync_replication_slots": "on",
             "wal_receiver_status_interval": "1s",
             "wal_retrieve_retry_interval": "200ms",
+            **synced,
         },
     )
     source, copy = primary.folder / "data", folder / "data"

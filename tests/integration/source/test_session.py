@@ -257,8 +257,9 @@ def test_reset_takes_away_what_init_made_and_nothing_else(database: str, prefix:
     assert loss.in_doubt == ("open",)
     assert loss.unconfirmed_bytes > 0
     writer.execute("ROLLBACK PREPARED 'open'")
-    assert provisioning.drop(database, prefix, [prefix, f"{prefix}_own"]) == (f"slot {prefix}", f"publication {prefix}")
-    assert provisioning.drop(database, prefix, [prefix]) == ()
+    removal = provisioning.drop(database, prefix, [prefix, f"{prefix}_own"])
+    assert removal == provisioning.Removal((f"slot {prefix}", f"publication {prefix}"))
+    assert provisioning.drop(database, prefix, [prefix]) == provisioning.Removal(())
     assert provisioning.describe_loss(database, prefix) is None
 
 

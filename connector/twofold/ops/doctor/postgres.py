@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from twofold.config import Config
+from twofold.errors import SetupError, Unreachable
 from twofold.gids import describe
 from twofold.ops.doctor import outbox, settings
 from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
 from twofold.ops.doctor.tables import published
 from twofold.runner.initialisation import wanted_publication
-from twofold.source import identity, publishable
+from twofold.runner.source_settings import source_use
+from twofold.source import identity, publishable, standby
 from twofold.source.connection import PAST_THE_POOLER, PlainConnection, connect, quoted
 from twofold.source.diagnosis import INTO_UTF8
+from twofold.source.primary import is_standby
 from twofold.source.readiness import FLOORS, NO_ENCODING, POOLER, unreached_settings
 from twofold.source.service import MAY_REPLICATE, Service, ask
 
@@ -37,6 +40,7 @@ class Source:
     """Those that the server's version knows."""
     slot: identity.SlotState | None
     service: Service
+    is_standby: bool
 
     def number(self, setting: str) -> int:
         return int(self.settings[setting])
@@ -61,6 +65,7 @@ def examine(config: Config) -> Iterator[Finding]:
             dict(connection.execute(_SETTINGS, (_NAMES,)).fetchall()),
             identity.slot_state(config.conninfo, config.slot),
             ask(connection),
+            is_standby(connection),
         )
         for check in _CHECKS:
             yield from check(source)
@@ -86,15 +91,21 @@ def _service(source: Source) -> Iterator[Finding]:
         )
 
 
-def _is_primary(source: Source) -> Iterator[Finding]:
-    if source.ask("SELECT pg_catalog.pg_is_in_recovery()") == [(True,)]:
-        yield _finding(
-            "standby",
-            Severity.SHOULD,
-            "the server is a standby",
-            "prepared transactions are decoded at PREPARE on the primary alone; a publication and a failover slot are made there",
-            "point source.dsn to the primary (several hosts and target_session_attrs=read-write find it)",
-        )
+def _standby(source: Source) -> Iterator[Finding]:
+    if not source.is_standby:
+        return
+    yield _finding(
+        "standby",
+        Severity.NOTE,
+        "the server is a standby",
+        "the slot lives and dies with it: another standby, or its primary, cannot continue the stream",
+        "-- if that is not meant, point source.dsn to the primary (several hosts and target_session_attrs=read-write find it)",
+    )
+    config = source.config
+    flaws = standby.examine(config.conninfo, source.connection, source_use(config), slot_exists=source.slot is not None)
+    for flaw in flaws:
+        severity = Severity.SHOULD if flaw.stops is standby.Stops.NOTHING else Severity.MUST
+        yield _finding(flaw.check, severity, flaw.what, flaw.why, *flaw.remedy)
 
 
 def _version(source: Source) -> Iterator[Finding]:
@@ -189,15 +200,11 @@ def _slot(source: Source) -> Iterator[Finding]:
 
 def _slot_idle(source: Source) -> Iterator[Finding]:
     slot = source.slot
-    if (
-        slot is None
-        or slot.active_pid is not None
-        or slot.lost
-        or source.ask("SELECT pg_catalog.pg_is_in_recovery()") == [(True,)]
-    ):
+    if slot is None or slot.active_pid is not None or slot.lost:
         return
+    end = "pg_last_wal_replay_lsn" if source.is_standby else "pg_current_wal_lsn"
     held = source.ask(
-        "SELECT pg_catalog.pg_current_wal_lsn() - %s::pg_catalog.pg_lsn",
+        f"SELECT pg_catalog.{end}() - %s::pg_catalog.pg_lsn",
         f"{slot.restart >> 32:X}/{slot.restart & 0xFFFFFFFF:X}",
     )[0][0]
     heavy = int(str(held)) > IDLE_HELD_BYTES
@@ -212,7 +219,21 @@ def _slot_idle(source: Source) -> Iterator[Finding]:
 
 def _in_doubt(source: Source) -> Iterator[Finding]:
     limit_s = source.config.prepared.doubt_warning
-    for prepared in identity.prepared_transactions(source.config.conninfo, all_databases=source.slot is None):
+    try:
+        found = identity.prepared_transactions(source.config.conninfo, all_databases=source.slot is None)
+    except (SetupError, Unreachable) as error:
+        if not source.is_standby:
+            raise
+        what, _, remedy = str(error).partition("; remedy: ")
+        yield _finding(
+            "in_doubt_unknown",
+            Severity.NOTE,
+            f"prepared transactions are not known: {what}",
+            "one that stays in doubt holds its locks, dead rows and WAL",
+            remedy or "-- on the primary, SELECT * FROM pg_prepared_xacts",
+        )
+        return
+    for prepared in found:
         gid = prepared.gid.replace("'", "''")
         outcome = (
             f"COMMIT PREPARED '{gid}';",
@@ -250,7 +271,7 @@ _CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     _service,
     _pooler,
     settings.examine,
-    _is_primary,
+    _standby,
     _encoding,
     _role,
     _slot,

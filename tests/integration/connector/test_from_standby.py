@@ -1,0 +1,378 @@
+"""The source is a physical standby: streaming, kills, promotion, conflict, loads; compared with the
+primary's ledger. Nothing of ours replicates from the primary.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.connector import ledger as connector_ledger
+from helpers.connector.topics import gid_of
+from helpers.connector.workload import Workload
+from helpers.source.standby import ask, promote, standby_of
+from twofold.config import load
+from twofold.errors import Refused, SetupError
+from twofold.runner.initialisation import initialise
+from twofold.stack import PostgresServer
+
+pytestmark = pytest.mark.timeout(600)
+VERSIONS = (pytest.param("16", marks=pytest.mark.slow), "17", pytest.param("18", marks=pytest.mark.core))
+ON_18 = pytest.mark.parametrize("version", ["18"])
+
+
+class Pair:
+    """A primary, its standby, and a connector whose source is the standby. Its `conninfo` leads to
+    the primary, where the tests write.
+    """
+
+    def __init__(self, primary: PostgresServer, standby: PostgresServer, here: Installation) -> None:
+        self.primary = primary
+        self.standby = standby
+        self.here = here
+
+    def wait_for_replay(self) -> None:
+        """Until the standby has replayed all that the primary has."""
+        written = ask(self.primary, "SELECT pg_current_wal_flush_lsn()")
+        wait_until(lambda: ask(self.standby, f"SELECT pg_last_wal_replay_lsn() >= '{written}'"), 60, "it has replayed")
+
+    def promote(self) -> None:
+        """The primary is dead; the standby takes its place, and the tests write there."""
+        self.primary.kill()
+        promote(self.standby)
+        self.here.conninfo = self.standby.dsn()
+
+    def replicating(self) -> list[str]:
+        """Who replicates from the primary."""
+        with psycopg.connect(self.primary.dsn()) as session:
+            return [name for (name,) in session.execute("SELECT application_name FROM pg_stat_replication")]
+
+
+MakePair = Callable[..., Pair]
+
+
+@pytest.fixture
+def make_pair(connector: Maker, own_postgres: Callable[..., PostgresServer], open_folder: Path) -> Iterator[MakePair]:
+    with ExitStack() as ending:
+
+        def make(version: str, *, init: bool = True, primary_dsn: bool = True, **options: Any) -> Pair:
+            primary = own_postgres(version=version)
+            standby = standby_of(primary, open_folder / "standby")
+            ending.callback(standby.stop)
+            here = connector(conninfo=primary.dsn(), init=False, **options)
+            here.sql(connector_ledger.SCHEMA)
+            here.configure({"source": {"dsn": standby.dsn()}})
+            if primary_dsn:
+                here.configure({"source": {"primary_dsn": primary.dsn()}})
+            pair = Pair(primary, standby, here)
+            if init:
+                pair.wait_for_replay()
+                initialise(load(here.file), print)
+            return pair
+
+        yield make
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_from_standby_with_kills_while_sessions_write(version: str, make_pair: MakePair) -> None:
+    """Prepared transactions of all outcomes, and kill -9 of the connector at any moment."""
+    pair = make_pair(version)
+    here = pair.here
+    works = [Workload(here, seed=n, keys=range(100 * n, 100 * n + 20)) for n in (1, 2)]
+    enough = threading.Event()
+    seen: set[str] = set()
+
+    def write(work: Workload) -> None:
+        while not enough.is_set():
+            work.run()
+        work.settle()
+
+    moments = random.Random(1)
+    with ThreadPoolExecutor(len(works)) as sessions:
+        try:
+            writing = [sessions.submit(write, work) for work in works]
+            for _ in range(4):
+                run = here.start()
+                enough.wait(moments.uniform(0.2, 2.0))
+                seen.update(pair.replicating())
+                run.kill9()
+        finally:
+            enough.set()
+        for written in writing:
+            written.result()
+    here.start()
+    topics = here.check()
+    assert any(c.value["prepared"] for c in topics.commits)
+    seen.update(pair.replicating())
+    assert seen == {"walreceiver"}, "nothing of the connector replicates from the primary"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_from_standby_prepared_rows_are_in_kafka_before_their_outcome(version: str, make_pair: MakePair) -> None:
+    pair = make_pair(version)
+    here = pair.here
+    work = Workload(here, seed=2)
+    work.running = run = here.start()
+    gid = work.prepare(open_it=True)
+    parked = work.prepare(keyless=True)
+    rolled_back = work.prepare(open_it=True)
+    pair.standby.restart()
+    run.kill9()
+    work.running = here.start()
+    work.plain()
+    for each in (gid, parked):
+        work.commit(each)
+    work.rollback(rolled_back)
+    topics = here.check()
+    assert {gid_of(s) for s in topics.rows} & {gid, parked, rolled_back} == {gid, parked}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_from_standby_that_is_promoted_under_load(version: str, make_pair: MakePair) -> None:
+    """The connector goes on with the same configuration and the same process; what is published is
+    what the promoted server has.
+    """
+    pair = make_pair(version)
+    here = pair.here
+    work = Workload(here, seed=3)
+    work.running = run = here.start()
+    work.run()
+    work.settle()
+    open_ones = [work.prepare(open_it=True) for _ in range(3)]
+    parked = work.prepare(keyless=True)
+    pair.wait_for_replay()
+    other = Workload(here, seed=4, keys=range(500, 520))
+    enough = threading.Event()
+
+    def write() -> None:
+        with suppress(psycopg.Error):  # the primary dies under it
+            while not enough.is_set():
+                other.plain()
+
+    with ThreadPoolExecutor(1) as sessions:
+        writing = sessions.submit(write)
+        try:
+            here.tail("account").wait_for(lambda s: s.value is not None and s.key["id"] >= 500)
+            pair.promote()
+        finally:
+            enough.set()
+        writing.result()
+    work.connect()
+    work.plain()
+    for gid in (open_ones[0], parked, open_ones[2]):
+        work.commit(gid)
+    work.rollback(open_ones[1])
+    work.run()
+    work.settle()
+    topics = here.check()
+    assert {gid_of(s) for s in topics.rows} & {*open_ones, parked} == {open_ones[0], parked, open_ones[2]}
+    assert topics.progress[-1].value["timeline"] == 2
+    assert not run.dead, "the same process has gone on"
+    assert "the standby went from timeline 1 to 2" in run.said()
+    run.kill9()
+    work.running = here.start()
+    work.run()
+    work.settle()
+    here.check()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_from_standby_whose_slot_is_lost_in_a_conflict(
+    version: str, make_pair: MakePair, own_postgres: Callable[..., PostgresServer]
+) -> None:
+    """The refusal names the conflict, and its repair works."""
+    pair = make_pair(version)
+    here = pair.here
+    run = here.start()
+    here.sql("INSERT INTO account VALUES (1, 1, 'streamed')")
+    here.caught_up()
+    run.kill9()
+    pair.standby.stop()
+    pair.standby = _again(pair.standby, hot_standby_feedback="off")
+    try:
+        catalog_xmin = "SELECT catalog_xmin::text FROM pg_replication_slots WHERE slot_name = 'standby'"
+        wait_until(lambda: ask(pair.primary, catalog_xmin) is None, 60, "the primary knows no xmin of the standby")
+        for n in range(3):
+            here.sql(f"CREATE TABLE gone{n} (id int)", f"DROP TABLE gone{n}")
+        here.sql("VACUUM pg_class", "VACUUM pg_attribute", "VACUUM pg_type")
+        lost = f"SELECT wal_status FROM pg_replication_slots WHERE slot_name = '{here.prefix}'"
+        wait_until(lambda: ask(pair.standby, lost) == "lost", 60, "the slot is lost")
+        examined = subprocess.run(here.command("doctor"), capture_output=True, text=True, timeout=60, check=False)
+        assert "ALTER SYSTEM SET hot_standby_feedback = on;" in examined.stdout
+        error = here.refusal()
+        assert type(error) is Refused
+        assert "the primary has removed rows of the catalog that decoding needs" in str(error)
+        assert "ALTER SYSTEM SET hot_standby_feedback = on" in error.repair
+        # The repair: the setting, reset, init under another prefix.
+        pair.standby.stop()
+        pair.standby = _again(pair.standby, hot_standby_feedback="on")
+        ended = subprocess.run(here.command("reset", "--yes"), capture_output=True, text=True, timeout=60, check=False)
+        assert f"removed: publication {here.prefix}" in ended.stdout, ended.stderr
+        here.configure({"kafka": {"prefix": f"{here.prefix}_2"}})
+        done = here.init()
+        assert done.returncode == 0, done.stderr
+        here.start()
+        tail = here.reader.tail([f"{here.prefix}_2.public.account"])
+        here.at_end(tail.close)
+        assert tail.wait_for(lambda s: s.value["after"]["id"] == 1 and s.value["op"] == "r")
+    finally:
+        pair.standby.stop()
+
+
+def _again(standby: PostgresServer, **settings: str) -> PostgresServer:
+    """The same server, started with other settings."""
+    made = PostgresServer(
+        standby.folder, version=str(standby.version), port=standby.port, settings={**standby._settings, **settings}
+    )
+    made.start()
+    return made
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_from_standby_a_load_is_merged_with_the_stream(version: str, make_pair: MakePair) -> None:
+    """Loads read the primary; the stream beside them is the standby's."""
+    pair = make_pair(version, init=False, backfill={"chunk_rows": 50})
+    here = pair.here
+    here.sql("INSERT INTO account SELECT n, 1, 'before' FROM generate_series(1000, 1999) n", "TRUNCATE ledger")
+    pair.wait_for_replay()
+    done = here.init()
+    assert done.returncode == 0, done.stderr
+    here.prepare("across", "UPDATE account SET version = 2 WHERE id = 1000")
+    run = here.start()
+    run.wait_for("backfill of public.account waits for prepared transaction 'across'")
+    here.sql("COMMIT PREPARED 'across'")
+    enough = threading.Event()
+
+    def write() -> None:
+        while not enough.is_set():
+            account = random.randint(1001, 1999)
+            update = f"UPDATE account SET version = version + 1 WHERE id = {account}"
+            here.sql(update)
+            here.prepare("beside", update)
+            here.sql("COMMIT PREPARED 'beside'")
+
+    with ThreadPoolExecutor(1) as sessions:
+        writing = sessions.submit(write)
+        try:
+            wait_until(lambda: _is_loaded(here), 120, "the table is loaded")
+        finally:
+            enough.set()
+        writing.result()
+    here.caught_up()
+    with psycopg.connect(here.conninfo) as session:
+        wanted: dict[int, int] = dict(session.execute("SELECT id, version FROM account").fetchall())
+    found: dict[int, int] = {}
+    for seen in here.read("account"):
+        if seen.value is not None and seen.value["after"] is not None:
+            found[seen.key["id"]] = seen.value["after"]["version"]
+    assert found == wanted
+    assert set(pair.replicating()) == {"walreceiver"}
+
+
+def _is_loaded(here: Installation) -> bool:
+    pins = {s.key: s.value for s in here.reader.read([f"{here.prefix}.progress"]) if "/table/" in s.key}
+    return bool(pins) and all(pin["backfill"] == "ready" for pin in pins.values())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_from_standby_doctor_and_init_name_what_is_missing(version: str, make_pair: MakePair) -> None:
+    """And with each remedy applied, `init` succeeds."""
+    pair = make_pair(version, init=False, source={"failover": True})
+    here = pair.here
+    with ExitStack() as ending:
+        pair.standby.stop()
+        poor = _again(pair.standby, hot_standby_feedback="off", primary_slot_name="")
+        ending.callback(poor.stop)
+        pair.primary.stop()
+        low = _again(pair.primary, wal_level="replica")
+        ending.callback(low.stop)
+        said = subprocess.run(here.command("doctor"), capture_output=True, text=True, timeout=60, check=False).stdout
+        for words in (
+            "ALTER SYSTEM SET hot_standby_feedback = on;",
+            "SELECT pg_create_physical_replication_slot('twofold_standby', true); -- on the primary",
+            "ALTER SYSTEM SET primary_slot_name = 'twofold_standby'; -- on the standby",
+            "wal_level of the primary is not logical",
+            "source.failover = false",
+        ):
+            assert words in said, said
+        done = here.init()
+        assert done.returncode == 3
+        for words in (
+            "hot_standby_feedback is off on the standby",
+            "wal_level of the primary is not logical",
+            "source.failover is on, and the server is a standby",
+        ):
+            assert words in done.stderr
+        assert here.prefix not in "".join(here.reader.topics(here.prefix)), "nothing was made"
+        low.stop()
+        rich = _again(pair.primary)
+        ending.callback(rich.stop)
+        poor.stop()
+        ending.callback(_again(pair.standby).stop)
+        here.configure({"source": {"failover": False}})
+        done = here.init()
+        assert done.returncode == 0, done.stderr
+
+
+@ON_18
+def test_from_standby_a_load_without_the_primary_is_refused(version: str, make_pair: MakePair) -> None:
+    """And `cancel` goes on without the rows, as the repair says."""
+    pair = make_pair(version, init=False, primary_dsn=False)
+    here = pair.here
+    here.sql("INSERT INTO account VALUES (1, 1, 'before')", "TRUNCATE ledger")
+    pair.wait_for_replay()
+    done = here.init()
+    assert done.returncode == 3
+    assert "set source.primary_dsn to the connection string of the primary, or source.backfill = false" in done.stderr
+    here.configure({"source": {"backfill": False}})
+    done = here.init()
+    assert done.returncode == 3
+    assert f'on the primary, CREATE PUBLICATION "{here.prefix}" FOR TABLE' in done.stderr, done.stderr
+    tables = ", ".join(connector_ledger.TABLES)
+    here.sql(f'CREATE PUBLICATION "{here.prefix}" FOR TABLE {tables}')
+    pair.wait_for_replay()
+    with ThreadPoolExecutor(1) as sessions:
+        making = sessions.submit(here.init)
+        while not making.done():
+            here.sql("SELECT pg_log_standby_snapshot()")
+        done = making.result()
+    assert done.returncode == 0, done.stderr
+    assert "SELECT pg_log_standby_snapshot();" in done.stdout
+    run = here.start()
+    here.sql("INSERT INTO account VALUES (2, 1, 'streamed')")
+    here.caught_up()
+    here.check()
+    subprocess.run(here.command("backfill", "start", "public.account"), check=True, timeout=60)
+    assert run.ended() == 5
+    assert "table public.account is to be loaded" in run.said()
+    assert "twofold backfill cancel public.account" in run.said()
+    subprocess.run(here.command("backfill", "cancel", "public.account"), check=True, timeout=60)
+    here.start()
+    here.sql("INSERT INTO account VALUES (3, 1, 'streamed again')")
+    here.caught_up()
+
+
+@ON_18
+def test_from_standby_what_it_can_never_do_is_refused(version: str, make_pair: MakePair) -> None:
+    pair = make_pair(version)
+    here = pair.here
+    here.configure({"prepared": {"synchronous": True}})
+    error = here.refusal()
+    assert type(error) is SetupError
+    assert "prepared.synchronous is on, and the server is a standby" in str(error)
+    here.configure({"prepared": {"synchronous": False}, "source": {"primary_dsn": pair.standby.dsn()}})
+    listed = subprocess.run(here.command("prepared", "list"), capture_output=True, text=True, timeout=60, check=False)
+    assert listed.returncode == 3
+    assert "which is a standby too" in listed.stderr
+    status = subprocess.run(here.command("status"), capture_output=True, text=True, timeout=60, check=False)
+    assert "in doubt    not known: source.primary_dsn leads to" in status.stdout, status.stderr
