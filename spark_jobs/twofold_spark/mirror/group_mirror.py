@@ -133,7 +133,8 @@ class GroupMirror:
             mirror.begin(spark)
             if last is not None:
                 self._number, self._torn = last.number, last.torn
-                self._topics[prefix].start_from(last.members[prefix].sequence, last.members[prefix].offset)
+                part = last.members[prefix]
+                self._topics[prefix].start_from(part.sequence, part.offset, mirror.cut.identity)
         return table
 
     def _apply(self, spark: SparkSession, chosen: Mapping[str, int]) -> None:
