@@ -75,22 +75,31 @@ class GlobalCutTable:
         self._waits = f"{self._namespace}.global_waits"
 
     def open(self, prefixes: tuple[str, ...]) -> GlobalCut | None:
-        """Create the tables, or check whose they are; return the last global cut."""
+        """Create the tables, or check whose they are; return the last global cut.
+
+        Its members may be others: some of these may lack, and some more may be in it.
+        """
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
         group = ",".join(sorted(prefixes))
         properties = iceberg_tables.list_properties(iceberg_tables.FORMAT_VERSION, {_GROUP: group})
         for name, columns in ((self._name, _COLUMNS), (self._waits, _WAIT_COLUMNS)):
             self._spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg TBLPROPERTIES ({properties})")
-        present = iceberg_tables.load_table(self._spark, self._name).properties().get(_GROUP)
-        if present != group:
+        present = iceberg_tables.load_table(self._spark, self._name).properties().get(_GROUP) or ""
+        last = self.read_last()
+        known = last.members.keys() if last is not None else present.split(",")
+        if not {*known} & {*prefixes}:
             raise Refused(
-                f"this warehouse holds the global cuts of {present}, not of {group}",
-                at_stake="a cut over other members: global transactions would be torn",
-                repair="give the same --prefix options as before, or a new --warehouse and --checkpoint",
+                f"this warehouse holds the global cuts of {', '.join(sorted(known))}, and {', '.join(sorted(prefixes))} has none of these members",
+                at_stake="the tables of two source groups would be mixed",
+                repair="give the --source-group or the --prefix options of this warehouse, or a new --warehouse and --checkpoint",
+            )
+        if present != group:
+            self._spark.sql(
+                f"ALTER TABLE {self._name} SET TBLPROPERTIES ({iceberg_tables.format_properties({_GROUP: group})})"
             )
         if not self._spark.table(self._waits).isEmpty():
             self.replace_waits(())  # an earlier process said so
-        return self.read_last()
+        return last
 
     def read_last(self) -> GlobalCut | None:
         """Return the last global cut; None before the first."""

@@ -67,6 +67,10 @@ class MemberTopics:
         """
         self._cut, self._offset, self._known = sequence, offset, applied
 
+    def start_with_first(self, applied: CommitIdentity) -> None:
+        """Start with the first commit record that Kafka has: the last global cut has none of it."""
+        self._known = applied
+
     def advance_to(self, sequence: int) -> None:
         """Forget what is in the new cut."""
         self._cut = sequence
@@ -107,6 +111,10 @@ class MemberTopics:
             if not is_found:
                 self._require_removed(spark, offset)
                 is_found = True
+            if not last and this.sequence > 1:
+                # Retention has removed the first ones. The member's mirror decides what becomes of
+                # its tables.
+                self._cut = last = this.sequence - 1
             if this.sequence != last + 1:
                 raise self._gap_refusal(last, this.sequence)
             last += 1

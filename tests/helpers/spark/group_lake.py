@@ -10,7 +10,7 @@ import itertools
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,9 +120,9 @@ class GroupLake:
         table = self.spark.table(f"{self.catalog}.twofold.global_waits")
         return [each.asDict(recursive=True) for each in table.collect()]
 
-    def transfers(self) -> dict[str, dict[str, int]]:
-        """The amounts by prefix and transfer, as of the last global cut."""
-        cut = self.read()
+    def transfers(self, published: GlobalCut | None = None) -> dict[str, dict[str, int]]:
+        """The amounts by prefix and transfer, as of a global cut, or of the last one."""
+        cut = self.read() if published is None else GlobalTables(self.spark, self.catalog, published)
         return {
             prefix: {row["id"]: row["amount"] for row in tables["public.transfer"].collect()}
             if "public.transfer" in tables.cut.versions
@@ -140,12 +140,36 @@ class GroupLake:
         assert not torn, f"{torn} in the global cut {self.read().cut}"
         return {*amounts}
 
+    def assert_all_whole(self, places: Mapping[str, Collection[str]]) -> int:
+        """In every published cut each transfer that is there has all its branches in the cut's
+        members. Return how many of the transfers' branches were looked at.
+        """
+        looked = 0
+        for cut in self.published:
+            shown = self.transfers(cut)
+            for name in {name for rows in shown.values() for name in rows}:
+                found = {prefix for prefix, rows in shown.items() if name in rows}
+                wanted = {*places[name]} & cut.members.keys()
+                assert found == wanted, f"{name} is in {found} of {wanted} in the global cut {cut}"
+                looked += len(found)
+        return looked
+
     def runs_until_it_shows(self, *transfers: str) -> None:
         def shown() -> bool:
             self.run()
             return bool(self.published) and self.assert_whole() == {*transfers}
 
         wait_until(shown, 120, f"the mirror shows {transfers}")
+
+
+def regroup(*members: Installation) -> None:
+    """Restart the connectors with these members."""
+    group = {"name": "bank", "members": [here.prefix for here in members]}
+    for here in members:
+        here.configure({"group": group})
+        if here.runs and not here.runs[-1].dead:
+            here.runs[-1].stop()
+        here.start()
 
 
 def prepare(places: Mapping[str, Installation], name: str, amount: int) -> list[psycopg.Connection[Any]]:
@@ -171,23 +195,27 @@ class Coordinator(threading.Thread):
     `stop`, when all get their outcome.
     """
 
-    def __init__(self, members: Mapping[str, Installation], name: str = "transfer") -> None:
+    def __init__(self, members: Mapping[str, Installation], *, pause_s: float = 0.03) -> None:
         super().__init__(name="coordinator")
         self._members = dict(members)
-        self._name = name
+        self._pause_s = pause_s
         self._random = random.Random(7)
         self._waiting: list[tuple[bool, str, list[psycopg.Connection[Any]]]] = []
         self._stopped = threading.Event()
         self.committed: set[str] = set()
+        self.places: dict[str, set[str]] = {}
+        """The two databases of each transfer."""
         self.failure: Exception | None = None
 
     def run(self) -> None:
         try:
             number = 0
-            while not self._stopped.wait(0.03):
+            while not self._stopped.wait(self._pause_s):
                 number += 1
-                name = f"{self._name} {number}"
-                branches = prepare(self._two(), name, self._random.randrange(1, 100))
+                name = f"transfer {number}"
+                two = self._two()
+                self.places[name] = {*two}
+                branches = prepare(two, name, self._random.randrange(1, 100))
                 self._random.shuffle(branches)
                 self._waiting.append((self._random.random() < 0.8, name, branches))
                 while len(self._waiting) > 4 or (self._waiting and self._random.random() < 0.3):
@@ -203,8 +231,7 @@ class Coordinator(threading.Thread):
         assert self.failure is None, self.failure
 
     def _two(self) -> dict[str, Installation]:
-        names: Sequence[str] = self._random.sample(sorted(self._members), 2)
-        return {prefix: self._members[prefix] for prefix in names}
+        return {prefix: self._members[prefix] for prefix in self._random.sample(sorted(self._members), 2)}
 
     def _end_a_branch(self) -> None:
         commits, name, left = ended = self._random.choice(self._waiting)

@@ -19,7 +19,6 @@ from helpers.spark.group_lake import Coordinator, GroupLake, prepare, transfer
 from twofold_common import java
 from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
-from twofold_spark.errors import Refused
 from twofold_spark.readers.global_cut_tables import read_global_cut
 from twofold_spark.sinks.global_cuts import member_catalog
 
@@ -152,16 +151,6 @@ def test_the_command_takes_the_members_or_their_group(group: GroupLake, by: str)
     cut = read_global_cut(group.spark, catalog=catalog)
     amounts = [row["amount"] for prefix in cut for row in cut[prefix]["public.transfer"].collect()]
     assert sorted(amounts) == [-10, 10]
-
-
-def test_other_members_are_refused(group: GroupLake) -> None:
-    transfer(group.members, "one", 10)
-    group.runs_until_it_shows("one")
-    fewer = GroupLake(
-        group.spark, group.folder, dict(list(group.members.items())[:1]), group.name, catalog=group.catalog
-    )
-    with pytest.raises(Refused, match="holds the global cuts of"):
-        fewer.run("fewer")
 
 
 def test_a_coordinator_in_trouble_never_changes_the_total(group: GroupLake) -> None:
