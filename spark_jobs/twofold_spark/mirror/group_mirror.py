@@ -11,6 +11,7 @@ behind it: frontiers and commit records only grow. Readers go by the row.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import threading
 import time
@@ -22,6 +23,7 @@ from twofold_common.global_cut import Member
 from twofold_common.global_cut_choice import NOTHING_TORN, Choice, Torn, choose_cut, find_overdue, keep_members
 from twofold_common.global_waits import WaitClock, find_waits
 from twofold_spark.errors import Refused
+from twofold_spark.mirror.batching import MaintenanceSchedule
 from twofold_spark.mirror.group_membership import GroupMembership
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport, describe_torn
@@ -44,6 +46,8 @@ class GroupMirror:
         make_table: Callable[[SparkSession], GlobalCutTable],
         *,
         wait_limit_s: float | None = None,
+        maintain_every: int = 100,
+        keep_cuts: dt.timedelta = dt.timedelta(hours=1),
         named_after_s: float = NAMED_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
         report: Callable[[GlobalCut], None] = lambda _: None,
@@ -58,6 +62,9 @@ class GroupMirror:
         self._number = 0
         self._torn: Torn = NOTHING_TORN
         self._wait_limit_s = wait_limit_s
+        self._schedule = MaintenanceSchedule(maintain_every)
+        self._keep_cuts = keep_cuts
+        self._is_maintenance_due = False
         self._report = report
         self._report_waits = report_waits
         self._warn = warn
@@ -108,10 +115,10 @@ class GroupMirror:
         self._apply(spark, {prefix: choice.cut[prefix] for prefix in changed})
         if is_admitted or changed & self._membership.joined:
             self._publish(self._table, choice)
+            self._is_maintenance_due |= self._schedule.is_due(self._number - 1, self._number)
         if is_admitted or changed:
             self._note_torn(choice.torn)
-        for mirror in self._mirrors.values():
-            mirror.maintain_if_due()
+        self._maintain_if_due(self._table)
 
     def _choose(self, table: GlobalCutTable, members: Mapping[str, Member]) -> Choice:
         """Choose the next cut. Say what holds it back, when it is time."""
@@ -125,6 +132,7 @@ class GroupMirror:
             for line in self._wait_report.lines:
                 self._warn(line)
             table.replace_waits(self._wait_report.waits)
+            self._is_maintenance_due |= self._schedule.is_due(self._number, self._number)
         self._report_waits(len(self._wait_report.waits))
         soon_s = min(NAMED_AFTER_S, self._wait_limit_s or NAMED_AFTER_S)
         self._next_at = now + soon_s if waits or self._wait_report.is_waiting else float("inf")
@@ -173,6 +181,18 @@ class GroupMirror:
         cut = GlobalCut(self._number, parts, choice.torn)
         table.publish(cut)
         self._report(cut)
+
+    def _maintain_if_due(self, table: GlobalCutTable) -> None:
+        """Forget old global cuts before the members' cuts that only these name."""
+        if not (self._is_maintenance_due or any(each.is_maintenance_due for each in self._mirrors.values())):
+            return
+        oldest = table.forget(self._keep_cuts)
+        parts: Mapping[str, MemberCut] = oldest.members if oldest is not None else {}
+        for prefix, mirror in self._mirrors.items():
+            mirror.maintain_if_due(parts[prefix].sequence if prefix in parts else None)
+        if self._is_maintenance_due:
+            table.maintain(self._keep_cuts)
+            self._is_maintenance_due = False
 
     def _note_torn(self, torn: Torn) -> None:
         for line in describe_torn(self._torn, torn):

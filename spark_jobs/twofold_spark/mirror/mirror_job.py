@@ -109,10 +109,17 @@ class Mirror:
             for _ in self._apply_all(spark, takewhile(lambda record: record.sequence <= sequence, records)):
                 pass
 
-    def maintain_if_due(self) -> None:
-        """Maintain the changed tables, between two batches: beside a merge it would conflict."""
+    @property
+    def is_maintenance_due(self) -> bool:
+        return self._is_maintenance_due
+
+    def maintain_if_due(self, since: int | None = None) -> None:
+        """Maintain the changed tables, between two batches: beside a merge it would conflict.
+
+        Cuts from commit record `since` on stay.
+        """
         if self._is_maintenance_due and self._sink is not None:
-            self._sink.maintain(self._changed_tables & self._next.cut.versions.keys(), self._keep_cuts)
+            self._sink.maintain(self._changed_tables & self._next.cut.versions.keys(), self._keep_cuts, since)
             self._changed_tables.clear()
             self._is_maintenance_due = False
 

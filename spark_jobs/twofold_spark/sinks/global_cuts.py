@@ -7,17 +7,17 @@ it is written when every member has published its part.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
 
 from twofold_common.global_cut_choice import NOTHING_TORN, ShownBranch, Torn
 from twofold_common.global_waits import LongWait
 from twofold_spark.errors import Refused
-from twofold_spark.sinks import iceberg_tables
+from twofold_spark.sinks import cut_rows, iceberg_maintenance, iceberg_tables
 from twofold_spark.sinks.merge_sql import escape_literal
 
 _TORN = "array<struct<global_id: string, shown: array<struct<prefix: string, sequence: bigint>>>>"
@@ -70,6 +70,7 @@ class GlobalCutTable:
 
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
+        self._catalog = catalog
         self._namespace = f"{catalog}.twofold"
         self._name = f"{self._namespace}.global_cuts"
         self._waits = f"{self._namespace}.global_waits"
@@ -103,9 +104,13 @@ class GlobalCutTable:
 
     def read_last(self) -> GlobalCut | None:
         """Return the last global cut; None before the first."""
+        return self._read_outermost()
+
+    def _read_outermost(self, *, first: bool = False) -> GlobalCut | None:
+        """Return the last global cut that is kept, or the first."""
         if not self._spark.catalog.tableExists(self._name):
             return None
-        row = self._spark.table(self._name).orderBy(f.col("number").desc()).first()
+        row = self._spark.table(self._name).orderBy("number", ascending=first).first()
         if row is None:
             return None
         members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in row["members"]}
@@ -129,6 +134,19 @@ class GlobalCutTable:
             f"INSERT INTO {self._name} SELECT {cut.number}L, current_timestamp(), array({members}), "
             f"CAST(array({torn}) AS {_TORN})"
         )
+
+    def forget(self, keep: dt.timedelta) -> GlobalCut | None:
+        """Remove global cuts older than `keep`, except the last; return the first that stays."""
+        last = self.read_last()
+        if last is not None:
+            expired = f"published_at < {cut_rows.time_ago(keep)} AND number < {last.number}"
+            self._spark.sql(f"DELETE FROM {self._name} WHERE {expired}")
+        return self._read_outermost(first=True)
+
+    def maintain(self, keep: dt.timedelta) -> None:
+        """Compact the tables, and expire what was their state before `keep`."""
+        for table in ("twofold.global_cuts", "twofold.global_waits"):
+            iceberg_maintenance.maintain_plain(self._spark, self._catalog, table, keep)
 
     def replace_waits(self, waits: Iterable[LongWait]) -> None:
         """Say what the next global cut waits for."""

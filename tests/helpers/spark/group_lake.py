@@ -44,8 +44,8 @@ class GroupLake:
     catalog: str = field(default_factory=lambda: f"group{next(_number)}")
     published: list[GlobalCut] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Of the mirror."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """How often the tables are maintained, and how long cuts are kept."""
 
     def __post_init__(self) -> None:
         catalogs = {self.catalog: self.folder / "group"}
@@ -65,7 +65,7 @@ class GroupLake:
 
         def one(prefix: str) -> Mirror:
             catalog = member_catalog(self.catalog, prefix)
-            return Mirror(kafka, registry, prefix, lambda its: IcebergSink(its, prefix, catalog))
+            return Mirror(kafka, registry, prefix, lambda its: IcebergSink(its, prefix, catalog), **self.kept)
 
         mirrors = {prefix: one(prefix) for prefix in self.members}
         return GroupMirror(
@@ -73,7 +73,8 @@ class GroupLake:
             registry,
             mirrors,
             lambda its: GlobalCutTable(its, self.catalog),
-            **{**self.settings, **settings},
+            **self.kept,
+            **settings,
             report=self.published.append,
             warn=self.said.append,
         )

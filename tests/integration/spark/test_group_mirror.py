@@ -4,6 +4,7 @@ branches in doubt. In every global cut the total is the same.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import subprocess
 import sys
@@ -151,6 +152,20 @@ def test_the_command_takes_the_members_or_their_group(group: GroupLake, by: str)
     cut = read_global_cut(group.spark, catalog=catalog)
     amounts = [row["amount"] for prefix in cut for row in cut[prefix]["public.transfer"].collect()]
     assert sorted(amounts) == [-10, 10]
+
+
+def test_old_global_cuts_are_forgotten_with_the_members_cuts_that_only_they_name(group: GroupLake) -> None:
+    group.kept = {"maintain_every": 1, "keep_cuts": dt.timedelta(0)}
+    transfer(group.members, "one", 10)
+    group.runs_until_it_shows("one")
+    transfer(group.members, "two", 20)
+    group.runs_until_it_shows("one", "two")
+    assert len(group.published) > 1
+    for catalog, cuts in [
+        (group.catalog, "global_cuts"),
+        *((member_catalog(group.catalog, p), "cuts") for p in group.members),
+    ]:
+        assert group.spark.table(f"{catalog}.twofold.{cuts}").count() == 1
 
 
 def test_a_coordinator_in_trouble_never_changes_the_total(group: GroupLake) -> None:
