@@ -45,6 +45,12 @@ def choose_cut(members: Mapping[str, Member], torn: Torn, overdue: Collection[st
     return Choice(cut, dict(_find_torn(members, torn, let_go, cut)))
 
 
+def keep_members(torn: Torn, prefixes: Collection[str]) -> Torn:
+    """Return what a cut of these members says of what was torn in a cut of others."""
+    kept = {each: tuple(branch for branch in shown if branch.prefix in prefixes) for each, shown in torn.items()}
+    return {each: shown for each, shown in kept.items() if shown}
+
+
 def find_overdue(waited_s: Mapping[str, float], limit_s: float | None) -> set[str]:
     """Return what has held others back for longer than the limit; None is no limit."""
     return set() if limit_s is None else {each for each, waited in waited_s.items() if waited > limit_s}

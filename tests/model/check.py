@@ -18,6 +18,7 @@ from model.group_world import first_violation
 from model.lives import model as lives_model
 from model.lives import mutants as lives_mutants
 from model.lives import scenarios as lives_scenarios
+from model.member_world import first_violation_of_members
 
 HISTORIES, AT_ONCE = 20_000, 2_500
 EXPLORED: dict[str, tuple[Any, Any, Any]] = {
@@ -74,7 +75,8 @@ def tried(job: Job) -> tuple[int, str | None]:
     if not job.is_mutant:
         seeds = range(int(job.name), int(job.name) + AT_ONCE)
         limited = seeds[: AT_ONCE // 4]
-        return len(seeds) + len(limited), first_violation(seeds) or first_violation(limited, group_mutants.LIMIT)
+        violation = first_violation(seeds) or first_violation(limited, group_mutants.LIMIT)
+        return len(seeds) + 2 * len(limited), violation or first_violation_of_members(limited)
     mutant = next(each for each in group_mutants.MUTANTS if each.name == job.name)
     with mutant.applied():
         return HISTORIES, first_violation(range(HISTORIES), mutant.limit)

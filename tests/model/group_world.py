@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -339,9 +339,12 @@ class GroupWorld:
                 source.ask()
                 self._drain(source)
         self._look(partly=False)
+        self._check_all_shown()
+        check(not self.torn, f"{[*self.torn]} are called torn, and all is whole")
+
+    def _check_all_shown(self) -> None:
         for source in self.sources:
             check(self._cut[source.name] == len(source.kafka.commits), "held back, and nothing is in doubt")
-        check(not self.torn, f"{[*self.torn]} are called torn, and all is whole")
 
     def _drain(self, source: Source) -> None:
         while source.place < len(source.log) or source.worker.queue:
@@ -408,6 +411,14 @@ class GroupWorld:
 
     def _look(self, *, partly: bool) -> None:
         """Read frontiers, then commit records; choose a cut, and check it."""
+        chosen = self._choose(self._read_members(partly=partly))
+        for source in self.sources:
+            check(self._cut[source.name] <= chosen[source.name], "a cut moved back")
+        self.cuts += chosen != self._cut
+        self._cut = chosen
+        self._check_whole(chosen)
+
+    def _read_members(self, *, partly: bool) -> dict[str, Member]:
         rnd, members = self.random, {}
         read = {}
         for source in self.sources:
@@ -419,18 +430,8 @@ class GroupWorld:
             cut = self._cut[source.name]
             least = min(there, max(cut, seen.sequence if seen else 0))
             known = rnd.randint(least, there) if partly else there
-            branches = tuple(
-                CommittedBranch(n, global_id(gid))
-                for n in range(cut + 1, known + 1)
-                for gid in source.kafka.commits[n - 1]
-            )
-            members[source.name] = Member(cut, known, branches, seen)
-        chosen = self._choose(members)
-        for source in self.sources:
-            check(self._cut[source.name] <= chosen[source.name], "a cut moved back")
-        self.cuts += chosen != self._cut
-        self._cut = chosen
-        self._check_whole()
+            members[source.name] = make_member(source, cut, known, seen)
+        return members
 
     def _choose(self, members: dict[str, Member]) -> dict[str, int]:
         """Choose as the mirror does; check what is torn for the first time."""
@@ -444,18 +445,27 @@ class GroupWorld:
             check(self._now - self._visible_at[g] > (self._limit or 0), f"{g} is torn before its time")
         return choice.cut
 
-    def _check_whole(self) -> None:
+    def _check_whole(self, cut: Mapping[str, int]) -> None:
+        """No transaction has a part of its branches in the sources of the cut."""
         shown = {
             (source.name, gid)
             for source in self.sources
-            for record in source.kafka.commits[: self._cut[source.name]]
+            for record in source.kafka.commits[: cut.get(source.name, 0)]
             for gid in record
         }
         for g in {global_id(gid) for _, gid in shown}:
             check(g not in self.rolled_back, f"the cut shows {g}, which is rolled back")
             for source, gid in self.branches[g]:
-                named = (source.name, gid) in shown or g in self.torn
-                check(named, f"the cut {self._cut} shows {g} and not its branch {gid}, and does not name it")
+                named = source.name not in cut or (source.name, gid) in shown or g in self.torn
+                check(named, f"the cut {cut} shows {g} and not its branch {gid}, and does not name it")
+
+
+def make_member(source: Source, cut: int, known: int, seen: Frontier | None) -> Member:
+    """What a reader of these commit records knows of a source."""
+    branches = (
+        CommittedBranch(n, global_id(gid)) for n in range(cut + 1, known + 1) for gid in source.kafka.commits[n - 1]
+    )
+    return Member(cut, known, tuple(branches), seen)
 
 
 def first_violation(seeds: Iterable[int], limit: int | None = None) -> str | None:

@@ -103,6 +103,7 @@ COMMON: Mapping[str, Walls] = {
     "global_cut": Walls(),
     "global_cut_choice": Walls({"global_cut"}),
     "global_waits": Walls({"global_cut"}),
+    "group_admission": Walls({"global_cut"}),
     "table_names": Walls(),
     "errors": Walls(),
     "artifacts": Walls(),

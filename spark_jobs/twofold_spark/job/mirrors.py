@@ -71,6 +71,8 @@ def _make_group_mirror(
         mirrors,
         lambda its: GlobalCutTable(its, options.catalog),
         wait_limit_s=options.global_wait,
+        maintain_every=options.maintain_every,
+        keep_cuts=dt.timedelta(hours=options.keep_cuts),
         # A run to the end of what is there has no time to look again.
         named_after_s=0 if options.trigger.ends else NAMED_AFTER_S,
         report=_print_global_cut,

@@ -11,6 +11,7 @@ behind it: frontiers and commit records only grow. Readers go by the row.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import threading
 import time
@@ -19,9 +20,11 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import DataFrame, SparkSession
 
 from twofold_common.global_cut import Member
-from twofold_common.global_cut_choice import NOTHING_TORN, Choice, Torn, choose_cut, find_overdue
+from twofold_common.global_cut_choice import NOTHING_TORN, Choice, Torn, choose_cut, find_overdue, keep_members
 from twofold_common.global_waits import WaitClock, find_waits
 from twofold_spark.errors import Refused
+from twofold_spark.mirror.batching import MaintenanceSchedule
+from twofold_spark.mirror.group_membership import GroupMembership
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport, describe_torn
 from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, MemberCut
@@ -43,6 +46,8 @@ class GroupMirror:
         make_table: Callable[[SparkSession], GlobalCutTable],
         *,
         wait_limit_s: float | None = None,
+        maintain_every: int = 100,
+        keep_cuts: dt.timedelta = dt.timedelta(hours=1),
         named_after_s: float = NAMED_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
         report: Callable[[GlobalCut], None] = lambda _: None,
@@ -57,12 +62,17 @@ class GroupMirror:
         self._number = 0
         self._torn: Torn = NOTHING_TORN
         self._wait_limit_s = wait_limit_s
+        self._schedule = MaintenanceSchedule(maintain_every)
+        self._keep_cuts = keep_cuts
+        self._is_maintenance_due = False
         self._report = report
         self._report_waits = report_waits
         self._warn = warn
         self._clock = clock
         self._wait_clock = WaitClock()
+        self._named_after_s = named_after_s
         self._wait_report = WaitReport(named_after_s)
+        self._membership = GroupMembership((), (), named_after_s=named_after_s, warn=warn)
         self._round = threading.Lock()
         self._spark: SparkSession | None = None
         """The stream's session, from its first round on."""
@@ -97,13 +107,18 @@ class GroupMirror:
         for topics in self._topics.values():
             topics.read_commits(spark)
         members = {prefix: topics.as_member() for prefix, topics in self._topics.items()}
-        choice = self._choose(self._table, members)
-        if all(choice.cut[prefix] == each.cut for prefix, each in members.items()):
+        choice, now = self._choose(self._table, members), self._clock()
+        if not self._membership.may_apply(choice.cut, {p: each.cut.sequence for p, each in self._mirrors.items()}, now):
             return
-        self._apply(spark, choice.cut)
-        self._publish(self._table, choice)
-        for mirror in self._mirrors.values():
-            mirror.maintain_if_due()
+        is_admitted = self._membership.admit(members, choice.cut, now)
+        changed = {prefix for prefix, each in members.items() if choice.cut[prefix] != each.cut}
+        self._apply(spark, {prefix: choice.cut[prefix] for prefix in changed})
+        if is_admitted or changed & self._membership.joined:
+            self._publish(self._table, choice)
+            self._is_maintenance_due |= self._schedule.is_due(self._number - 1, self._number)
+        if is_admitted or changed:
+            self._note_torn(choice.torn)
+        self._maintain_if_due(self._table)
 
     def _choose(self, table: GlobalCutTable, members: Mapping[str, Member]) -> Choice:
         """Choose the next cut. Say what holds it back, when it is time."""
@@ -117,6 +132,7 @@ class GroupMirror:
             for line in self._wait_report.lines:
                 self._warn(line)
             table.replace_waits(self._wait_report.waits)
+            self._is_maintenance_due |= self._schedule.is_due(self._number, self._number)
         self._report_waits(len(self._wait_report.waits))
         soon_s = min(NAMED_AFTER_S, self._wait_limit_s or NAMED_AFTER_S)
         self._next_at = now + soon_s if waits or self._wait_report.is_waiting else float("inf")
@@ -129,33 +145,56 @@ class GroupMirror:
     def _begin(self, spark: SparkSession) -> GlobalCutTable:
         table = self._make_table(spark)
         last = table.open(tuple(self._mirrors))
+        if last is not None:
+            self._number, self._torn = last.number, keep_members(last.torn, self._mirrors)
+        parts: Mapping[str, MemberCut] = last.members if last is not None else {}
         for prefix, mirror in self._mirrors.items():
             mirror.begin(spark)
-            if last is not None:
-                self._number, self._torn = last.number, last.torn
-                self._topics[prefix].start_from(last.members[prefix].sequence, last.members[prefix].offset)
+            if (part := parts.get(prefix)) is not None:
+                self._topics[prefix].start_from(part.sequence, part.offset, mirror.cut.identity)
+            else:
+                self._topics[prefix].start_with_first(mirror.cut.identity)
+        self._membership = GroupMembership(
+            self._mirrors.keys(), parts.keys(), named_after_s=self._named_after_s, warn=self._warn
+        )
         return table
 
     def _apply(self, spark: SparkSession, chosen: Mapping[str, int]) -> None:
-        """Bring every member to its part."""
-        for prefix, mirror in self._mirrors.items():
-            if chosen[prefix] > mirror.cut.sequence:
-                mirror.apply_up_to(spark, chosen[prefix], behind=self._topics[prefix].offset)
+        """Bring these members to their parts."""
+        for prefix, sequence in chosen.items():
+            if sequence > self._mirrors[prefix].cut.sequence:
+                self._mirrors[prefix].apply_up_to(spark, sequence, behind=self._topics[prefix].offset)
+            self._topics[prefix].advance_to(sequence)
 
     def _publish(self, table: GlobalCutTable, choice: Choice) -> None:
-        for prefix, sequence in choice.cut.items():
+        parts = {}
+        for prefix in sorted(self._membership.joined):
+            sequence = choice.cut[prefix]
             if (shown := self._mirrors[prefix].cut.sequence) != sequence:
                 raise Refused(
                     f"the mirror of {prefix} stands at cut {shown}, and the global cut names {sequence}: another job wrote to its catalog",
                     at_stake="global transactions would be torn",
                     repair="end the other job, and start over with a new --warehouse",
                 )
-            self._topics[prefix].advance_to(sequence)
+            parts[prefix] = MemberCut(sequence, self._topics[prefix].offset)
         self._number += 1
-        parts = {prefix: MemberCut(sequence, self._topics[prefix].offset) for prefix, sequence in choice.cut.items()}
         cut = GlobalCut(self._number, parts, choice.torn)
         table.publish(cut)
-        for line in describe_torn(self._torn, cut.torn):
-            self._warn(line)
-        self._torn = cut.torn
         self._report(cut)
+
+    def _maintain_if_due(self, table: GlobalCutTable) -> None:
+        """Forget old global cuts before the members' cuts that only these name."""
+        if not (self._is_maintenance_due or any(each.is_maintenance_due for each in self._mirrors.values())):
+            return
+        oldest = table.forget(self._keep_cuts)
+        parts: Mapping[str, MemberCut] = oldest.members if oldest is not None else {}
+        for prefix, mirror in self._mirrors.items():
+            mirror.maintain_if_due(parts[prefix].sequence if prefix in parts else None)
+        if self._is_maintenance_due:
+            table.maintain(self._keep_cuts)
+            self._is_maintenance_due = False
+
+    def _note_torn(self, torn: Torn) -> None:
+        for line in describe_torn(self._torn, torn):
+            self._warn(line)
+        self._torn = torn

@@ -22,14 +22,14 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from twofold_spark.errors import Refused, TableRefused
+from twofold_spark.errors import TableRefused
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.batching import BatchSizer, MaintenanceSchedule, split_into_batches
 from twofold_spark.mirror.next_cut import NextCut
 from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.interface import MirrorTable, Sink
-from twofold_spark.sources.commit_records import CommitRecord, gap_refusal, select_since_reload
+from twofold_spark.sources.commit_records import CommitRecord, gap_refusal, recreated_refusal, select_since_reload
 from twofold_spark.sources.commit_topic import CommitTopic
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
@@ -109,10 +109,17 @@ class Mirror:
             for _ in self._apply_all(spark, takewhile(lambda record: record.sequence <= sequence, records)):
                 pass
 
-    def maintain_if_due(self) -> None:
-        """Maintain the changed tables, between two batches: beside a merge it would conflict."""
+    @property
+    def is_maintenance_due(self) -> bool:
+        return self._is_maintenance_due
+
+    def maintain_if_due(self, since: int | None = None) -> None:
+        """Maintain the changed tables, between two batches: beside a merge it would conflict.
+
+        Cuts from commit record `since` on stay.
+        """
         if self._is_maintenance_due and self._sink is not None:
-            self._sink.maintain(self._changed_tables & self._next.cut.versions.keys(), self._keep_cuts)
+            self._sink.maintain(self._changed_tables & self._next.cut.versions.keys(), self._keep_cuts, since)
             self._changed_tables.clear()
             self._is_maintenance_due = False
 
@@ -149,8 +156,8 @@ class Mirror:
         for record in records:
             if record.sequence > cut.sequence:
                 yield record
-            elif record.sequence == cut.sequence:
-                _check_same_topics(cut, record)
+            elif record.sequence == cut.sequence and record.identity != cut.identity:
+                raise recreated_refusal(cut.sequence, self._prefix)
 
     def _handle_gap(self, first: CommitRecord) -> None:
         """Stop every table at a gap: a missing commit record may have changed any of them."""
@@ -246,13 +253,3 @@ class Mirror:
         """
         later = self._topic.read_after(spark, last.offset)
         return any(record.reload and r.topic == table.topic for record in later for r in record.ranges)
-
-
-def _check_same_topics(cut: Cut, record: CommitRecord) -> None:
-    """Refuse a commit record that differs from the one that the last cut was published for."""
-    if (record.applied_lsn, record.committed_us) != (cut.applied_lsn, cut.committed_us):
-        raise Refused(
-            f"commit record {cut.sequence} is not the one that this mirror has applied: the topics of this prefix were recreated",
-            at_stake="every change that the new topics have up to that number: the mirror would skip them",
-            repair="use a new warehouse (or catalog, or schema) and a new checkpoint for the new topics",
-        )

@@ -35,9 +35,13 @@ def time_ago(keep: dt.timedelta) -> str:
     return f"(current_timestamp() - INTERVAL '{int(keep.total_seconds())}' SECOND)"
 
 
-def expired_condition(last: Cut, keep: dt.timedelta) -> str:
-    """Build the condition of the cuts that are older than `keep`; the last cut never is."""
-    return f"published_at < {time_ago(keep)} AND sequence < {last.sequence}"
+def expired_condition(last: Cut, keep: dt.timedelta, since: int | None) -> str:
+    """Build the condition of the cuts that are older than `keep`, and before `since`.
+
+    The last cut never expires.
+    """
+    stays = last.sequence if since is None else min(last.sequence, since)
+    return f"published_at < {time_ago(keep)} AND sequence < {stays}"
 
 
 def filter_cuts(cuts: DataFrame, limit: CutLimit) -> DataFrame:

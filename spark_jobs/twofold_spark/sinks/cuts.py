@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from twofold_common.positions import format_lsn
 from twofold_spark.formatting import format_time
+from twofold_spark.sources.commit_records import CommitIdentity
 
 EVERY_TABLE = "*"
 """In `Cut.stopped`: also every table that does not exist yet.
@@ -34,6 +35,11 @@ class Cut:
 
     They are in no cut until they are reloaded.
     """
+
+    @property
+    def identity(self) -> CommitIdentity:
+        """The identity of the last commit record in it."""
+        return CommitIdentity(self.sequence, self.applied_lsn, self.committed_us)
 
     @property
     def stopped_tables(self) -> list[str]:

@@ -138,12 +138,12 @@ class DeltaSink:
         self._spark.conf.set(_TXN_VERSION, str(cut.sequence))
         self._spark.sql(f"INSERT INTO {self._reader.table_path(CUTS)} {cut_rows.select_row(cut)}")
 
-    def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:
+    def maintain(self, tables: Iterable[str], keep: dt.timedelta, since: int | None = None) -> None:
         last = self._reader.read_last_cut()
         assert last is not None, "maintenance comes after a cut"
         for name in (_TXN_ID, _TXN_VERSION):
             self._spark.conf.unset(name)
-        expired = cut_rows.expired_condition(last, keep)
+        expired = cut_rows.expired_condition(last, keep, since)
         self._spark.sql(f"DELETE FROM {self._reader.table_path(CUTS)} WHERE {expired}")
         # VACUUM lists a table's folder in so many tasks, whatever it holds. The default of 10,000
         # took two cores more than a minute for each table.

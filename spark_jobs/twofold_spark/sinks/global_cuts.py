@@ -7,17 +7,17 @@ it is written when every member has published its part.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
 
 from twofold_common.global_cut_choice import NOTHING_TORN, ShownBranch, Torn
 from twofold_common.global_waits import LongWait
 from twofold_spark.errors import Refused
-from twofold_spark.sinks import iceberg_tables
+from twofold_spark.sinks import cut_rows, iceberg_maintenance, iceberg_tables
 from twofold_spark.sinks.merge_sql import escape_literal
 
 _TORN = "array<struct<global_id: string, shown: array<struct<prefix: string, sequence: bigint>>>>"
@@ -70,33 +70,47 @@ class GlobalCutTable:
 
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
+        self._catalog = catalog
         self._namespace = f"{catalog}.twofold"
         self._name = f"{self._namespace}.global_cuts"
         self._waits = f"{self._namespace}.global_waits"
 
     def open(self, prefixes: tuple[str, ...]) -> GlobalCut | None:
-        """Create the tables, or check whose they are; return the last global cut."""
+        """Create the tables, or check whose they are; return the last global cut.
+
+        Its members may be others: some of these may lack, and some more may be in it.
+        """
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
         group = ",".join(sorted(prefixes))
         properties = iceberg_tables.list_properties(iceberg_tables.FORMAT_VERSION, {_GROUP: group})
         for name, columns in ((self._name, _COLUMNS), (self._waits, _WAIT_COLUMNS)):
             self._spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg TBLPROPERTIES ({properties})")
-        present = iceberg_tables.load_table(self._spark, self._name).properties().get(_GROUP)
-        if present != group:
+        present = iceberg_tables.load_table(self._spark, self._name).properties().get(_GROUP) or ""
+        last = self.read_last()
+        known = last.members.keys() if last is not None else present.split(",")
+        if not {*known} & {*prefixes}:
             raise Refused(
-                f"this warehouse holds the global cuts of {present}, not of {group}",
-                at_stake="a cut over other members: global transactions would be torn",
-                repair="give the same --prefix options as before, or a new --warehouse and --checkpoint",
+                f"this warehouse holds the global cuts of {', '.join(sorted(known))}, and {', '.join(sorted(prefixes))} has none of these members",
+                at_stake="the tables of two source groups would be mixed",
+                repair="give the --source-group or the --prefix options of this warehouse, or a new --warehouse and --checkpoint",
+            )
+        if present != group:
+            self._spark.sql(
+                f"ALTER TABLE {self._name} SET TBLPROPERTIES ({iceberg_tables.format_properties({_GROUP: group})})"
             )
         if not self._spark.table(self._waits).isEmpty():
             self.replace_waits(())  # an earlier process said so
-        return self.read_last()
+        return last
 
     def read_last(self) -> GlobalCut | None:
         """Return the last global cut; None before the first."""
+        return self._read_outermost()
+
+    def _read_outermost(self, *, first: bool = False) -> GlobalCut | None:
+        """Return the last global cut that is kept, or the first."""
         if not self._spark.catalog.tableExists(self._name):
             return None
-        row = self._spark.table(self._name).orderBy(f.col("number").desc()).first()
+        row = self._spark.table(self._name).orderBy("number", ascending=first).first()
         if row is None:
             return None
         members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in row["members"]}
@@ -120,6 +134,19 @@ class GlobalCutTable:
             f"INSERT INTO {self._name} SELECT {cut.number}L, current_timestamp(), array({members}), "
             f"CAST(array({torn}) AS {_TORN})"
         )
+
+    def forget(self, keep: dt.timedelta) -> GlobalCut | None:
+        """Remove global cuts older than `keep`, except the last; return the first that stays."""
+        last = self.read_last()
+        if last is not None:
+            expired = f"published_at < {cut_rows.time_ago(keep)} AND number < {last.number}"
+            self._spark.sql(f"DELETE FROM {self._name} WHERE {expired}")
+        return self._read_outermost(first=True)
+
+    def maintain(self, keep: dt.timedelta) -> None:
+        """Compact the tables, and expire what was their state before `keep`."""
+        for table in ("twofold.global_cuts", "twofold.global_waits"):
+            iceberg_maintenance.maintain_plain(self._spark, self._catalog, table, keep)
 
     def replace_waits(self, waits: Iterable[LongWait]) -> None:
         """Say what the next global cut waits for."""

@@ -14,24 +14,31 @@ from pyspark.sql import functions as f
 
 from twofold_spark.sinks import cut_rows, iceberg_tables
 from twofold_spark.sinks.iceberg_branches import CutPublisher
-from twofold_spark.sinks.iceberg_tables import CUTS, full_name, name_branch
+from twofold_spark.sinks.iceberg_tables import CUTS, MAIN, full_name, name_branch
 from twofold_spark.sinks.merge_sql import escape_literal
 
 
 def maintain(
-    spark: SparkSession, catalog: str, branch: str, publisher: CutPublisher, tables: Iterable[str], keep: dt.timedelta
+    spark: SparkSession,
+    catalog: str,
+    branch: str,
+    publisher: CutPublisher,
+    tables: Iterable[str],
+    keep: dt.timedelta,
+    since: int | None = None,
 ) -> None:
-    """Forget cuts older than `keep`, compact the tables, and expire what no cut needs."""
+    """Forget cuts older than `keep` and before `since`, compact the tables, and expire what no cut
+    needs.
+    """
     cuts = name_branch(full_name(catalog, CUTS), branch)
     last = iceberg_tables.IcebergReader(spark, catalog).read_last_cut(branch)
     assert last is not None, "maintenance comes after a cut"
-    spark.sql(f"DELETE FROM {cuts} WHERE {cut_rows.expired_condition(last, keep)}")
+    spark.sql(f"DELETE FROM {cuts} WHERE {cut_rows.expired_condition(last, keep, since)}")
     named = spark.table(cuts).select(f.explode("tables").alias("t")).select("t.name", "t.version").distinct()
     wanted = {(row["name"], row["version"]) for row in named.collect()}
     heads: dict[str, int] = {}
     for table in (*tables, CUTS):
-        name = escape_literal(full_name(catalog, table))
-        spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{name}', branch => '{branch}')")
+        _compact(spark, catalog, table, branch)
         loaded = iceberg_tables.load_table(spark, full_name(catalog, table))
         if (head := iceberg_tables.current_snapshot(loaded, branch)) is not None:
             heads[table] = head
@@ -39,6 +46,17 @@ def maintain(
         publisher.publish(heads, {})
     for table in heads:
         _expire_snapshots(spark, catalog, table, {version for name, version in wanted if name == table}, keep)
+
+
+def maintain_plain(spark: SparkSession, catalog: str, table: str, keep: dt.timedelta) -> None:
+    """Compact a table that no cut names, and expire its snapshots older than `keep`."""
+    _compact(spark, catalog, table, MAIN)
+    _expire_snapshots(spark, catalog, table, set(), keep)
+
+
+def _compact(spark: SparkSession, catalog: str, table: str, branch: str) -> None:
+    name = escape_literal(full_name(catalog, table))
+    spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{name}', branch => '{branch}')")
 
 
 def _expire_snapshots(spark: SparkSession, catalog: str, table: str, wanted: set[int], keep: dt.timedelta) -> None:

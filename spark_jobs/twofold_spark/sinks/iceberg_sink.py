@@ -204,8 +204,9 @@ class IcebergSink:
         self._published = cut.versions
         self._loaded.clear()
 
-    def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:
-        iceberg_maintenance.maintain(self._spark, self._catalog, self._branch, self._publisher, tables, keep)
+    def maintain(self, tables: Iterable[str], keep: dt.timedelta, since: int | None = None) -> None:
+        maintain = iceberg_maintenance.maintain
+        maintain(self._spark, self._catalog, self._branch, self._publisher, tables, keep, since)
 
     def close(self) -> None:
         """Do nothing: this sink holds nothing."""

@@ -64,10 +64,11 @@ class Sink(Protocol):
     def publish(self, cut: Cut) -> None:
         """Make the cut visible to readers; it is durable when this returns."""
 
-    def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:
+    def maintain(self, tables: Iterable[str], keep: dt.timedelta, since: int | None = None) -> None:
         """Compact small files, and remove cuts older than `keep`, except the last.
 
-        Versions that only removed cuts need are removed too.
+        Cuts from commit record `since` on stay: kept global cuts name them. Versions that only
+        removed cuts need are removed too.
         """
 
     def close(self) -> None:

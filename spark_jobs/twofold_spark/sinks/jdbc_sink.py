@@ -125,11 +125,17 @@ class JdbcSink:
         self._staged.clear()
         self._applied = cut.sequence
 
-    def maintain(self, tables: Iterable[str], keep: dt.timedelta) -> None:  # noqa: ARG002  (autovacuum has the tables)
+    def maintain(
+        self,
+        tables: Iterable[str],  # noqa: ARG002  (autovacuum has them)
+        keep: dt.timedelta,
+        since: int | None = None,
+    ) -> None:
+        last = "(SELECT max(sequence) FROM twofold.cuts)"
         with self._transaction() as run:
             run(
                 f"DELETE FROM twofold.cuts WHERE published_at < clock_timestamp() - interval '{keep.total_seconds()} s' "
-                "AND sequence < (SELECT max(sequence) FROM twofold.cuts)"
+                f"AND sequence < {last if since is None else f'least({last}, {since})'}"
             )
 
     def close(self) -> None:

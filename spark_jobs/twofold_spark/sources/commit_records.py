@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from twofold_spark.errors import Refused
 
@@ -26,6 +27,14 @@ class OffsetRange:
     """Written by the producer of a prepared transaction, whose marker comes with its outcome."""
 
 
+class CommitIdentity(NamedTuple):
+    """A commit record's number, and what tells it from another one under the same number."""
+
+    sequence: int
+    applied_lsn: int
+    committed_us: int
+
+
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
     """One commit record."""
@@ -40,6 +49,20 @@ class CommitRecord:
     backfilling: tuple[str, ...]
     reload: bool = False
     """A reload of its one table begins here: the first record of each partition is a truncate."""
+
+    @property
+    def identity(self) -> CommitIdentity:
+        return CommitIdentity(self.sequence, self.applied_lsn, self.committed_us)
+
+
+def recreated_refusal(sequence: int, prefix: str) -> Refused:
+    """Make the refusal for a commit record that is another than the known one of its number."""
+    return Refused(
+        f"commit record {sequence} of {prefix} is not the one that this mirror has applied: the topics of this prefix were recreated",
+        at_stake="every change that the new topics have up to that number: the mirror would skip them",
+        repair="use a new warehouse (or catalog, or schema) and a new checkpoint for the new topics; "
+        "in a source group restart the connectors of all members before",
+    )
 
 
 def gap_refusal(after: int, found: int) -> Refused:

@@ -51,6 +51,19 @@ def open_admin(spark: SparkSession, kafka: Kafka) -> Any:
     return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
 
 
+def read_first_offset(spark: SparkSession, kafka: Kafka, topic: str) -> int:
+    """Return the first offset that Kafka still has of a topic of one partition."""
+    jvm: Any = spark._jvm
+    place = jvm.org.apache.kafka.common.TopicPartition(topic, 0)
+    wanted = jvm.java.util.HashMap()
+    wanted.put(place, jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest())
+    admin = open_admin(spark, kafka)
+    try:
+        return int(admin.listOffsets(wanted).all().get()[place].offset())
+    finally:
+        admin.close()
+
+
 def require_connector(spark: SparkSession, kafka: Kafka, prefix: str) -> None:
     """Raise `SetupError` unless a broker answers within `ANSWER_WITHIN_S`, and has the topic of
     this prefix's commit records.

@@ -14,20 +14,29 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from twofold_common.global_cut import CommittedBranch, Frontier, Member
-from twofold_spark.errors import Refused, SetupError
+from twofold_spark.errors import SPARK_ERRORS, Refused, SetupError
 from twofold_spark.sources import decoding, kafka_reader
-from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.commit_records import CommitIdentity, recreated_refusal
+from twofold_spark.sources.kafka_client import Kafka, read_first_offset
 from twofold_spark.sources.registry import Registry, Subject
 
 _RECORDS_PER_TASK = "5000"
+_BEHIND_END = "is greater than the resolved end offset"
+"""What Spark says if the topic ends before the offset: a topic that only grows never does."""
+UNKNOWN = kafka_reader.EARLIEST - 1
+"""An offset before all: who reads behind it begins with the first record."""
 
 
 class MemberCommit(NamedTuple):
     """A commit record, as far as a global cut needs it."""
 
-    sequence: int
+    identity: CommitIdentity
     offset: int
     global_ids: tuple[str, ...]
+
+    @property
+    def sequence(self) -> int:
+        return self.identity.sequence
 
 
 class MemberTopics:
@@ -37,20 +46,30 @@ class MemberTopics:
         self._kafka = kafka
         self._registry = registry
         self._prefix = prefix
-        self._cut, self._offset = 0, kafka_reader.EARLIEST - 1
+        self._topic = f"{prefix}.commits"
+        self._cut, self._offset = 0, UNKNOWN
+        self._known = CommitIdentity(0, 0, 0)
+        """The last commit record that was read, or that the member's mirror has applied."""
         self._pending: list[MemberCommit] = []
         """Behind the cut."""
         self._frontier: Frontier | None = None
-        self._frontier_offset = kafka_reader.EARLIEST - 1
+        self._frontier_offset = UNKNOWN
 
     @property
     def offset(self) -> int:
-        """The offset of the cut's commit record."""
+        """The offset of the cut's commit record, or UNKNOWN."""
         return self._offset
 
-    def start_from(self, sequence: int, offset: int) -> None:
-        """Start behind a commit record that is in the last global cut."""
-        self._cut, self._offset = sequence, offset
+    def start_from(self, sequence: int, offset: int, applied: CommitIdentity) -> None:
+        """Start behind a commit record that is in the last global cut.
+
+        `applied`: the last one that the member's mirror has applied, which may be further.
+        """
+        self._cut, self._offset, self._known = sequence, offset, applied
+
+    def start_with_first(self, applied: CommitIdentity) -> None:
+        """Start with the first commit record that Kafka has: the last global cut has none of it."""
+        self._known = applied
 
     def advance_to(self, sequence: int) -> None:
         """Forget what is in the new cut."""
@@ -76,24 +95,33 @@ class MemberTopics:
             self._frontier_offset = row["offset"]
 
     def read_commits(self, spark: SparkSession) -> None:
-        """Read the commit records that are new; a missing one is refused."""
-        topic = f"{self._prefix}.commits"
-        subject = self._registry.find_subject(f"{topic}-value")
-        if subject is None:
-            raise SetupError(f"the registry has no subject {topic}-value: give --registry the connector's registry")
-        last, offset = self._last
-        options = {"maxRecordsPerPartition": _RECORDS_PER_TASK}
-        new = kafka_reader.read_from(spark, self._kafka, topic, offset + 1, **options)
-        global_ids = f.expr("filter(r.prepared.global_id, each -> each IS NOT NULL)").alias("global_ids")
-        for row in self._decode(new, subject, ("sequence", global_ids)):
-            if row["sequence"] != last + 1:
-                raise Refused(
-                    f"commit record {last + 1} of {self._prefix} is missing: the next one that Kafka has is {row['sequence']}",
-                    at_stake=f"every change of the Kafka transactions {last + 1} to {row['sequence'] - 1}, and which global transactions they belong to",
-                    repair=f"keep {topic} as long as the data; start over with a new --warehouse, and load the tables again",
-                )
+        """Read the commit records that are new; a missing one is refused.
+
+        The last one is read again, because recreated topics may have others under the same numbers
+        and offsets.
+        """
+        begin, offset = last, _ = self._last
+        is_found = not begin
+        for row in self._read_from(spark, offset):
+            this = CommitIdentity(row["sequence"], row["applied_lsn"], row["us"])
+            self._check_known(this, row["offset"], begin, offset)
+            if this.sequence <= begin:
+                is_found |= this.sequence == begin
+                continue
+            if not is_found:
+                self._require_removed(spark, offset)
+                is_found = True
+            if not last and this.sequence > 1:
+                # Retention has removed the first ones. The member's mirror decides what becomes of
+                # its tables.
+                self._cut = last = this.sequence - 1
+            if this.sequence != last + 1:
+                raise self._gap_refusal(last, this.sequence)
             last += 1
-            self._pending.append(MemberCommit(last, row["offset"], tuple(row["global_ids"])))
+            self._known = max(self._known, this)
+            self._pending.append(MemberCommit(this, row["offset"], tuple(row["global_ids"])))
+        if not is_found or self._known.sequence > last:
+            self._require_removed(spark, offset)
 
     def as_member(self) -> Member:
         """Return what the choice of a cut needs."""
@@ -103,7 +131,46 @@ class MemberTopics:
     @property
     def _last(self) -> tuple[int, int]:
         """The last commit record that was read, and its offset."""
-        return self._pending[-1][:2] if self._pending else (self._cut, self._offset)
+        return (self._pending[-1].sequence, self._pending[-1].offset) if self._pending else (self._cut, self._offset)
+
+    def _read_from(self, spark: SparkSession, offset: int) -> Iterator[Row]:
+        subject = self._registry.find_subject(f"{self._topic}-value")
+        if subject is None:
+            raise SetupError(
+                f"the registry has no subject {self._topic}-value: give --registry the connector's registry"
+            )
+        # What retention has removed shows in the numbers.
+        options = {"maxRecordsPerPartition": _RECORDS_PER_TASK, "failOnDataLoss": "false"}
+        new = kafka_reader.read_from(spark, self._kafka, self._topic, max(offset, kafka_reader.EARLIEST), **options)
+        global_ids = f.expr("filter(r.prepared.global_id, each -> each IS NOT NULL)").alias("global_ids")
+        committed_us = f.unix_micros("r.committed_at").alias("us")
+        try:
+            yield from self._decode(new, subject, ("sequence", "applied_lsn", committed_us, global_ids))
+        except SPARK_ERRORS as error:
+            if _BEHIND_END in str(error):
+                raise recreated_refusal(self._known.sequence, self._prefix) from None
+            raise
+
+    def _check_known(self, this: CommitIdentity, at: int, begin: int, offset: int) -> None:
+        """Refuse a commit record under a known number or offset that is another one.
+
+        `begin` and `offset`: the last one before this read; the offset may not be known.
+        """
+        is_moved = offset >= 0 and (this.sequence < begin or (this.sequence == begin) != (at == offset))
+        if is_moved or (this.sequence == self._known.sequence and this != self._known):
+            raise recreated_refusal(min(this.sequence, self._known.sequence), self._prefix)
+
+    def _require_removed(self, spark: SparkSession, offset: int) -> None:
+        """Refuse a known commit record that is not there, unless retention has removed it."""
+        if read_first_offset(spark, self._kafka, self._topic) <= max(offset, 0):
+            raise recreated_refusal(self._known.sequence, self._prefix)
+
+    def _gap_refusal(self, after: int, found: int) -> Refused:
+        return Refused(
+            f"commit record {after + 1} of {self._prefix} is missing: the next one that Kafka has is {found}",
+            at_stake=f"every change of the Kafka transactions {after + 1} to {found - 1}, and which global transactions they belong to",
+            repair=f"keep {self._topic} as long as the data; start over with a new --warehouse, and load the tables again",
+        )
 
     def _decode(self, records: DataFrame, subject: Subject, columns: tuple[str | Column, ...]) -> Iterator[Row]:
         decode = partial(_decoded, columns=columns)

@@ -4,145 +4,26 @@ branches in doubt. In every global cut the total is the same.
 
 from __future__ import annotations
 
-import itertools
+import datetime as dt
 import os
-import random
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from fixtures.connector import Installation, Maker, wait_until
+from fixtures.connector import Maker, wait_until
 from fixtures.spark import QUICK_JAVA
 from fixtures.stack import fresh_prefix
+from helpers.spark.group_lake import Coordinator, GroupLake, prepare, transfer
 from twofold_common import java
 from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
-from twofold_spark.errors import Refused
-from twofold_spark.mirror.group_mirror import GroupMirror
-from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.readers.global_cut_tables import GlobalTables, read_global_cut
-from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, member_catalog
-from twofold_spark.sinks.iceberg_sink import IcebergSink
-from twofold_spark.sources.kafka_client import Kafka
-from twofold_spark.sources.registry import Registry
-from twofold_spark.streaming import StreamingJob, Trigger
+from twofold_spark.readers.global_cut_tables import read_global_cut
+from twofold_spark.sinks.global_cuts import member_catalog
 
 pytestmark = pytest.mark.timeout(600)
-_number = itertools.count(1)
-
-
-@dataclass
-class GroupLake:
-    """A warehouse with a catalog for each member, and one for the group."""
-
-    spark: SparkSession
-    folder: Path
-    members: Mapping[str, Installation]
-    name: str
-    """Of the source group."""
-    catalog: str = field(default_factory=lambda: f"group{next(_number)}")
-    published: list[GlobalCut] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        catalogs = {self.catalog: self.folder / "group"}
-        catalogs |= {member_catalog(self.catalog, prefix): self.folder / prefix for prefix in self.members}
-        for catalog, folder in catalogs.items():
-            folder.mkdir(exist_ok=True)
-            for name, value in WAREHOUSE_CATALOG.settings(str(folder), catalog).items():
-                self.spark.conf.set(name, value)
-
-    def mirror(self, **settings: Any) -> GroupMirror:
-        here = next(iter(self.members.values()))
-        kafka, registry = Kafka(here.reader.bootstrap), Registry(here.reader.registry_url)
-
-        def one(prefix: str) -> Mirror:
-            catalog = member_catalog(self.catalog, prefix)
-            return Mirror(kafka, registry, prefix, lambda its: IcebergSink(its, prefix, catalog))
-
-        mirrors = {prefix: one(prefix) for prefix in self.members}
-        return GroupMirror(
-            kafka,
-            registry,
-            mirrors,
-            lambda its: GlobalCutTable(its, self.catalog),
-            **settings,
-            report=self.published.append,
-            warn=self.said.append,
-        )
-
-    def run(self, checkpoint: str = "checkpoint") -> None:
-        """Run to the end of what is there."""
-        mirror = self.mirror(named_after_s=0)
-        job = StreamingJob("mirror", mirror)
-        try:
-            job.start(mirror.open_stream(self.spark), self.folder / checkpoint, Trigger.parse("available-now"))
-            job.run()
-        finally:
-            mirror.close()
-
-    def follow_during(self, body: Callable[[], None], wait_limit_s: float | None = None) -> None:
-        """Follow the members until the end of `body`, which runs in a thread of its own."""
-        mirror, ending = self.mirror(wait_limit_s=wait_limit_s), threading.Event()
-        failures: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                body()
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                ending.set()
-
-        job = StreamingJob("mirror", mirror, meanwhile=mirror.look_if_due)
-        job.start(mirror.open_stream(self.spark), self.folder / "checkpoint", Trigger.parse("interval=500ms"))
-        thread = threading.Thread(target=run, name="body")
-        thread.start()
-        try:
-            job.run(ending)
-        finally:
-            mirror.close()
-            thread.join(120)
-        if failures:
-            raise failures[0]
-
-    def read(self) -> GlobalTables:
-        return read_global_cut(self.spark, catalog=self.catalog)
-
-    def waits(self) -> list[dict[str, Any]]:
-        table = self.spark.table(f"{self.catalog}.twofold.global_waits")
-        return [each.asDict(recursive=True) for each in table.collect()]
-
-    def transfers(self) -> dict[str, dict[str, int]]:
-        """The amounts by prefix and transfer, as of the last global cut."""
-        cut = self.read()
-        return {
-            prefix: {row["id"]: row["amount"] for row in tables["public.transfer"].collect()}
-            if "public.transfer" in tables.cut.versions
-            else {}
-            for prefix, tables in ((prefix, cut[prefix]) for prefix in cut if cut.cut.members[prefix].sequence)
-        }
-
-    def assert_whole(self) -> set[str]:
-        """Every transfer is in both databases or in none; return the transfers."""
-        east, west = (self.transfers().get(prefix, {}) for prefix in self.members)
-        assert {name: -amount for name, amount in east.items()} == west
-        return {*east}
-
-    def runs_until_it_shows(self, *transfers: str) -> None:
-        def shown() -> bool:
-            self.run()
-            return bool(self.published) and self.assert_whole() == {*transfers}
-
-        wait_until(shown, 120, f"the mirror shows {transfers}")
 
 
 @pytest.fixture
@@ -155,32 +36,14 @@ def group(spark: SparkSession, connector: Maker, tmp_path: Path) -> GroupLake:
     return GroupLake(spark, tmp_path, members, group)
 
 
-def prepare(group: GroupLake, name: str, amount: int) -> list[psycopg.Connection[Any]]:
-    """Prepare the branches of a transfer."""
-    branches = []
-    for (prefix, here), part in zip(group.members.items(), (amount, -amount), strict=True):
-        branch = psycopg.connect(here.conninfo)
-        branch.tpc_begin(branch.xid(1, name, prefix))
-        branch.execute("INSERT INTO transfer VALUES (%s, 1, %s)", (name, part))
-        branch.tpc_prepare()
-        here.at_end(branch.close)
-        branches.append(branch)
-    return branches
-
-
-def transfer(group: GroupLake, name: str, amount: int) -> None:
-    for branch in prepare(group, name, amount):
-        branch.tpc_commit()
-
-
 @pytest.mark.core
 def test_no_cut_shows_half_of_a_transfer(group: GroupLake) -> None:
-    transfer(group, "one", 10)
+    transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")
 
-    east, west = prepare(group, "two", 20)
+    east, west = prepare(group.members, "two", 20)
     east.tpc_commit()
-    transfer(group, "three", 30)
+    transfer(group.members, "three", 30)
     for here in group.members.values():
         here.caught_up()
     group.run()
@@ -195,12 +58,12 @@ def test_no_cut_shows_half_of_a_transfer(group: GroupLake) -> None:
 
 
 def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: GroupLake) -> None:
-    transfer(group, "one", 10)
+    transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")
     (east_name, east_here), (west_name, west_here) = group.members.items()
 
     def half_a_transfer() -> None:
-        east, west = prepare(group, "two", 20)
+        east, west = prepare(group.members, "two", 20)
         gid = west_here.ask("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
         east.tpc_commit()
         east_here.sql("INSERT INTO transfer VALUES ('plain', 1, 0)")
@@ -226,10 +89,10 @@ def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: 
 
 
 def test_a_cut_goes_on_without_what_waits_too_long_and_names_it(group: GroupLake) -> None:
-    transfer(group, "one", 10)
+    transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")
     east_name, west_name = group.members
-    east, west = prepare(group, "two", 20)
+    east, west = prepare(group.members, "two", 20)
 
     def read() -> tuple[tuple[str, ...], set[str], set[str]]:
         """What is torn, and the transfers of each member."""
@@ -244,7 +107,7 @@ def test_a_cut_goes_on_without_what_waits_too_long_and_names_it(group: GroupLake
     group.follow_during(half_a_transfer, wait_limit_s=2)
     assert any("waits no longer for the global transaction 1:two (--global-wait)" in line for line in group.said)
 
-    transfer(group, "three", 30)
+    transfer(group.members, "three", 30)
     last = group.published[-1].number
 
     def next_cut() -> bool:
@@ -257,14 +120,14 @@ def test_a_cut_goes_on_without_what_waits_too_long_and_names_it(group: GroupLake
     for here in group.members.values():
         here.caught_up()
     group.runs_until_it_shows("one", "two", "three")
-    transfer(group, "four", 40)
+    transfer(group.members, "four", 40)
     group.runs_until_it_shows("one", "two", "three", "four")
     assert group.read().torn == ()
 
 
 @pytest.mark.parametrize("by", ["prefixes", "name"])
 def test_the_command_takes_the_members_or_their_group(group: GroupLake, by: str) -> None:
-    transfer(group, "one", 10)
+    transfer(group.members, "one", 10)
     here = next(iter(group.members.values()))
     warehouse, catalog = group.folder / "warehouse", "bank"
     prefixes = [each for prefix in group.members for each in ("--prefix", prefix)]
@@ -291,63 +154,22 @@ def test_the_command_takes_the_members_or_their_group(group: GroupLake, by: str)
     assert sorted(amounts) == [-10, 10]
 
 
-def test_other_members_are_refused(group: GroupLake) -> None:
-    transfer(group, "one", 10)
+def test_old_global_cuts_are_forgotten_with_the_members_cuts_that_only_they_name(group: GroupLake) -> None:
+    group.kept = {"maintain_every": 1, "keep_cuts": dt.timedelta(0)}
+    transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")
-    fewer = GroupLake(
-        group.spark, group.folder, dict(list(group.members.items())[:1]), group.name, catalog=group.catalog
-    )
-    with pytest.raises(Refused, match="holds the global cuts of"):
-        fewer.run("fewer")
-
-
-class Coordinator(threading.Thread):
-    """Transfers one after the other, their outcomes in any order and late, some rolled back; until
-    `stop`, when all get their outcome.
-    """
-
-    def __init__(self, group: GroupLake) -> None:
-        super().__init__(name="coordinator")
-        self._group = group
-        self._random = random.Random(7)
-        self._waiting: list[tuple[bool, str, list[psycopg.Connection[Any]]]] = []
-        self._stopped = threading.Event()
-        self.committed: set[str] = set()
-        self.failure: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            number = 0
-            while not self._stopped.wait(0.03):
-                number += 1
-                branches = prepare(self._group, f"transfer {number}", self._random.randrange(1, 100))
-                self._random.shuffle(branches)
-                self._waiting.append((self._random.random() < 0.8, f"transfer {number}", branches))
-                while len(self._waiting) > 4 or (self._waiting and self._random.random() < 0.3):
-                    self._end_a_branch()
-            while self._waiting:
-                self._end_a_branch()
-        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
-            self.failure = error
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join(60)
-        assert self.failure is None, self.failure
-
-    def _end_a_branch(self) -> None:
-        commits, name, left = ended = self._random.choice(self._waiting)
-        branch = left.pop()
-        branch.tpc_commit() if commits else branch.tpc_rollback()
-        branch.close()
-        if not left:
-            self._waiting.remove(ended)
-            if commits:
-                self.committed.add(name)
+    transfer(group.members, "two", 20)
+    group.runs_until_it_shows("one", "two")
+    assert len(group.published) > 1
+    for catalog, cuts in [
+        (group.catalog, "global_cuts"),
+        *((member_catalog(group.catalog, p), "cuts") for p in group.members),
+    ]:
+        assert group.spark.table(f"{catalog}.twofold.{cuts}").count() == 1
 
 
 def test_a_coordinator_in_trouble_never_changes_the_total(group: GroupLake) -> None:
-    coordinator = Coordinator(group)
+    coordinator = Coordinator(group.members)
     coordinator.start()
 
     def many_cuts() -> bool:

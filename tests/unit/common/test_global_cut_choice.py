@@ -5,7 +5,7 @@ histories.
 from __future__ import annotations
 
 from twofold_common.global_cut import CommittedBranch, Frontier, Member
-from twofold_common.global_cut_choice import NOTHING_TORN, Choice, ShownBranch, choose_cut, find_overdue
+from twofold_common.global_cut_choice import NOTHING_TORN, Choice, ShownBranch, choose_cut, find_overdue, keep_members
 
 
 def branch(sequence: int, name: str) -> CommittedBranch:
@@ -64,3 +64,8 @@ def test_a_member_that_has_not_seen_it_may_have_a_branch() -> None:
     east = member(0, 5, frontier(5, west=1), branch(4, "g"))
     west = member(0, 1, frontier(1, east=3))
     assert choose_cut({"east": east, "west": west}, NOTHING_TORN, {"g"}) == Choice({"east": 5, "west": 1}, G_SHOWN)
+
+
+def test_a_member_that_is_taken_away_leaves_no_branch_in_what_is_torn() -> None:
+    torn = {"g": (ShownBranch("east", 4), ShownBranch("north", 2)), "h": (ShownBranch("north", 3),)}
+    assert keep_members(torn, {"east", "west"}) == G_SHOWN

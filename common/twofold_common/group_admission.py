@@ -1,0 +1,73 @@
+"""Decides when members that are added to a source group may be in its global cuts. Pure.
+
+The last global cut was chosen without them. It may show a branch of a global transaction whose
+other branch a new member has in doubt, or has committed and does not show yet. From the start on
+every cut is chosen with the new members, so that no more of these come. The older ones are finitely
+many: a new member's frontier that speaks of all that the others show has them in doubt or decided
+within its number. The new members are admitted with the first cut that shows them so far.
+
+The same holds for the branches of a new member whose first commit records Kafka no longer has: the
+others must speak of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from twofold_common.global_cut import Member
+
+
+class Admission:
+    """Follows the frontiers from the start on."""
+
+    def __init__(self, unknown: Mapping[str, int], joined: Collection[str]) -> None:
+        """`unknown`: up to which commit record the branches of each member are not known, by
+        prefix. `joined`: the members of the last global cut.
+        """
+        self._unknown = unknown
+        self._joined = joined
+        self._others = {
+            prefix: [other for other, sequence in unknown.items() if sequence and not {prefix, other} <= {*joined}]
+            for prefix in unknown
+        }
+        """Of whom each member's frontier must speak."""
+        self._in_doubt: dict[str, set[str]] = {}
+        """Of the first frontier that speaks of them, what may still be in doubt."""
+        self._least: dict[str, int] = {}
+        """How far each member must be shown."""
+
+    def admits(self, members: Mapping[str, Member], cut: Mapping[str, int]) -> bool:
+        """Whether this cut may be the first one with all members."""
+        for prefix in self._others:
+            self._follow(prefix, members[prefix])
+        return not self.find_reasons(cut)
+
+    def find_reasons(self, cut: Mapping[str, int]) -> list[str]:
+        """Return what the admission waits for."""
+        return [reason for prefix, others in self._others.items() if others and (reason := self._reason(prefix, cut))]
+
+    def _follow(self, prefix: str, member: Member) -> None:
+        frontier = member.frontier
+        if frontier is None or prefix in self._least:
+            return
+        if prefix not in self._in_doubt:
+            if any(frontier.speaks_of(prefix, other) < self._unknown[other] for other in self._others[prefix]):
+                return
+            self._in_doubt[prefix] = {*frontier.in_doubt}
+        self._in_doubt[prefix] &= frontier.in_doubt.keys()
+        if not self._in_doubt[prefix]:
+            is_behind = prefix not in self._joined and bool(self._unknown[prefix])
+            self._least[prefix] = max(frontier.sequence, self._unknown[prefix] + is_behind)
+
+    def _reason(self, prefix: str, cut: Mapping[str, int]) -> str:
+        if prefix not in self._in_doubt:
+            others = ", ".join(f"commit record {self._unknown[other]} of {other}" for other in self._others[prefix])
+            return (
+                f"a frontier of {prefix} that knows {others}: its connector writes one when it starts, "
+                "and when a member commits a prepared transaction"
+            )
+        if in_doubt := sorted(self._in_doubt[prefix]):
+            return f"what is in doubt in {prefix}: {', '.join(in_doubt[:5])}{' and more' if len(in_doubt) > 5 else ''}"
+        if cut[prefix] < self._least[prefix]:
+            return f"a cut that shows commit record {self._least[prefix]} of {prefix}"
+        return ""

@@ -1,0 +1,245 @@
+"""A source group's mirror in a warehouse of its own, and transfers between the members' databases.
+
+A transfer has a branch in two databases, whose amounts add up to nothing. In every global cut it is
+whole or absent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from pyspark.sql import SparkSession
+
+from fixtures.connector import Installation, wait_until
+from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
+from twofold_spark.mirror.group_mirror import GroupMirror
+from twofold_spark.mirror.mirror_job import Mirror
+from twofold_spark.readers.global_cut_tables import GlobalTables, read_global_cut
+from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, member_catalog
+from twofold_spark.sinks.iceberg_sink import IcebergSink
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.registry import Registry
+from twofold_spark.streaming import StreamingJob, Trigger
+
+_number = itertools.count(1)
+
+
+@dataclass
+class GroupLake:
+    """A warehouse with a catalog for each member, and one for the group."""
+
+    spark: SparkSession
+    folder: Path
+    members: Mapping[str, Installation]
+    name: str
+    """Of the source group."""
+    catalog: str = field(default_factory=lambda: f"group{next(_number)}")
+    published: list[GlobalCut] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
+    """How often the tables are maintained, and how long cuts are kept."""
+
+    def __post_init__(self) -> None:
+        catalogs = {self.catalog: self.folder / "group"}
+        catalogs |= {member_catalog(self.catalog, prefix): self.folder / prefix for prefix in self.members}
+        for catalog, folder in catalogs.items():
+            folder.mkdir(exist_ok=True, parents=True)
+            for name, value in WAREHOUSE_CATALOG.settings(str(folder), catalog).items():
+                self.spark.conf.set(name, value)
+
+    def with_members(self, members: Mapping[str, Installation]) -> GroupLake:
+        """The same warehouse, for other members."""
+        return GroupLake(self.spark, self.folder, members, self.name, self.catalog)
+
+    def mirror(self, **settings: Any) -> GroupMirror:
+        here = next(iter(self.members.values()))
+        kafka, registry = Kafka(here.reader.bootstrap), Registry(here.reader.registry_url)
+
+        def one(prefix: str) -> Mirror:
+            catalog = member_catalog(self.catalog, prefix)
+            return Mirror(kafka, registry, prefix, lambda its: IcebergSink(its, prefix, catalog), **self.kept)
+
+        mirrors = {prefix: one(prefix) for prefix in self.members}
+        return GroupMirror(
+            kafka,
+            registry,
+            mirrors,
+            lambda its: GlobalCutTable(its, self.catalog),
+            **self.kept,
+            **settings,
+            report=self.published.append,
+            warn=self.said.append,
+        )
+
+    def run(self, checkpoint: str = "checkpoint") -> None:
+        """Run to the end of what is there."""
+        mirror = self.mirror(named_after_s=0)
+        job = StreamingJob("mirror", mirror)
+        try:
+            job.start(mirror.open_stream(self.spark), self.folder / checkpoint, Trigger.parse("available-now"))
+            job.run()
+        finally:
+            mirror.close()
+
+    def follow_during(self, body: Callable[[], None], wait_limit_s: float | None = None) -> None:
+        """Follow the members until the end of `body`, which runs in a thread of its own."""
+        mirror, ending = self.mirror(wait_limit_s=wait_limit_s), threading.Event()
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                body()
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                ending.set()
+
+        job = StreamingJob("mirror", mirror, meanwhile=mirror.look_if_due)
+        job.start(mirror.open_stream(self.spark), self.folder / "checkpoint", Trigger.parse("interval=500ms"))
+        thread = threading.Thread(target=run, name="body")
+        thread.start()
+        try:
+            job.run(ending)
+        finally:
+            mirror.close()
+            thread.join(120)
+        if failures:
+            raise failures[0]
+
+    def read(self) -> GlobalTables:
+        return read_global_cut(self.spark, catalog=self.catalog)
+
+    def waits(self) -> list[dict[str, Any]]:
+        table = self.spark.table(f"{self.catalog}.twofold.global_waits")
+        return [each.asDict(recursive=True) for each in table.collect()]
+
+    def transfers(self, published: GlobalCut | None = None) -> dict[str, dict[str, int]]:
+        """The amounts by prefix and transfer, as of a global cut, or of the last one."""
+        cut = self.read() if published is None else GlobalTables(self.spark, self.catalog, published)
+        return {
+            prefix: {row["id"]: row["amount"] for row in tables["public.transfer"].collect()}
+            if "public.transfer" in tables.cut.versions
+            else {}
+            for prefix, tables in ((prefix, cut[prefix]) for prefix in cut if cut.cut.members[prefix].sequence)
+        }
+
+    def assert_whole(self) -> set[str]:
+        """Every transfer has both its branches or none; return the transfers."""
+        amounts = defaultdict[str, list[int]](list)
+        for shown in self.transfers().values():
+            for name, amount in shown.items():
+                amounts[name].append(amount)
+        torn = {name: parts for name, parts in amounts.items() if len(parts) != 2 or sum(parts) != 0}
+        assert not torn, f"{torn} in the global cut {self.read().cut}"
+        return {*amounts}
+
+    def assert_all_whole(self, places: Mapping[str, Collection[str]]) -> int:
+        """In every published cut each transfer that is there has all its branches in the cut's
+        members. Return how many of the transfers' branches were looked at.
+        """
+        looked = 0
+        for cut in self.published:
+            shown = self.transfers(cut)
+            for name in {name for rows in shown.values() for name in rows}:
+                found = {prefix for prefix, rows in shown.items() if name in rows}
+                wanted = {*places[name]} & cut.members.keys()
+                assert found == wanted, f"{name} is in {found} of {wanted} in the global cut {cut}"
+                looked += len(found)
+        return looked
+
+    def runs_until_it_shows(self, *transfers: str) -> None:
+        def shown() -> bool:
+            self.run()
+            return bool(self.published) and self.assert_whole() == {*transfers}
+
+        wait_until(shown, 120, f"the mirror shows {transfers}")
+
+
+def regroup(*members: Installation) -> None:
+    """Restart the connectors with these members."""
+    group = {"name": "bank", "members": [here.prefix for here in members]}
+    for here in members:
+        here.configure({"group": group})
+        if here.runs and not here.runs[-1].dead:
+            here.runs[-1].stop()
+        here.start()
+
+
+def prepare(places: Mapping[str, Installation], name: str, amount: int) -> list[psycopg.Connection[Any]]:
+    """Prepare the branches of a transfer between two databases."""
+    branches = []
+    for (prefix, here), part in zip(places.items(), (amount, -amount), strict=True):
+        branch = psycopg.connect(here.conninfo)
+        branch.tpc_begin(branch.xid(1, name, prefix))
+        branch.execute("INSERT INTO transfer VALUES (%s, 1, %s)", (name, part))
+        branch.tpc_prepare()
+        here.at_end(branch.close)
+        branches.append(branch)
+    return branches
+
+
+def transfer(places: Mapping[str, Installation], name: str, amount: int) -> None:
+    for branch in prepare(places, name, amount):
+        branch.tpc_commit()
+
+
+class Coordinator(threading.Thread):
+    """Transfers one after the other, their outcomes in any order and late, some rolled back; until
+    `stop`, when all get their outcome.
+    """
+
+    def __init__(self, members: Mapping[str, Installation], *, pause_s: float = 0.03) -> None:
+        super().__init__(name="coordinator")
+        self._members = dict(members)
+        self._pause_s = pause_s
+        self._random = random.Random(7)
+        self._waiting: list[tuple[bool, str, list[psycopg.Connection[Any]]]] = []
+        self._stopped = threading.Event()
+        self.committed: set[str] = set()
+        self.places: dict[str, set[str]] = {}
+        """The two databases of each transfer."""
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            number = 0
+            while not self._stopped.wait(self._pause_s):
+                number += 1
+                name = f"transfer {number}"
+                two = self._two()
+                self.places[name] = {*two}
+                branches = prepare(two, name, self._random.randrange(1, 100))
+                self._random.shuffle(branches)
+                self._waiting.append((self._random.random() < 0.8, name, branches))
+                while len(self._waiting) > 4 or (self._waiting and self._random.random() < 0.3):
+                    self._end_a_branch()
+            while self._waiting:
+                self._end_a_branch()
+        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
+            self.failure = error
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(60)
+        assert self.failure is None, self.failure
+
+    def _two(self) -> dict[str, Installation]:
+        return {prefix: self._members[prefix] for prefix in self._random.sample(sorted(self._members), 2)}
+
+    def _end_a_branch(self) -> None:
+        commits, name, left = ended = self._random.choice(self._waiting)
+        branch = left.pop()
+        branch.tpc_commit() if commits else branch.tpc_rollback()
+        branch.close()
+        if not left:
+            self._waiting.remove(ended)
+            if commits:
+                self.committed.add(name)

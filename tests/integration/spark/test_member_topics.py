@@ -1,0 +1,111 @@
+"""What a group's mirror reads of one member: only commit records that follow what it knows."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from fixtures.connector import wait_until
+from helpers.spark.writer import Writer
+from twofold_spark.errors import Refused
+from twofold_spark.sources.commit_topic import CommitTopic
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.member_topics import UNKNOWN, MemberTopics
+from twofold_spark.sources.registry import Registry
+
+RECREATED = "the topics of this prefix were recreated"
+
+
+@pytest.fixture
+def writer(kafka: Any, registry: Any, prefix: str) -> Writer:
+    return Writer(kafka.bootstrap, registry.url, prefix)
+
+
+def topics_of(writer: Writer) -> MemberTopics:
+    return MemberTopics(Kafka(writer.bootstrap), Registry(writer.registry), writer.prefix)
+
+
+def commit(writer: Writer, many: int) -> None:
+    for _ in range(many):
+        with writer.commit():
+            pass
+
+
+def read(spark: SparkSession, writer: Writer, topics: MemberTopics) -> int:
+    """Return the last commit record that is known."""
+    writer.visible()
+    topics.read_commits(spark)
+    return topics.as_member().known
+
+
+def recreate(writer: Writer) -> Writer:
+    """Return who writes into the new topic, from number 1 on."""
+    topic, admin = f"{writer.prefix}.commits", AdminClient({"bootstrap.servers": writer.bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, what="the topic is gone")
+    return Writer(writer.bootstrap, writer.registry, writer.prefix)
+
+
+def remove_records(writer: Writer, below: int) -> None:
+    """As retention does."""
+    admin = AdminClient({"bootstrap.servers": writer.bootstrap})
+    for future in admin.delete_records([TopicPartition(f"{writer.prefix}.commits", 0, below)]).values():
+        future.result(30)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("many", [0, 2, 3, 5], ids=["none", "fewer", "as many", "more"])
+def test_recreated_topics_are_not_taken_for_the_old_ones(spark: SparkSession, writer: Writer, many: int) -> None:
+    topics = topics_of(writer)
+    commit(writer, 3)
+    assert read(spark, writer, topics) == 3
+    assert read(spark, writer, topics) == 3, "nothing is new"
+    commit(writer, 1)
+    assert read(spark, writer, topics) == 4
+    topics.advance_to(3)
+    writer = recreate(writer)
+    commit(writer, many)
+    with pytest.raises(Refused, match=RECREATED):
+        read(spark, writer, topics)
+
+
+def test_a_restart_does_not_take_them_for_the_old_ones_either(spark: SparkSession, writer: Writer) -> None:
+    commit(writer, 3)
+    writer.visible()
+    topic = CommitTopic(Kafka(writer.bootstrap), Registry(writer.registry), writer.prefix)
+    with closing(topic.read_after(spark, UNKNOWN)) as records:
+        _, second, third = records
+
+    def restart(sequence: int, offset: int) -> int:
+        """Behind a commit record; the member's mirror has applied the third."""
+        topics = topics_of(writer)
+        topics.start_from(sequence, offset, third.identity)
+        return read(spark, writer, topics)
+
+    places = [(2, second.offset), (3, third.offset), (3, UNKNOWN)]
+    assert [restart(*place) for place in places] == [3, 3, 3]
+    writer = recreate(writer)
+    for _ in range(5):
+        for place in places:
+            with pytest.raises(Refused, match=RECREATED):
+                restart(*place)
+        commit(writer, 1)
+
+
+def test_what_retention_has_removed_is_no_recreated_topic(spark: SparkSession, writer: Writer) -> None:
+    topics = topics_of(writer)
+    commit(writer, 3)
+    assert read(spark, writer, topics) == 3
+    topics.advance_to(3)
+    remove_records(writer, topics.offset + 1)
+    assert read(spark, writer, topics) == 3
+    commit(writer, 3)
+    writer.visible()
+    remove_records(writer, topics.offset + 3)
+    with pytest.raises(Refused, match=r"commit record 4 of .* is missing: the next one that Kafka has is 5"):
+        topics.read_commits(spark)
