@@ -160,7 +160,7 @@ class GroupLake:
             self.run()
             return bool(self.published) and self.assert_whole() == {*transfers}
 
-        wait_until(shown, 120, f"the mirror shows {transfers}")
+        wait_until(shown, 300, f"the mirror shows {transfers}")
 
 
 def regroup(*members: Installation) -> None:
