@@ -18,7 +18,7 @@ SLOT = "standby"
 _MADE_ANEW = {"pg_wal", "pg_replslot", "pg_dynshmem", "pg_stat_tmp", "pg_notify", "pg_snapshots", "pg_subtrans"}
 
 
-def standby_of(primary: PostgresServer, folder: Path) -> PostgresServer:
+def standby_of(primary: PostgresServer, folder: Path, slot: str = SLOT) -> PostgresServer:
     """A started standby that follows the primary, its failover slots as well where it has them.
 
     Who asks for it stops it.
@@ -29,7 +29,7 @@ def standby_of(primary: PostgresServer, folder: Path) -> PostgresServer:
         version=str(primary.version),
         settings={
             "primary_conninfo": primary.dsn(),
-            "primary_slot_name": SLOT,
+            "primary_slot_name": slot,
             "hot_standby_feedback": "on",
             "wal_receiver_status_interval": "1s",
             "wal_retrieve_retry_interval": "200ms",
@@ -44,7 +44,7 @@ def standby_of(primary: PostgresServer, folder: Path) -> PostgresServer:
         return set(names) if Path(where).parent == source and Path(where).name in _MADE_ANEW else set()
 
     with psycopg.connect(primary.dsn(), autocommit=True) as session:
-        session.execute("SELECT pg_create_physical_replication_slot(%s, true)", (SLOT,))
+        session.execute("SELECT pg_create_physical_replication_slot(%s, true)", (slot,))
         session.execute("SELECT pg_backup_start('standby', true)")
         shutil.copytree(source, copy, ignore=left_out)
         label = session.execute("SELECT labelfile FROM pg_backup_stop(false)").fetchone()

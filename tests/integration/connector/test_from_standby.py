@@ -213,20 +213,49 @@ def test_from_standby_whose_slot_is_lost_in_a_conflict(
         assert type(error) is Refused
         assert "the primary has removed rows of the catalog that decoding needs" in str(error)
         assert "ALTER SYSTEM SET hot_standby_feedback = on" in error.repair
-        # The repair: the setting, reset, init under another prefix.
         pair.standby.stop()
         pair.standby = _again(pair.standby, hot_standby_feedback="on")
-        ended = subprocess.run(here.command("reset", "--yes"), capture_output=True, text=True, timeout=60, check=False)
-        assert f"removed: publication {here.prefix}" in ended.stdout, ended.stderr
-        here.configure({"kafka": {"prefix": f"{here.prefix}_2"}})
-        done = here.init()
-        assert done.returncode == 0, done.stderr
-        here.start()
-        tail = here.reader.tail([f"{here.prefix}_2.public.account"])
-        here.at_end(tail.close)
-        assert tail.wait_for(lambda s: s.value["after"]["id"] == 1 and s.value["op"] == "r")
+        _start_over(here)
     finally:
         pair.standby.stop()
+
+
+@ON_18
+def test_from_standby_that_is_gone_another_one_starts_over(
+    version: str, make_pair: MakePair, open_folder: Path
+) -> None:
+    """Its slot is gone with it: `run` asks for `init`, and `init` refuses with the repair."""
+    pair = make_pair(version)
+    here = pair.here
+    run = here.start()
+    here.sql("INSERT INTO account VALUES (1, 1, 'streamed')")
+    here.caught_up()
+    run.kill9()
+    pair.standby.kill()
+    other = standby_of(pair.primary, open_folder / "other", slot="other")
+    here.at_end(other.stop)
+    here.configure({"source": {"dsn": other.dsn()}})
+    lost = here.start(ready=False)
+    assert lost.ended() == 3
+    assert "run `twofold init`" in lost.said()
+    done = here.init()
+    assert done.returncode == 5
+    assert f"slot {here.prefix} no longer exists" in done.stderr
+    assert "`twofold reset`, then `twofold init` with another kafka.prefix" in done.stderr
+    _start_over(here)
+
+
+def _start_over(here: Installation) -> None:
+    """The last repair: reset, then init under another prefix; the rows are loaded again."""
+    ended = subprocess.run(here.command("reset", "--yes"), capture_output=True, text=True, timeout=60, check=False)
+    assert f"removed: publication {here.prefix}" in ended.stdout, ended.stderr
+    here.configure({"kafka": {"prefix": f"{here.prefix}_2"}})
+    done = here.init()
+    assert done.returncode == 0, done.stderr
+    here.start()
+    tail = here.reader.tail([f"{here.prefix}_2.public.account"])
+    here.at_end(tail.close)
+    assert tail.wait_for(lambda s: s.value["after"]["id"] == 1 and s.value["op"] == "r")
 
 
 def _again(standby: PostgresServer, **settings: str) -> PostgresServer:
