@@ -21,10 +21,8 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import Consumer, TopicPartition
-
 from twofold.errors import Refused, Unreachable
-from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.sink.client import KafkaSettings
 from twofold.sink.names import Names
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.progress import Decoder
@@ -36,7 +34,6 @@ from twofold_common.positions import Lsn
 _log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.05
-_WAIT_S: Final = 0.1
 _NAMED: Final = 3
 """So many partitions are named in a message."""
 _MARK: Final = b"aborted by twofold"
@@ -194,28 +191,9 @@ class LostEnds:
         return self._reader.commits(forgotten.commits.topic, bounds.low, bounds.stable, self._decoder)
 
     def _hidden(self, hung: Hung, place: PartitionId) -> list[tuple[bytes, bytes]]:
-        """Return keys and values of the records behind the last stable offset."""
-        if place not in hung:
-            return []
-        end, found = hung[place].high, list[tuple[bytes, bytes]]()
-        with sorted_errors(f"reading what is open in {place.topic}"):
-            settings = {**self._settings.consumer(), "isolation.level": "read_uncommitted"}
-            consumer = self._settings.secrets.open(Consumer, settings)
-            try:
-                consumer.assign([TopicPartition(*place, hung[place].stable)])
-                deadline = time.monotonic() + self._settings.call_timeout_s
-                while time.monotonic() < deadline:
-                    for message in consumer.consume(1000, _WAIT_S):
-                        error = message.error()
-                        if error is None:
-                            found.append((message.key() or b"", message.value() or b""))
-                        elif error.code() != PARTITION_EOF:
-                            raise sort_error(error, f"reading {place.topic}")
-                        elif (message.offset() or 0) >= end:
-                            return [(key, value) for key, value in found if value]
-            finally:
-                consumer.close()
-        raise _stuck({place: hung[place]}, self._settings.call_timeout_s)
+        """Return keys and values of the records in the forgotten part."""
+        found = self._reader.open_records(place, hung[place]) if place in hung else ()
+        return [(key, value) for key, value in found if value]
 
     @staticmethod
     def _abort(producer: TransactionalProducer, hung: Hung) -> None:

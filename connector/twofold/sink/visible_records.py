@@ -129,7 +129,16 @@ class VisibleReader:
                 if (message.offset() or 0) < end:
                     yield decoder.decode(Commit, message.value() or b"")
 
-    def _batches(self, stretches: Mapping[PartitionId, tuple[int, int]]) -> Iterator[tuple[PartitionId, list[Message]]]:
+    def open_records(self, place: PartitionId, bounds: Bounds) -> Iterator[tuple[bytes, bytes]]:
+        """Yield key and value of what lies behind the last stable offset, which is not visible."""
+        stretches = {place: (bounds.stable, bounds.high)}
+        for _, records in self._batches(stretches, isolation="read_uncommitted"):
+            for message in records:
+                yield message.key() or b"", message.value() or b""
+
+    def _batches(
+        self, stretches: Mapping[PartitionId, tuple[int, int]], *, isolation: str = "read_committed"
+    ) -> Iterator[tuple[PartitionId, list[Message]]]:
         """Yield records of one partition at a time, until each partition was read to its end.
 
         The last records may lie behind that end.
@@ -138,7 +147,8 @@ class VisibleReader:
         if not left:
             return
         with sorted_errors("reading what is visible"):
-            consumer = self._settings.secrets.open(Consumer, {**self._settings.consumer(), **_OPTIONS})
+            settings = {**self._settings.consumer(), **_OPTIONS, "isolation.level": isolation}
+            consumer = self._settings.secrets.open(Consumer, settings)
             try:
                 consumer.assign([TopicPartition(*place, stretches[place][0]) for place in left])
                 deadline = time.monotonic() + self._timeout_s
