@@ -132,6 +132,10 @@ bench-latency: ready ## From COMMIT and COMMIT PREPARED to what a consumer sees,
 flamegraph: ready ## Where the connector's threads spend their time on a backlog, as a picture in dist/. ARGS='--case d --rows 100000'.
 	@PYTHONPATH=benchmarks $(UV) run --quiet --locked --group profile python -m bench.flame $(ARGS)
 
+.PHONY: bench-group
+bench-group: ready ## A source group: what frontiers cost a connector, and from COMMIT PREPARED to the global cut. ARGS='cost,latency 40' chooses.
+	@PYTHONPATH=tests:benchmarks $(BIN)/python benchmarks/group.py $(ARGS)
+
 .PHONY: bench-mirror
 bench-mirror: ready ## Spark's part: the mirror beside a plain foreachBatch MERGE, small batches, latency. ARGS='1000000 100000 growth,...' chooses parts.
 	@PYTHONPATH=tests $(BIN)/python benchmarks/mirror.py $(ARGS)

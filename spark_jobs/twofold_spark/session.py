@@ -116,6 +116,18 @@ def open_session(
         return builder.getOrCreate()
 
 
+def fork_session(spark: SparkSession) -> SparkSession:
+    """Open a session with the settings and catalogs of this one.
+
+    What is set in one later, and its views, are not seen in the other.
+    """
+    own = spark.newSession()
+    for key, value in spark.conf.getAll.items():
+        if own.conf.isModifiable(key):
+            own.conf.set(key, value)
+    return own
+
+
 def open_member_catalogs(spark: SparkSession, warehouse: Path | str, catalog: str, prefixes: Mapping[str, str]) -> None:
     """Make the catalogs of a group's members, by prefix, each in a folder of the warehouse.
 

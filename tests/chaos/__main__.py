@@ -1,13 +1,14 @@
 """`make chaos`: rounds of clients, faults and checks, one seed each, until the time is over.
 
     python -m chaos [--seed 1] [--minutes 5] [--round 90] [--faults connector-kill,net]
-                    [--results FILE] [--again] [--databases 4]
+                    [--results FILE] [--again] [--databases 4 [--apart]]
 
 Every finished round is a line in the results file. A run goes on with the first seed, from --seed
 on, that is not there, so it can be stopped at any moment and taken up again; the last line adds up
 all rounds of the file, and the exit status is 1 if they have a violation. `--again` repeats the one
 seed, whose round then counts as it ends this time. With several `--databases` a round is
-that of a source group; its results have a file of their own.
+that of a source group; its results have a file of their own. With `--apart` there are no faults,
+and a mirror of each source alone: `wrong` of `looks` found another total, or a transfer in part.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from pathlib import Path
 
 from chaos import packets
 from chaos.ground import BROKERS, Servers, download, remove
+from chaos.group.apart import ApartTrial
 from chaos.group.trial import GroupTrial
 from chaos.plan import GROUP_KINDS, KINDS
-from chaos.report import GROUP_RESULTS, RESULTS, rounds, totals
+from chaos.report import APART_RESULTS, GROUP_RESULTS, RESULTS, rounds, totals
 from chaos.trial import Trial
 from twofold.stack import temporary_folder
 
@@ -39,7 +41,7 @@ def main() -> int:
     begun = time.monotonic()
     group = options.databases > 1
     kinds = _kinds(options.faults, GROUP_KINDS if group else KINDS)
-    results: Path = options.results or (GROUP_RESULTS if group else RESULTS)
+    results: Path = options.results or (APART_RESULTS if options.apart else GROUP_RESULTS if group else RESULTS)
     length = options.round or (GROUP_ROUND_S if group else ROUND_S)
     results.parent.mkdir(parents=True, exist_ok=True)
     bad = 0
@@ -57,7 +59,7 @@ def main() -> int:
             if left < length * 0.5 and not options.again:
                 break
             room = folder / f"seed{seed}"
-            trial = GroupTrial if group else Trial
+            trial = ApartTrial if options.apart else GroupTrial if group else Trial
             seconds = min(length, left)
             result = trial(seed, seconds, kinds, servers, room, options.product, say, pace=options.pace).run()
             with results.open("a") as file:
@@ -74,7 +76,7 @@ def main() -> int:
                 break
     if not bad:
         remove(folder)
-    total = totals(results, *(("cuts", "torn_without") if group else ()))
+    total = totals(results, *(("looks", "wrong") if options.apart else ("cuts", "torn_without") if group else ()))
     print(json.dumps(total))
     return 1 if total["violations"] else 0
 
@@ -112,6 +114,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--faults", default="all", help="kinds or beginnings of kinds, with commas; none")
     parser.add_argument("--pace", type=float, default=1, help="so many times as long between faults, for long rounds")
     parser.add_argument("--databases", type=int, default=1, help="above 1: a source group of so many")
+    parser.add_argument("--apart", action="store_true", help="a mirror of each source alone, and no faults")
     parser.add_argument("--results", type=Path)
     parser.add_argument("--again", action="store_true", help="this seed alone, though it was done")
     parser.add_argument("--product", type=Path, help="a copy of the repository whose connector is tried")

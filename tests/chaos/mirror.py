@@ -28,14 +28,14 @@ class MirrorJob:
     """`python -m twofold_spark mirror` into a lake of the round's own."""
 
     def __init__(
-        self, folder: Path, bootstrap: str, registry: str, prefixes: Sequence[str], environment: Mapping[str, str]
-    ) -> None:
+        self, folder: Path, bootstrap: str, registry: str, prefixes: Sequence[str], environment: Mapping[str, str], *arguments: str
+    ) -> None:  # fmt: skip
         self.lake = folder / "lake"
         self._journal = folder / "journal"
         self.environment = {**environment, **_QUICK, "JAVA_HOME": str(spark_java_home())}
         self._command = [
             sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", registry, "--warehouse", str(self.lake), *(word for prefix in prefixes for word in ("--prefix", prefix)),
-            "--batch-rows", "20000", "--maintain-every", "20",
+            "--batch-rows", "20000", "--maintain-every", "20", *arguments,
         ]  # fmt: skip
         self.keeper = Keeper(
             "mirror", [*self._command, "--trigger", "interval=1s"], folder / "mirror.log", self.environment, allowed=_ENDS_WITH_KAFKA

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 RESULTS: Final = Path(".chaos/results.jsonl")
 GROUP_RESULTS: Final = Path(".chaos/group.jsonl")
+APART_RESULTS: Final = Path(".chaos/apart.jsonl")
 BEGIN, END = "<!-- written by python -m chaos.report -->", "<!-- end -->"
 
 

@@ -9,6 +9,7 @@ may be less.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ _COMMITS, _PROGRESS = ".commits", ".progress"
 _TAIL = 64
 """Commit records are followed from this far before the end: what came between the two reads."""
 _MESSAGES = 1000
-_NUMBERS = 7
+_SELDOM = {"fetch.wait.max.ms": 200, "fetch.min.bytes": 1 << 20}
+"""A busy member commits hundreds of times a second: Kafka answers five times a second, with all."""
+_NUMBERS = re.compile(rb"([\x80-\xff]*[\0-\x7f])(?:[\x80-\xff]*[\0-\x7f]){5}([\x80-\xff]*[\0-\x7f])")
 
 
 @dataclass(slots=True)
@@ -57,20 +60,12 @@ def require_members(settings: KafkaSettings, prefixes: Iterable[str]) -> None:
 def glance_at_commit(message: bytes) -> tuple[int, bool]:
     """Read a commit record's sequence, and whether it has prepared transactions.
 
-    Before the array of those are six numbers, each a zigzag varint, as is the array's first count.
+    Before the array of those are six numbers, each a varint, as is the array's first count.
     """
-    _, body = wire.unframe(message)
-    numbers: list[int] = []
-    value = shift = 0
-    for byte in body:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            numbers.append(value)
-            if len(numbers) == _NUMBERS:
-                break
-            value = shift = 0
-    return numbers[0] >> 1, numbers[-1] != 0
+    found = _NUMBERS.match(message, wire.HEADER_BYTES)
+    assert found is not None, "it is a commit record"
+    sequence = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(found[1]))
+    return sequence >> 1, found[2] != b"\0"
 
 
 class MemberCommits:
@@ -80,8 +75,8 @@ class MemberCommits:
         self._timeout_s = settings.call_timeout_s
         self._decoder = Decoder(registry)
         self.views = {prefix: MemberView() for prefix in prefixes}
-        # The default asks a broker a hundred times a second.
-        self._consumer = settings.secrets.open(Consumer, {**settings.consumer(), "fetch.wait.max.ms": 200})
+        self._commits = {prefix + _COMMITS: view for prefix, view in self.views.items()}
+        self._consumer = settings.secrets.open(Consumer, {**settings.consumer(), **_SELDOM})
 
     def begin(self) -> None:
         """Read the members' progress, and the end of their commit records."""
@@ -123,18 +118,16 @@ class MemberCommits:
             if error.code() == PARTITION_EOF:
                 return True
             raise sort_error(error, f"reading {topic}")
-        value, key = message.value(), message.key() or b""
-        if value is None or b"/" in key:
-            return False  # a tombstone, or another record of the progress topic
-        if topic.endswith(_PROGRESS):
-            view = self.views[topic.removesuffix(_PROGRESS)]
-            view.sequence = max(view.sequence, self._decoder.decode(Progress, value).sequence)
-            return False
-        sequence, has_prepared = self._glance(value)
-        view = self.views[topic.removesuffix(_COMMITS)]
-        view.sequence = max(view.sequence, sequence)
-        if has_prepared:
-            view.branch = max(view.branch, sequence)
+        value = message.value()
+        if value is not None:
+            if (view := self._commits.get(topic)) is not None:
+                sequence, has_prepared = self._glance(value)
+                view.sequence = max(view.sequence, sequence)
+                if has_prepared:
+                    view.branch = max(view.branch, sequence)
+            elif b"/" not in (message.key() or b""):  # another record of the progress topic has one
+                view = self.views[topic.removesuffix(_PROGRESS)]
+                view.sequence = max(view.sequence, self._decoder.decode(Progress, value).sequence)
         return False
 
     def _glance(self, message: bytes) -> tuple[int, bool]:

@@ -15,7 +15,8 @@ import datetime as dt
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,6 +28,7 @@ from twofold_spark.mirror.batching import MaintenanceSchedule
 from twofold_spark.mirror.group_membership import GroupMembership
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport, describe_torn
+from twofold_spark.session import fork_session
 from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, MemberCut
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.kafka_client import Kafka
@@ -57,6 +59,9 @@ class GroupMirror:
         self._kafka = kafka
         self._mirrors = mirrors
         self._topics = {prefix: MemberTopics(kafka, registry, prefix) for prefix in mirrors}
+        self._pool = ThreadPoolExecutor(len(mirrors), thread_name_prefix="member")
+        self._sessions: dict[str, SparkSession] = {}
+        """By prefix: what a merge sets is a session's, and members are merged side by side."""
         self._make_table = make_table
         self._table: GlobalCutTable | None = None
         self._number = 0
@@ -102,17 +107,15 @@ class GroupMirror:
         if self._table is None:
             self._table = self._begin(spark)
         # Frontiers first: the commit records that they name are then among those that are read.
-        for topics in self._topics.values():
-            topics.read_frontier(spark)
-        for topics in self._topics.values():
-            topics.read_commits(spark)
+        self._at_once(self._mirrors, lambda prefix: self._topics[prefix].read_frontier(spark))
+        self._at_once(self._mirrors, lambda prefix: self._topics[prefix].read_commits(spark))
         members = {prefix: topics.as_member() for prefix, topics in self._topics.items()}
         choice, now = self._choose(self._table, members), self._clock()
         if not self._membership.may_apply(choice.cut, {p: each.cut.sequence for p, each in self._mirrors.items()}, now):
             return
         is_admitted = self._membership.admit(members, choice.cut, now)
         changed = {prefix for prefix, each in members.items() if choice.cut[prefix] != each.cut}
-        self._apply(spark, {prefix: choice.cut[prefix] for prefix in changed})
+        self._apply({prefix: choice.cut[prefix] for prefix in changed})
         if is_admitted or changed & self._membership.joined:
             self._publish(self._table, choice)
             self._is_maintenance_due |= self._schedule.is_due(self._number - 1, self._number)
@@ -139,6 +142,7 @@ class GroupMirror:
         return choice
 
     def close(self) -> None:
+        self._pool.shutdown()
         for mirror in self._mirrors.values():
             mirror.close()
 
@@ -149,7 +153,8 @@ class GroupMirror:
             self._number, self._torn = last.number, keep_members(last.torn, self._mirrors)
         parts: Mapping[str, MemberCut] = last.members if last is not None else {}
         for prefix, mirror in self._mirrors.items():
-            mirror.begin(spark)
+            self._sessions[prefix] = fork_session(spark)
+            mirror.begin(self._sessions[prefix])
             if (part := parts.get(prefix)) is not None:
                 self._topics[prefix].start_from(part.sequence, part.offset, mirror.cut.identity)
             else:
@@ -159,12 +164,23 @@ class GroupMirror:
         )
         return table
 
-    def _apply(self, spark: SparkSession, chosen: Mapping[str, int]) -> None:
+    def _apply(self, chosen: Mapping[str, int]) -> None:
         """Bring these members to their parts."""
-        for prefix, sequence in chosen.items():
-            if sequence > self._mirrors[prefix].cut.sequence:
-                self._mirrors[prefix].apply_up_to(spark, sequence, behind=self._topics[prefix].offset)
-            self._topics[prefix].advance_to(sequence)
+
+        def apply(prefix: str) -> None:
+            topics, mirror = self._topics[prefix], self._mirrors[prefix]
+            if chosen[prefix] > mirror.cut.sequence:
+                mirror.apply_up_to(self._sessions[prefix], chosen[prefix], behind=topics.offset)
+            topics.advance_to(chosen[prefix])
+
+        self._at_once(chosen, apply)
+
+    def _at_once(self, prefixes: Iterable[str], do: Callable[[str], None]) -> None:
+        """Do it for these members side by side, and raise an error when all have ended."""
+        jobs = [self._pool.submit(do, prefix) for prefix in prefixes]
+        wait(jobs)
+        for job in jobs:
+            job.result()
 
     def _publish(self, table: GlobalCutTable, choice: Choice) -> None:
         parts = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -14,6 +15,8 @@ COLUMNS = (
     "sequence bigint, applied_lsn bigint, committed_at timestamp, published_at timestamp, whole boolean, "
     "tables array<struct<name: string, version: bigint>>, backfilling array<string>, stopped array<string>"
 )
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def select_row(cut: Cut) -> str:
@@ -28,6 +31,20 @@ def select_row(cut: Cut) -> str:
         f"CAST(array({', '.join(versions)}) AS array<struct<name: string, version: bigint>>), "
         f"CAST(array({backfilling}) AS array<string>), CAST(array({stopped}) AS array<string>)"
     )
+
+
+def make_row(cut: Cut) -> dict[str, Any]:
+    """Make the cut's row, published now."""
+    return {
+        "sequence": cut.sequence,
+        "applied_lsn": cut.applied_lsn,
+        "committed_at": _EPOCH + dt.timedelta(microseconds=cut.committed_us),
+        "published_at": dt.datetime.now(dt.UTC),
+        "whole": cut.whole,
+        "tables": [{"name": name, "version": int(version)} for name, version in cut.versions.items()],
+        "backfilling": cut.backfilling,
+        "stopped": cut.stopped,
+    }
 
 
 def time_ago(keep: dt.timedelta) -> str:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from twofold_common.global_cut_choice import NOTHING_TORN, ShownBranch, Torn
 from twofold_common.global_waits import LongWait
 from twofold_spark.errors import Refused
-from twofold_spark.sinks import cut_rows, iceberg_maintenance, iceberg_tables
+from twofold_spark.sinks import cut_rows, iceberg_maintenance, iceberg_rows, iceberg_tables
 from twofold_spark.sinks.merge_sql import escape_literal
 
 _TORN = "array<struct<global_id: string, shown: array<struct<prefix: string, sequence: bigint>>>>"
@@ -122,18 +122,16 @@ class GlobalCutTable:
 
     def publish(self, cut: GlobalCut) -> None:
         """Make it visible to readers; it is durable when this returns."""
-        members = ", ".join(
-            f"named_struct('prefix', {_text(prefix)}, 'sequence', {each.sequence}L, 'commit_offset', {each.offset}L)"
+        members = [
+            {"prefix": prefix, "sequence": each.sequence, "commit_offset": each.offset}
             for prefix, each in cut.members.items()
-        )
-        torn = ", ".join(
-            f"named_struct('global_id', {_text(global_id)}, 'shown', array({', '.join(map(_shown, branches))}))"
-            for global_id, branches in cut.torn.items()
-        )
-        self._spark.sql(
-            f"INSERT INTO {self._name} SELECT {cut.number}L, current_timestamp(), array({members}), "
-            f"CAST(array({torn}) AS {_TORN})"
-        )
+        ]
+        torn = [
+            {"global_id": name, "shown": [{"prefix": each.prefix, "sequence": each.sequence} for each in branches]}
+            for name, branches in cut.torn.items()
+        ]
+        row = {"number": cut.number, "published_at": dt.datetime.now(dt.UTC), "members": members, "torn": torn}
+        iceberg_rows.append_row(self._spark, iceberg_tables.load_table(self._spark, self._name), row)
 
     def forget(self, keep: dt.timedelta) -> GlobalCut | None:
         """Remove global cuts older than `keep`, except the last; return the first that stays."""
@@ -165,10 +163,6 @@ def _wait_row(each: LongWait) -> str:
     )
     since = f"current_timestamp() - make_dt_interval(0, 0, 0, {each.waited_s:.3f})"
     return f"SELECT {_text(each.wait.global_id)}, {since}, array({branches}), array({held})"
-
-
-def _shown(branch: ShownBranch) -> str:
-    return f"named_struct('prefix', {_text(branch.prefix)}, 'sequence', {branch.sequence}L)"
 
 
 def _text(value: str) -> str:

@@ -28,6 +28,7 @@ from twofold_spark.sinks import (
     cut_rows,
     iceberg_branches,
     iceberg_maintenance,
+    iceberg_rows,
     iceberg_tables,
     iceberg_writers,
     merge_sql,
@@ -96,7 +97,7 @@ class IcebergSink:
         if iceberg_tables.current_snapshot(cuts) == iceberg_tables.current_snapshot(cuts, self._branch):
             self._published = self._cut.versions if self._cut is not None else {}
         elif self._cut is not None:
-            self._publish_main(self._cut)  # a job was killed before it had
+            self._publish_main(self._cut, cuts)  # a job was killed before it had
         return self._cut
 
     def read_applied(self, table: MirrorTable) -> int:
@@ -184,20 +185,20 @@ class IcebergSink:
         return str(version) if version is not None else None
 
     def publish(self, cut: Cut) -> None:
-        self._spark.conf.set(f"spark.sql.iceberg.snapshot-property.{iceberg_tables.SEQUENCE}", str(cut.sequence))
-        self._spark.sql(f"INSERT INTO {self._branch_name(CUTS)} {cut_rows.select_row(cut)}")
+        cuts = iceberg_tables.load_table(self._spark, self._full_name(CUTS))
+        summary = {iceberg_tables.SEQUENCE: str(cut.sequence)}
+        iceberg_rows.append_row(self._spark, cuts, cut_rows.make_row(cut), branch=self._branch, summary=summary)
         self._cut = cut
-        self._publish_main(cut)
+        self._publish_main(cut, cuts)
 
-    def _publish_main(self, cut: Cut) -> None:
-        """Move `main` of the cut's tables, then of the cuts' table.
+    def _publish_main(self, cut: Cut, cuts: Any) -> None:
+        """Move `main` of the cut's tables, then of the cuts' table, which is as this job left it.
 
         A cut that is not whole waits for the next one that is.
         """
         if self._branch == MAIN or not cut.whole:
             return
         changed = {n: int(v) for n, v in cut.versions.items() if self._published.get(n) != v}
-        cuts = iceberg_tables.load_table(self._spark, self._full_name(CUTS))
         head = iceberg_tables.current_snapshot(cuts, self._branch)
         assert head is not None, "the cut was written"
         self._publisher.publish({**changed, CUTS: head}, {**self._loaded, CUTS: cuts})
@@ -232,9 +233,6 @@ class IcebergSink:
         catalog.
         """
         return iceberg_tables.full_name(self._catalog, table)
-
-    def _branch_name(self, table: str) -> str:
-        return iceberg_tables.name_branch(self._full_name(table), self._branch)
 
     def _load(self, table: str) -> Any | None:
         name = self._full_name(table)

@@ -2,7 +2,7 @@
 product chooses a cut.
 
     python -m chaos.group.checker --warehouse FOLDER --prefix P ... --bootstrap ... --registry URL
-                                  --source FILE --jars CLASSPATH
+                                  --source FILE --jars CLASSPATH [--apart]
 
 While stdin is open it reads as a user does, by `read_global_cut`, which is all that it imports of
 the product. When stdin is closed, `--source` holds the databases' tables as they are in the end.
@@ -12,6 +12,9 @@ branches or none.
 
 `torn_without` counts how often that would not hold without a global cut: at each commit record of
 any source, each source shown as far as its own topics went.
+
+With `--apart` the warehouse has a mirror of each source alone, and what is read is the last cut of
+each. `wrong` counts the reads in which the total is another, or a transfer is there in part.
 
 The last line is JSON; exit status 1: there are violations.
 """
@@ -49,6 +52,7 @@ class Checker:
         self._total = len(prefixes) * ACCOUNTS * BALANCE
         self.violations: list[Violation] = []
         self.looks = 0
+        self.wrong = 0
         self.checked = 0
 
     def look(self) -> None:
@@ -61,6 +65,15 @@ class Checker:
             return
         self._check(f"read_global_cut {cut.cut}", tables["account"], tables["part"])
         self.looks += 1
+
+    def look_apart(self) -> None:
+        """As one does who has a mirror of each source alone: the last cut of each."""
+        cut = self._mirrored.last_of_each()
+        if cut.complete:
+            before = len(self.violations)
+            self._check("the last cuts", self._mirrored.tables(cut, "account"), self._mirrored.tables(cut, "part"))
+            self.wrong += len(self.violations) > before
+            self.looks += 1
 
     def wait_for(self, source: dict[str, Any]) -> None:
         """Until the last global cut is what the databases hold."""
@@ -126,12 +139,17 @@ def _union(tables: list[DataFrame]) -> DataFrame:
 def main() -> int:
     options = _options()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    spark = open_session(options.warehouse, options.prefix, options.jars)
+    folders = {prefix: options.warehouse / prefix / ("lake" if options.apart else "") for prefix in options.prefix}
+    spark = open_session(options.warehouse, folders, options.jars)
     checker = Checker(spark, options.prefix)
     over = threading.Event()
     threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
+    look = checker.look_apart if options.apart else checker.look
     while not over.wait(LOOK_EVERY_S):
-        checker.look()
+        look()
+    if options.apart:
+        print(json.dumps({"looks": checker.looks, "wrong": checker.wrong}))
+        return 0
     source = json.loads(options.source.read_text())
     checker.wait_for(source)
     checker.check_all()
@@ -164,6 +182,7 @@ def _options() -> argparse.Namespace:
     for name in ("bootstrap", "registry", "jars"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--prefix", action="append", required=True)
+    parser.add_argument("--apart", action="store_true")
     for name in ("warehouse", "source"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     return parser.parse_args()

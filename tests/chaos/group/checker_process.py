@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from chaos.ground import Servers
-from chaos.mirror import MirrorJob
 
 CHECKED_S: Final = 900.0
 
@@ -18,14 +17,22 @@ CHECKED_S: Final = 900.0
 class CheckerProcess:
     """Reads along from its start, and checks all cuts in `end`."""
 
-    def __init__(self, folder: Path, servers: Servers, members: list[str], job: MirrorJob) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        servers: Servers,
+        members: list[str],
+        warehouse: Path,
+        environment: dict[str, str],
+        *arguments: str,
+    ) -> None:
         jars = subprocess.run(
             [sys.executable, "-m", "twofold_spark", "jars"], capture_output=True, text=True, check=True
         ).stdout.strip()
         command = [
             sys.executable, "-m", "chaos.group.checker", "--bootstrap", servers.kafka.bootstrap, "--registry", servers.registry_url,
-            "--warehouse", str(job.lake), "--source", str(folder / "source.json"), "--jars", jars,
-            *(word for prefix in members for word in ("--prefix", prefix)),
+            "--warehouse", str(warehouse), "--source", str(folder / "source.json"), "--jars", jars,
+            *(word for prefix in members for word in ("--prefix", prefix)), *arguments,
         ]  # fmt: skip
         self._log = folder / "checker.log"
         self._errors: IO[bytes] = self._log.open("wb")
@@ -35,7 +42,7 @@ class CheckerProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, **job.environment},
+            env={**os.environ, **environment},
         )
 
     def end(self) -> dict[str, Any]:

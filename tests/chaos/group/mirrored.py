@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,13 +17,13 @@ CATALOG: Final = "twofold"
 TABLES: Final = frozenset({"public.account", "public.part"})
 
 
-def open_session(warehouse: Path, prefixes: list[str], jars: str) -> SparkSession:
-    """With a catalog for each member, whose folder is named by its prefix."""
+def open_session(warehouse: Path, folders: Mapping[str, Path], jars: str) -> SparkSession:
+    """With a catalog for each member in its folder."""
     spark = session(warehouse, jars)
     # A cached table stays as it is for as long as somebody asks for it.
     spark.conf.set(f"spark.sql.catalog.{CATALOG}.cache-enabled", "false")
-    for prefix in prefixes:
-        catalog, folder = f"spark.sql.catalog.{_catalog(prefix)}", warehouse / prefix
+    for prefix, folder in folders.items():
+        catalog = f"spark.sql.catalog.{catalog_of(prefix)}"
         folder.mkdir(parents=True, exist_ok=True)
         spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
         for name, value in {
@@ -36,7 +37,7 @@ def open_session(warehouse: Path, prefixes: list[str], jars: str) -> SparkSessio
     return spark
 
 
-def _catalog(prefix: str) -> str:
+def catalog_of(prefix: str) -> str:
     return f"{CATALOG}_{prefix}"
 
 
@@ -89,6 +90,12 @@ class Mirrored:
         members = {prefix: self._members_cuts(prefix) for prefix in self._prefixes}
         return [self._cut(row, members) for row in rows]
 
+    def last_of_each(self) -> GlobalCut:
+        """The members' own last cuts, which nothing makes one."""
+        cuts = {prefix: self._members_cuts(prefix) for prefix in self._prefixes}
+        last = {prefix: max(its, default=0) for prefix, its in cuts.items()}
+        return GlobalCut(0, last, {prefix: cuts[prefix].get(sequence) for prefix, sequence in last.items()})
+
     def rows_of_last(self) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
         """Of each table, by prefix; nothing if there is no complete cut."""
         cuts = self.cuts()
@@ -109,10 +116,10 @@ class Mirrored:
 
     def _table(self, cut: GlobalCut, prefix: str, name: str) -> DataFrame:
         (version,) = (each["version"] for each in cut.parts[prefix]["tables"] if each["name"] == f"public.{name}")
-        return self._spark.sql(f"SELECT * FROM {_catalog(prefix)}.public.{name} VERSION AS OF {version}")
+        return self._spark.sql(f"SELECT * FROM {catalog_of(prefix)}.public.{name} VERSION AS OF {version}")
 
     def _members_cuts(self, prefix: str) -> dict[int, Any]:
-        name = f"{_catalog(prefix)}.twofold.cuts"
+        name = f"{catalog_of(prefix)}.twofold.cuts"
         if not self._spark.catalog.tableExists(name):
             return {}
         return {row["sequence"]: row for row in self._spark.table(name).where("whole").collect()}

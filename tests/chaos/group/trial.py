@@ -45,6 +45,8 @@ class GroupResult:
     """So often `read_global_cut` was read while the mirror ran."""
     torn_without: int = 0
     """At so many commit records a reader of each source alone sees a transfer in part."""
+    wrong: int = 0
+    """So many of the looks at mirrors of each source alone found that."""
     starts: int = 0
     violations: int = 0
     kinds: list[str] = field(default_factory=list)
@@ -123,7 +125,9 @@ class GroupTrial:
                 say=self.say,
             )
             self._start(sources, coordinator, job.keeper, ending)
-            checker = ending.enter_context(CheckerProcess(self.folder, self.servers, self.members, job))
+            checker = ending.enter_context(
+                CheckerProcess(self.folder, self.servers, self.members, job.lake, job.environment)
+            )
             self._under_faults(faults)
             coordinator.close()
             self._settle(sources)
@@ -175,10 +179,10 @@ class GroupTrial:
             source.connector.start()
             ending.callback(source.connector.close)
         for source in sources:
-            _wait_for(source.connector, " recovered: ")
+            wait_for_words(source.connector, " recovered: ")
         mirror.start()
         ending.callback(mirror.close)
-        _wait_for(mirror, "global cut ")
+        wait_for_words(mirror, "global cut ")
         coordinator.start()
         ending.callback(coordinator.close)
 
@@ -206,7 +210,7 @@ class GroupTrial:
         (self.folder / "source.json").write_text(json.dumps(tables))
 
 
-def _wait_for(keeper: Keeper, words: str) -> None:
+def wait_for_words(keeper: Keeper, words: str) -> None:
     """Until its log says so."""
 
     def said() -> bool:
