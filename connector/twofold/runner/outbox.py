@@ -21,6 +21,7 @@ from twofold_avro.types import How, encoding_of
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
+_JSON = frozenset({"json", "jsonb"})
 _AT_STAKE = "its events cannot be made, and none is passed over"
 
 
@@ -46,6 +47,8 @@ class OutboxTable:
         self._topic = self._place("topic_column", rule.topic_column)
         self._key = self._place("key_column", rule.key_column)
         self._payload = self._place("payload_column", rule.payload_column)
+        self.is_avro = rule.payload_encoding == "avro"
+        """Its payloads are encoded by the registry's schemas."""
         self._headers = [(name, self._place("header_columns", name)) for name in rule.header_columns]
         if hidden := sorted(self._used & shape.policy.keys()):
             raise Refused(
@@ -58,6 +61,12 @@ class OutboxTable:
                 f"the outbox {self.name} has bytes in {rule.topic_column}, the column that names the topic",
                 at_stake=_AT_STAKE,
                 repair="name a column of text as topic_column in [[outbox]]",
+            )
+        if self.is_avro and shape.columns[self._payload].type.name not in _JSON:
+            raise Refused(
+                f"the outbox {self.name} has no JSON in {rule.payload_column}, and payload_encoding is avro",
+                at_stake=_AT_STAKE,
+                repair="name a column of json or jsonb as payload_column in [[outbox]], or remove payload_encoding",
             )
 
     def event(self, payload: bytes, *, in_stream: bool) -> OutboxEvent | None:
