@@ -60,8 +60,6 @@ MUTANTS = (
     Mutant("recovery has read what it has not", "connector/twofold/runner/recovery.py", "confirmed_lsn=slot.confirmed_flush,", "confirmed_lsn=Lsn(progress.applied_lsn),"),
     Mutant("chunks take the place of changes", "connector/twofold/lives/chunk_rule.py", "keys=frozenset().union(*(changes.keys for changes in unseen)),", "keys=frozenset(),"),
     Mutant("savepoints of streamed transactions stay", "connector/twofold/runner/streamed.py", "self._streamed[xid].take_back(subxid)", "pass"),
-    Mutant("outbox events of streamed savepoints stay", "connector/twofold/runner/streamed.py", "                if subxid not in self._gone:", "                if True:"),
-    Mutant("an outbox event's key does not choose its partition", "connector/twofold/runner/event_topics.py", "0 if event.key is None else partition_of(event.key, partitions)", "batch.bytes % partitions"),
     Mutant("the mirror takes a key's first row", "spark_jobs/twofold_spark/mirror/keyed_folding.py", 'f.max(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', 'f.min(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', faults=SPARK),
     Mutant("an end that may come twice is believed", "connector/twofold/sink/producer.py", "if retried or took_s > SENT_ONCE_S:", "if False:", faults=LATE),
     Mutant("no frontier needs to speak of a branch", "common/twofold_common/global_cut.py", "return self.sequence if member == own else self.seen.get(member, 0)", "return 1 << 60", faults=GROUP),
