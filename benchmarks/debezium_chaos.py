@@ -101,13 +101,16 @@ def _settings(postgres: PostgresServer) -> dict[str, str]:
 
 class PlainClient(workload.Client):
     """The same clients, without PREPARE and without what Debezium carries in a form of its own
-    (messages).
+    (messages, the outbox).
     """
 
     def _gid(self, chance: float, name: str) -> str | None:  # noqa: ARG002
         return None
 
     def _message(self, connection: psycopg.Connection[Any]) -> None:  # noqa: ARG002
+        return
+
+    def _say(self, connection: psycopg.Connection[Any], key: str, version: int, *, by_message: bool) -> None:  # noqa: ARG002
         return
 
 

@@ -23,3 +23,15 @@ class MalformedRow(ValueError):
 
 class NotFramed(ValueError):
     """A message without the registry's frame."""
+
+
+class UnfitSchema(ValueError):
+    """A schema of somebody else that JSON cannot be encoded with."""
+
+
+class Misfit(ValueError):
+    """JSON that is no value of a schema. `path` is the place in it, as .items[0].sku."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(f"{path or 'the payload'} {what}")
+        self.path = path

@@ -16,10 +16,11 @@ from bench import in_doubt, initial, report
 from bench.cases import CASES, END_TABLE, Case, published
 from bench.drain import Sample, drain
 from bench.ground import Ground
-from bench.systems import Debezium, Recvlogical, Run, System, Twofold, refuse_uncompiled
+from bench.systems import ROUTER, Debezium, Recvlogical, Run, System, Twofold, refuse_uncompiled
 
 SLOWEST = "debezium-avro"
-ALL = ("pg_recvlogical", "twofold", "debezium-json", SLOWEST)
+OF_EVENTS = f"debezium-{ROUTER}"
+ALL = ("pg_recvlogical", "twofold", "debezium-json", SLOWEST, OF_EVENTS)
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
             rows = wanted.rows or case.full_rows // (10 if wanted.quick else 1)
             measure = initial.bench if case.first_load else in_doubt.bench if case.in_doubt else bench
             later = wanted.quick and bool(results)
-            beside = [system for system in systems if not (later and system.name == SLOWEST)]
+            beside = [system for system in systems if takes(system, case) and not (later and system.name == SLOWEST)]
             results.append((case, measure(ground, case, beside, rows, range(1 if later else 0, rounds + 1))))
             print(report.table(*results[-1]) + "\n", flush=True)
     print(report.write("bench", report.cases_body(results)))
@@ -56,7 +57,13 @@ def arguments() -> argparse.Namespace:
 
 
 def everyone(ground: Ground) -> list[System]:
-    return [Recvlogical(), Twofold(ground, backfill=False), Debezium(ground, "json"), Debezium(ground, "avro")]
+    debezium = [Debezium(ground, converter) for converter in ("json", "avro", ROUTER)]
+    return [Recvlogical(), Twofold(ground, backfill=False), *debezium]
+
+
+def takes(system: System, case: Case) -> bool:
+    """Of Debezium's, the one with the EventRouter takes outboxes, and the others all else."""
+    return not isinstance(system, Debezium) or (system.name == OF_EVENTS) == bool(case.events)
 
 
 def bench(ground: Ground, case: Case, systems: list[System], rows: int, rounds: range) -> list[Sample]:
@@ -68,7 +75,11 @@ def bench(ground: Ground, case: Case, systems: list[System], rows: int, rounds: 
     case.prepare(dsn, rows)
     publication = published(case, dsn)
     runs = [
-        (number, system, Run(f"{case.letter}_{system.name.replace('-', '_')}_{number}", dsn, case.tables, publication))
+        (
+            number,
+            system,
+            Run(f"{case.letter}_{system.name.replace('-', '_')}_{number}", dsn, case.tables, publication, case.events),
+        )
         for number in rounds
         for system in (*systems[number % len(systems) :], *systems[: number % len(systems)])
     ]

@@ -21,6 +21,8 @@ PUBLICATION = "bench"
 TABLES_OF_MIXED = 50
 WRITERS = 4
 
+_EVENTS = ("order", "invoice", "shipment")
+
 _TEN = """(
     id bigint PRIMARY KEY, quantity int, customer text, price numeric(12, 2), placed_at timestamptz,
     details jsonb, paid boolean, token uuid, note text, version bigint)"""
@@ -52,6 +54,8 @@ class Case:
     """The rows are there before any slot is: `bench.initial` has them loaded."""
     in_doubt: bool = False
     """What it writes is prepared and without an outcome: `bench.in_doubt` gives it one."""
+    events: tuple[str, ...] = ()
+    """Its table is an outbox: the names of its events' topics."""
 
 
 def _run(dsn: str, *statements: str) -> None:
@@ -208,6 +212,24 @@ def _load_mixed(dsn: str, rows: int) -> int:
     return rows // 10 * 10
 
 
+def _prepare_outbox(dsn: str, _rows: int) -> None:
+    """The table that Debezium's EventRouter expects, ids in the order of the events."""
+    columns = "id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, payload jsonb NOT NULL"
+    _run(dsn, f"CREATE TABLE outbox ({columns})", _LOADER)
+
+
+def _load_outbox(size: int) -> Callable[[str, int], int]:
+    names = ", ".join(f"'{name}'" for name in _EVENTS)
+    payload = "jsonb_build_object('order', i, 'customer', 'customer ' || i % 5000, 'sku', 'A-' || i % 977, 'quantity', i % 100, 'paid', i % 3 = 0, 'note', repeat('n', (10 + i % 40)::int))"
+    row = f"lpad(to_hex(i), 32, '0')::uuid, (ARRAY[{names}])[(1 + i % {len(_EVENTS)})::int], 'customer ' || i % 5000, 'placed', {payload}"
+
+    def load(dsn: str, rows: int) -> int:
+        _run(dsn, f"CALL bench_load({rows}, {size}, $cmd$INSERT INTO outbox SELECT {row} FROM generate_series($1, $2) i$cmd$)")  # fmt: skip
+        return rows
+
+    return load
+
+
 def published(case: Case, dsn: str) -> str:
     """Its tables and the end's in a publication, which is named."""
     _run(
@@ -219,6 +241,7 @@ def published(case: Case, dsn: str) -> str:
 
 
 _ORDERS = ("orders",)
+_OUTBOX = ("outbox",)
 _PGBENCH_TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_history", "pgbench_tellers")
 CASES = (
     Case("a", "transactions of 10 rows", 1_000_000, _ORDERS, _prepare_ten, _in_transactions_of(10)),
@@ -232,5 +255,7 @@ CASES = (
     Case("i", "first load of a table", 5_000_000, _ORDERS, _prepare_full_table, _load_nothing, first_load=True),
     Case("j", "first load, 1,001 columns", 50_000, _ORDERS, _prepare_widest_table, _load_nothing, first_load=True),
     Case("k", "first load, narrow rows", 10_000_000, _ORDERS, _prepare_narrow_table, _load_nothing, first_load=True),
+    Case("o", "outbox, 10 events a transaction", 500_000, _OUTBOX, _prepare_outbox, _load_outbox(10), events=_EVENTS),
+    Case("q", "outbox, 1 event a transaction", 250_000, _OUTBOX, _prepare_outbox, _load_outbox(1), events=_EVENTS),
     Case("p", "one transaction, prepared long before", 1_000_000, _ORDERS, _prepare_ten, _load_in_doubt, in_doubt=True),
 )

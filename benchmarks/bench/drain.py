@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import psycopg
 
+from bench.events import compare
 from bench.ground import Committed, Ground
 from bench.meter import Meter, cpu_seconds
 from bench.systems import Run, System
@@ -123,3 +124,5 @@ def check(ground: Ground, system: System, run: Run, rows: int) -> None:
         consumer.close()
     if found != rows:
         raise RuntimeError(f"{system.name} published {found} rows of {rows}: its figures mean nothing")
+    if run.events:
+        compare(ground, system, run)

@@ -1,5 +1,5 @@
 """The systems that drain a backlog: PostgreSQL's own client into nowhere, Twofold, and Debezium
-with two converters.
+with two converters, or with its EventRouter.
 
 Each reserves its place before the load (a slot of its own for every run), starts, says when the
 last row of the backlog is visible, and stops.
@@ -22,6 +22,10 @@ from bench.cases import END_TABLE
 from bench.ground import PARTITIONS, Committed, Ground, wait_until
 from twofold.row_path import slowness
 
+EVENTS = "outbox.event."
+ROUTER = "router"
+"""In place of a converter: Debezium's EventRouter, whose events are text as PostgreSQL sends it."""
+
 _STOP_S = 60
 _START_S = 120
 
@@ -41,9 +45,13 @@ class Run:
     dsn: str
     tables: Sequence[str]
     publication: str
+    events: Sequence[str] = ()
+    """The only table is an outbox, and these are the names of its events' topics."""
 
     @property
     def topics(self) -> tuple[str, ...]:
+        if self.events:
+            return tuple(f"{self.slot}.{EVENTS}{name}" for name in self.events)
         return tuple(f"{self.slot}.public.{table}" for table in self.tables)
 
     @property
@@ -163,6 +171,7 @@ class Twofold:
             f'[registry]\nurl = "{self._ground.stack.registry.url}"\n'
             f'[spool]\nfolder = "{self._ground.folder / "spool"}"\n'
             '[status]\nlisten = "none"\n'
+            + "".join(f'[[outbox]]\ntable = "public.{table}"\n' for table in run.tables if run.events)
         )
         subprocess.run([*self._command(run), "init"], check=True, stdout=subprocess.DEVNULL)
 
@@ -252,11 +261,14 @@ class Debezium:
             "producer.override.batch.size": str(1 << 20),
             "producer.override.linger.ms": "20",
             "producer.override.compression.type": "lz4",
+            **(_router(run) if self.converter == ROUTER else {}),
             **self._converters(),
         }
 
     def _converters(self) -> dict[str, str]:
-        if self.converter == "json":
+        if self.converter == ROUTER:
+            kind = {"": "org.apache.kafka.connect.storage.StringConverter"}
+        elif self.converter == "json":
             kind = {"": "org.apache.kafka.connect.json.JsonConverter", ".schemas.enable": "false"}
         else:
             registry = f"http://127.0.0.1:{self._ground.registry_port}/apis/registry/v2"
@@ -267,3 +279,21 @@ class Debezium:
                 ".apicurio.registry.find-latest": "true",
             }
         return {f"{part}.converter{name}": value for part in ("key", "value") for name, value in kind.items()}
+
+
+def _router(run: Run) -> dict[str, str]:
+    """The EventRouter for the outbox alone: the end's row passes by it. Without the headers that
+    name the connector, so that both write the same bytes.
+    """
+    of_outbox, router = "predicates.of_outbox", "transforms.outbox"
+    return {
+        "predicates": "of_outbox",
+        f"{of_outbox}.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
+        f"{of_outbox}.pattern": rf".*\.public\.({'|'.join(run.tables)})",
+        "transforms": "outbox",
+        f"{router}.type": "io.debezium.transforms.outbox.EventRouter",
+        f"{router}.predicate": "of_outbox",
+        f"{router}.route.topic.replacement": f"{run.slot}.{EVENTS}${{routedByValue}}",
+        f"{router}.table.fields.additional.placement": "type:header",
+        "extended.headers.enabled": "false",
+    }

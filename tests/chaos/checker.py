@@ -19,6 +19,7 @@ from pathlib import Path
 from chaos import journal
 from chaos.checks import History, check
 from chaos.ends import read_ends
+from chaos.events import EVENT, is_event
 from chaos.reading import avro, consumer, read_all, topics_of
 
 KEPT_MAX = 1_000_000
@@ -39,19 +40,22 @@ def gather(bootstrap: str, registry: str, prefix: str, folder: Path) -> History:
     lasts = {(r["topic"], r["partition"]): r["last"] for c in commits for r in c.value["ranges"]}
     deadline = time.monotonic() + 60
     while True:
-        rows = read_all(bootstrap, decode, [n for n in names if ".public." in n or n == f"{prefix}.messages"])
-        there = {(record.topic, record.partition): record.offset for record in rows}
+        records = read_all(
+            bootstrap, decode, [n for n in names if ".public." in n or EVENT in n or n == f"{prefix}.messages"]
+        )
+        there = {(record.topic, record.partition): record.offset for record in records}
         if all(there.get(place, -1) >= last for place, last in lasts.items()) or time.monotonic() > deadline:
             break
     return History(
         prefix=prefix,
         journal=journal.read(folder),
-        rows=rows,
+        rows=[record for record in records if not is_event(record)],
         commits=commits,
         progress=read_all(bootstrap, decode, [f"{prefix}.progress"]),
         ledger=read_all(bootstrap, decode, [f"{prefix}.prepared"]),
         source=json.loads((folder / "source.json").read_text()),
         ends=read_ends(bootstrap, prefix),
+        events=[record for record in records if is_event(record)],
     )
 
 
@@ -73,6 +77,7 @@ def main() -> int:
             {
                 "transactions": len(history.source["marks"]),
                 "records": len(history.rows),
+                "events": len(history.events),
                 "commits": len(history.commits),
                 "violations": len(violations),
                 "kinds": sorted({violation.kind for violation in violations}),

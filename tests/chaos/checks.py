@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 from chaos.ends import Ended, parted
+from chaos.events import check_events
 from chaos.journal import Journal, Op
 from chaos.reading import Record
+from chaos.violation import SHOWN, Violation, show
 
 Key = tuple[tuple[str, Any], ...]
 Row = dict[str, Any]
 
 BANKS: Final = ("bank_a", "bank_b")
 KEYLESS: Final = "notes"
-SHOWN: Final = 12
-"""So many records of a violation are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +42,12 @@ class History:
     """Tables as they are at the end, `marks` among them."""
     ends: Sequence[Ended] = ()
     """The Kafka transactions that were committed."""
+    events: Sequence[Record] = ()
+    """Of the outbox's topics, in the order of place."""
 
     def table(self, topic: str) -> str:
         rest = topic.removeprefix(f"{self.prefix}.")
         return rest.removeprefix("public.")
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    kind: str
-    what: str
-    history: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return "\n      ".join((f"{self.kind}: {self.what}", *self.history))
 
 
 @dataclass(slots=True)
@@ -98,6 +90,13 @@ def check(history: History) -> list[Violation]:
         *(Violation("split", what) for what in parted(history.prefix, history.ends, len(history.commits))),
         *_in_stretches(history, transactions),
         *_in_order(history),
+        *check_events(
+            history.events,
+            history.journal.entries,
+            _committed(history),
+            home,
+            {each.mark: each.keyed for each in transactions.values() if each.mark is not None},
+        ),
         *_tombstones(history),
         *_bookkeeping(history),
         *Fold(
@@ -122,18 +121,6 @@ def exactly_once(history: History) -> list[Violation]:
                 found.append(Violation("order", f"register {record.key}", show([last[key], record])))
             last[key] = record
     return found
-
-
-def show(records: Iterable[Record]) -> tuple[str, ...]:
-    """As a person reads them; large values are cut."""
-    lines = []
-    for record in list(records)[:SHOWN]:
-        value = record.value
-        if isinstance(value, dict) and "op" in value:
-            inside = value.get("transaction") or {}
-            value = {k: value.get(k) for k in ("op", "after", "unchanged")} | {"transaction": inside.get("id"), "n": inside.get("total_order")}  # fmt: skip
-        lines.append(f"{record.topic}[{record.partition}]@{record.offset} {record.key} {value}"[:300])
-    return tuple(lines)
 
 
 def _transactions(history: History, home: Mapping[tuple[str, int, int], int]) -> dict[str, Transaction]:
@@ -171,7 +158,7 @@ def _commit_records(history: History) -> Iterator[Violation]:
 def _ranges(history: History) -> Iterator[Violation]:
     """Each record lies in exactly one range, and each range holds as many as it says."""
     offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for record in history.rows:
+    for record in (*history.rows, *history.events):
         offsets[record.topic, record.partition].append(record.offset)
     covered: Counter[tuple[str, int, int]] = Counter()
     for commit in history.commits:
@@ -185,7 +172,7 @@ def _ranges(history: History) -> Iterator[Violation]:
                 yield Violation("ranges", f"commit record {value['sequence']} says {r}, there are {len(held)} records from {held[:1]} to {held[-1:]}")  # fmt: skip
         if counted != value["rows"]:
             yield Violation("ranges", f"commit record {value['sequence']} says {value['rows']} rows, its ranges {counted}")  # fmt: skip
-    outside = [record for record in history.rows if not covered[record.place]]
+    outside = [record for record in (*history.rows, *history.events) if not covered[record.place]]
     if outside:
         yield Violation("ranges", f"{len(outside)} records lie in no range of a commit record", show(outside))
     if twice := [place for place, times in covered.items() if times > 1]:
@@ -193,7 +180,7 @@ def _ranges(history: History) -> Iterator[Violation]:
 
 
 def _exactly_once(history: History, transactions: Mapping[str, Transaction]) -> Iterator[Violation]:
-    committed = {str(row["id"]) for row in history.source["marks"]}
+    committed = _committed(history)
     entries = history.journal.entries
     by_mark: dict[str, list[Transaction]] = defaultdict(list)
     for each in transactions.values():
@@ -213,7 +200,12 @@ def _exactly_once(history: History, transactions: Mapping[str, Transaction]) -> 
         if name not in committed and found:
             yield Violation("rolled back", f"transaction {name} is visible and was never committed", show(found[0].rows))  # fmt: skip
         elif found and name in entries:
-            yield from _same(history, found[0], entries[name].ops, partitions)
+            yield from _same(history, found[0], entries[name].rows, partitions)
+
+
+def _committed(history: History) -> set[str]:
+    """The names of the transactions that the source has committed."""
+    return {str(row["id"]) for row in history.source["marks"]}
 
 
 def _told(journal: Journal, committed: Set[str]) -> Iterator[Violation]:

@@ -12,13 +12,14 @@ from typing import Any
 
 from chaos.checks import History
 from chaos.ends import Ended
+from chaos.events import is_event
 from chaos.reading import Record
 from chaos.sample import ended
 
 
 class Draft:
-    """A history that can be changed: rows by commit record, in the order in which they were
-    written.
+    """A history that can be changed: rows and events by commit record, in the order in which they
+    were written.
     """
 
     def __init__(self, history: History, rng: random.Random) -> None:
@@ -38,7 +39,7 @@ class Draft:
         self.split: set[int] = set()
         """The numbers of commit records that came in a later Kafka transaction than their rows."""
         by_partition: dict[tuple[str, int], list[Record]] = defaultdict(list)
-        for record in history.rows:
+        for record in (*history.rows, *history.events):
             by_partition[record.topic, record.partition].append(record)
         self.home: dict[int, list[Record]] = {commit["sequence"]: [] for commit in self.commits}
         for commit in self.commits:
@@ -61,6 +62,13 @@ class Draft:
             if len(rows) >= at_least and all(row.value["op"] in {"c", "u"} for row in rows):
                 found.append((sequence, rows))
         return self.rng.choice(found)
+
+    def event(self, *, of_a_row: bool = False) -> tuple[int, Record]:
+        """An event of a committed transaction, and its commit record; with headers if it was a row
+        of the outbox.
+        """
+        found = [(n, row) for n, rows in self.home.items() for row in rows if is_event(row)]
+        return self.rng.choice([(n, row) for n, row in found if row.headers or not of_a_row])
 
     def drop(self, sequence: int, rows: Sequence[Record]) -> None:
         self.home[sequence] = [row for row in self.home[sequence] if all(row is not other for other in rows)]
@@ -102,19 +110,23 @@ class Draft:
                 end(ranges, record=True)
             commit["ranges"], commit["rows"] = list(ranges.values()), len(rows)
             if commit["kind"] in {"batch", "prepared"}:
-                commit["transactions"] = len({transaction_of(row) for row in rows if row.value is not None})
+                commit["transactions"] = len({transaction_of(row) for row in rows} - {None})
         commits = [Record(f"{self.history.prefix}.commits", 0, n, None, value) for n, value in enumerate(self.commits)]
+        in_place = sorted(written, key=lambda record: record.place)
         return History(
             prefix=self.history.prefix,
             journal=self.journal,
-            rows=sorted(written, key=lambda record: record.place),
+            rows=[record for record in in_place if not is_event(record)],
             commits=commits,
             progress=self.progress,
             ledger=self.ledger,
             source=self.source,
             ends=ends,
+            events=[record for record in in_place if is_event(record)],
         )
 
 
 def transaction_of(row: Record) -> str | None:
-    return row.value["transaction"]["id"] if row.value and row.value.get("transaction") else None
+    if not isinstance(row.value, dict) or not row.value.get("transaction"):
+        return None
+    return str(row.value["transaction"]["id"])

@@ -4,9 +4,9 @@
     {"id": "3-17", "told": "committed" | "rolled back" | "unknown"}     what it was told
     {"seed": [[table, key, row], ...]}                                  rows before the connector
 
-`op` is c, u, d, t or m, `key` and `row` are columns with values. Each transaction that changes
-anything writes its id into the table `marks`: what `marks` holds at the end is what was committed,
-so that a client that was told nothing needs not be believed.
+`op` is c, u, d, t, m, or e of an outbox event; `key` and `row` are columns with values. Each
+transaction that changes anything writes its id into the table `marks`: what `marks` holds at the
+end is what was committed, so that a client that was told nothing needs not be believed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,15 @@ class Entry:
     gid: str | None
     ops: list[Op]
     told: str = "unknown"
+
+    @property
+    def rows(self) -> list[Op]:
+        """All but its events."""
+        return [op for op in self.ops if op[1] != "e"]
+
+    @property
+    def events(self) -> list[Op]:
+        return [op for op in self.ops if op[1] == "e"]
 
 
 @dataclass(slots=True)

@@ -5,12 +5,14 @@ the check that the violation is named after has to find it by itself.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from chaos.draft import Draft, transaction_of
+from chaos.events import is_event
 from chaos.reading import Record
 
 Plant = Callable[[Draft], None]
@@ -199,6 +201,84 @@ def a_prepared_one_in_sight_while_in_doubt(draft: Draft) -> None:
     draft.split.add(next(commit["sequence"] for commit in draft.commits if commit["prepared"]))
 
 
+def a_lost_event(draft: Draft) -> None:
+    sequence, event = draft.event()
+    draft.drop(sequence, [event])
+
+
+def a_doubled_event(draft: Draft) -> None:
+    """Beside itself, as after a retry that the broker did not notice."""
+    sequence, event = draft.event()
+    draft.home[sequence].append(event)
+
+
+def a_doubled_event_of_a_restart(draft: Draft) -> None:
+    """Again in another Kafka transaction; its transaction's rows were not sent again."""
+    sequence, event = draft.event()
+    draft.home[_other(draft, sequence)].append(event)
+
+
+def two_events_of_a_key_exchanged(draft: Draft) -> None:
+    """Neighbours of a key change places."""
+    by_key: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for rows in draft.home.values():
+        for row in filter(is_event, rows):
+            by_key[row.topic, row.key].append(row)
+    first, second = draft.rng.choice([pair for events in by_key.values() for pair in pairwise(events)])
+    swap = {id(first): second, id(second): first}
+    for sequence, rows in draft.home.items():
+        draft.home[sequence] = [swap.get(id(row), row) for row in rows]
+
+
+def an_event_without_its_rows(draft: Draft) -> None:
+    """It is in another commit record than its transaction's rows."""
+    sequence, event = draft.event()
+    draft.drop(sequence, [event])
+    draft.home[_other(draft, sequence)].append(event)
+
+
+def an_event_before_its_commit_record(draft: Draft) -> None:
+    """It came into sight before its transaction's rows, in no commit record."""
+    sequence, event = draft.event()
+    draft.drop(sequence, [event])
+    draft.unsaid[sequence] = [event]
+
+
+def events_of_a_rolled_back_transaction(draft: Draft) -> None:
+    """Its rows are not visible, and its events are."""
+    sequence, event = draft.event()
+    name = json.loads(event.value)["tx"]
+    number = next(transaction_of(row) for _, row in draft.rows("marks", "c") if row.value["after"]["id"] == name)
+    a_rolled_back_transaction(draft, [row for row in draft.home[sequence] if transaction_of(row) == number])
+    draft.drop(sequence, [row for row in draft.home[sequence] if transaction_of(row) == number])
+
+
+def an_event_of_a_savepoint(draft: Draft) -> None:
+    """Its client has rolled it back, and nothing else of its transaction."""
+    _, event = draft.event()
+    said = json.loads(event.value)
+    entry = draft.journal.entries[said["tx"]]
+    entry.ops = [op for op in entry.ops if not (op[1] == "e" and op[2] and op[2]["n"] == said["n"])]
+
+
+def an_event_without_its_headers(draft: Draft) -> None:
+    sequence, event = draft.event(of_a_row=True)
+    bare = replace(event, headers=())
+    draft.home[sequence] = [bare if row is event else row for row in draft.home[sequence]]
+
+
+def an_event_in_another_partition(draft: Draft) -> None:
+    sequence, event = draft.event()
+    elsewhere = replace(event, partition=event.partition + 1)
+    draft.home[sequence] = [elsewhere if row is event else row for row in draft.home[sequence]]
+
+
+def _other(draft: Draft, sequence: int) -> int:
+    """The next commit record with rows, or the one before the last."""
+    plain: list[int] = [commit["sequence"] for commit in draft.commits if commit["kind"] == "batch"]
+    return next((number for number in plain if number > sequence), plain[-2])
+
+
 PLANTS: dict[Plant, set[str]] = {
     a_lost_row: {"lost", "differs"},
     a_lost_transaction: {"lost"},
@@ -227,5 +307,15 @@ PLANTS: dict[Plant, set[str]] = {
     a_doubled_one_of_a_late_commit: {"doubled"},
     a_split_one_of_a_late_commit: {"split"},
     a_prepared_one_in_sight_while_in_doubt: {"split"},
+    a_lost_event: {"event lost"},
+    a_doubled_event: {"event doubled"},
+    a_doubled_event_of_a_restart: {"event doubled"},
+    two_events_of_a_key_exchanged: {"event order"},
+    an_event_without_its_rows: {"event torn"},
+    an_event_before_its_commit_record: {"event torn"},
+    events_of_a_rolled_back_transaction: {"event rolled back"},
+    an_event_of_a_savepoint: {"event rolled back"},
+    an_event_without_its_headers: {"event differs"},
+    an_event_in_another_partition: {"event order"},
 }
 """Each with the kinds of which one must be found."""

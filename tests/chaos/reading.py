@@ -11,10 +11,12 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import fastavro
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+Headers = tuple[tuple[str, bytes | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Record:
     value: Any
     written_ms: int = 0
     """When its producer wrote it."""
+    headers: Headers = ()
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -105,7 +108,8 @@ def read_all(bootstrap: str, decode: Decode, topics: Iterable[str], patience_s: 
                 place, error = (message.topic() or "", message.partition() or 0), message.error()
                 if error is None:
                     key, value = decode(message.key()), decode(message.value())
-                    found.append(Record(*place, message.offset() or 0, key, value, message.timestamp()[1]))
+                    headers = cast("Headers", tuple(message.headers() or ()))
+                    found.append(Record(*place, message.offset() or 0, key, value, message.timestamp()[1], headers))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ended.add(place)
         return sorted(found, key=lambda record: record.place)

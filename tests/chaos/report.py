@@ -53,7 +53,7 @@ def section(results: Path) -> str:
     found = faults(of)
     sums = {
         name: sum(each.get(name, 0) for each in of)
-        for name in ("transactions", "commits", "starts", "cuts", "ends_inside", "violations")
+        for name in ("transactions", "events", "commits", "starts", "cuts", "ends_inside", "violations")
     }
     waited = [each["caught_up_s"] for each in of]
     seen_after = f"{median(waited):.0f} s in the median, {max(waited):.0f} s at most" if waited else "none"
@@ -62,6 +62,7 @@ def section(results: Path) -> str:
         "faults, kinds of faults": f"{sum(found.values())}, {len(found)}",
         "committed transactions": sums["transactions"],
         "rolled back; outcome not told to the client": f"{told['rolled back']}; {told['unknown']}",
+        "outbox events": sums["events"],
         "commit records": sums["commits"],
         "starts of a connector": sums["starts"],
         "cuts of the mirror": sums["cuts"],

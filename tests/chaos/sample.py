@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chaos.checks import History
 from chaos.ends import Ended
+from chaos.events import EVENT, event_op, is_event
 from chaos.journal import Entry, Journal, Op
 from chaos.reading import Record
 
@@ -44,7 +46,12 @@ class Sample:
         self._lsn += 10
         begun, at = self._lsn, self._lsn + 5
         number = f"{begun}:0/{begun:X}"
-        for order, (table, op, key, row) in enumerate([*ops, mark], 1):
+        order = 0
+        for table, op, key, row in [*ops, mark]:
+            if op == "e":
+                self._say(key or {}, row or {})
+                continue
+            order += 1
             self._write(table, op, key, row, {"id": number, "total_order": order})
         self.marks.append(name)
         self._inside += 1
@@ -81,10 +88,16 @@ class Sample:
                 self._append(topic, partition, key, None)
         self._apply(table, op, key, row)
 
-    def _append(self, topic: str, partition: int, key: Any, value: Any) -> None:
+    def _say(self, place: dict[str, Any], said: dict[str, Any]) -> None:
+        headers = tuple((name, value.encode()) for name, value in said["headers"].items())
+        self._append(f"{PREFIX}{EVENT}{place['topic']}", hash(place["key"]) % 2, place["key"], said["value"], headers)
+
+    def _append(
+        self, topic: str, partition: int, key: Any, value: Any, headers: tuple[tuple[str, bytes | None], ...] = ()
+    ) -> None:
         offset = self._next.get((topic, partition), 0)
         self._next[topic, partition] = offset + 1
-        self._group.append(Record(topic, partition, offset, key, value))
+        self._group.append(Record(topic, partition, offset, key, value, headers=headers))
 
     def _apply(self, table: str, op: str, key: Any, row: dict[str, Any] | None) -> None:
         if table == "notes" and row is not None:
@@ -122,10 +135,11 @@ class Sample:
         source: dict[str, list[dict[str, Any]]] = {
             table: [dict(row) for row in rows.values()] for table, rows in self.tables.items()
         }
+        in_place = sorted(self.rows, key=lambda record: record.place)
         return History(
             prefix=PREFIX,
             journal=self.journal,
-            rows=sorted(self.rows, key=lambda record: record.place),
+            rows=[record for record in in_place if not is_event(record)],
             commits=self.commits,
             progress=[Record(f"{PREFIX}.progress", 0, 0, "p", progress)],
             ledger=[
@@ -137,6 +151,7 @@ class Sample:
                 "marks": [{"id": name} for name in self.marks],
             },
             ends=self.ends,
+            events=[record for record in in_place if is_event(record)],
         )
 
 
@@ -146,6 +161,13 @@ def ended(prefix: str, number: int, rows: Iterable[tuple[str, int]], *, record: 
     """
     records = {(f"{prefix}.commits", 0), (f"{prefix}.progress", 0)} if record else set()
     return Ended(f"{prefix}.main", 1, 0, number, frozenset(rows) | records)
+
+
+def event(name: str, number: int, version: int) -> Op:
+    """Of the table if its version is odd, else of a logical message."""
+    value = json.dumps({"tx": name, "n": number, "version": version})
+    headers = {"id": f"{name}-{number}", "type": f"version {version}"} if version % 2 else {}
+    return event_op(name, number, ("changed", "audit")[version % 3 == 0], "1", version, value, headers)
 
 
 def faultless() -> History:
@@ -172,7 +194,8 @@ def faultless() -> History:
             ops = [*ops, ("scratch", "t", None, None), ("scratch", "c", {"id": n}, {"id": n, "v": 0})]
         if n % 4 == 2:
             ops = [*ops, ("scratch", "d", {"id": n - 1}, None)]
-        sample.transaction(f"t{n}", ops if n != 7 else ops[:2], gid=f"g{n}" if n % 3 == 0 else None)
+        said = [] if n == 7 else [event(f"t{n}", 0, 2 * n), event(f"t{n}", 1, 2 * n + 1)]
+        sample.transaction(f"t{n}", [*(ops if n != 7 else ops[:2]), *said], gid=f"g{n}" if n % 3 == 0 else None)
         if n == 7:  # its register was not changed
             sample.transaction("t7b", ops[2:])
         sample.transaction(f"r{n}", ops, told="rolled back")

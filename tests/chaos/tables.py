@@ -22,7 +22,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from chaos import journal
-from chaos.checks import BANKS, KEYLESS, Violation
+from chaos.checks import BANKS, KEYLESS
+from chaos.violation import Violation
 
 CATALOG = "twofold"
 CUTS_LOOKED_AT = 15

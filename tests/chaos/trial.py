@@ -50,6 +50,7 @@ class Result:
     told: dict[str, int] = field(default_factory=dict)
     transactions: int = 0
     records: int = 0
+    events: int = 0
     commits: int = 0
     cuts: int = 0
     starts: int = 0
@@ -64,7 +65,7 @@ class Result:
 
     def __str__(self) -> str:
         return (
-            f"{sum(self.faults.values())} faults, {self.transactions} transactions, {self.commits} commit records, {self.starts} starts,"
+            f"{sum(self.faults.values())} faults, {self.transactions} transactions, {self.events} events, {self.commits} commit records, {self.starts} starts,"
             f" {self.ends_inside} late ends accepted inside a later transaction, all there {self.caught_up_s} s after the last fault: {self.violations} violations {self.kinds or ''}"
         )
 
@@ -105,6 +106,8 @@ class Trial:
             seeding.close()
             spool = self._spool(ending)
             write_configuration(self.file, self.prefix, spool, database.fronted_dsn, self.servers, self.plan.settings)
+            with self.file.open("a") as file:
+                file.write(workload.OUTBOX)
             self._twofold("init")
             if self.plan.settings.standby:
                 database.make_standby()
@@ -136,7 +139,7 @@ class Trial:
             if mirror is not None:
                 self._check_mirror(mirror, result)
         result.faults, result.told = dict(sorted(faults.done.items())), dict(told)
-        for name in ("transactions", "records", "commits", "kinds"):
+        for name in ("transactions", "records", "events", "commits", "kinds"):
             setattr(result, name, checked.get(name, getattr(result, name)))
         for violation in self.violations:
             self.say(f"!!! {violation}")

@@ -3,12 +3,13 @@ what it was told.
 
 A transaction is a few pieces of work (a transfer, an append, a change of a definition, a
 truncate...), some of them taken back by savepoints, and an end: COMMIT, ROLLBACK, or PREPARE with
-an outcome that comes at once, soon, or long after. What rows it must show downstream is what
-PostgreSQL itself returned of each statement.
+an outcome that comes at once, soon, or long after. What rows and outbox events it must show
+downstream is what PostgreSQL itself returned of each statement.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -20,6 +21,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.rows import dict_row
 
+from chaos.events import event_op
 from chaos.journal import Op, Writer
 
 SCHEMA: Final = """
@@ -34,12 +36,22 @@ CREATE TABLE scratch (id int PRIMARY KEY, v int);
 CREATE TABLE shapes (id int PRIMARY KEY, a text);
 CREATE TABLE bulk (id bigint PRIMARY KEY, filler text);
 CREATE TABLE notes (line text);
+CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text, type text, payload jsonb);
 CREATE SCHEMA hidden;
 CREATE TABLE hidden.nothing (id text);
 """
+OUTBOX: Final = """
+[[outbox]]
+table = "public.outbox"
+
+[[outbox]]
+messages = 'outbox:(?P<topic>[a-z]+)/(?P<key>.*)'
+"""
+"""What the connector is told of it."""
 KEYS: Final = {"bank_a": 60, "bank_b": 60, "register": 40, "lists": 30, "docs": 40, "scratch": 30, "shapes": 25}
 BALANCE: Final = 1000
 LONG_ROWS: Final = 1500
+LONG_EVENTS: Final = 10
 THINK_S: Final = 0.05
 
 
@@ -77,6 +89,7 @@ class Client(threading.Thread):
         self._journal = Writer(folder / f"client-{number}.jsonl")
         self._until = until
         self._given = 0
+        self._said = 0
         self._ops: list[Op] = []
         self._prepares = False
         self._may_truncate = True
@@ -223,7 +236,33 @@ class Client(threading.Thread):
 
     def _register(self, connection: psycopg.Connection[Any]) -> None:
         for _ in range(self._rng.randint(1, 3)):
-            self._one(connection, "register", "u", "UPDATE register SET version = version + 1, writer = %s WHERE id = %s RETURNING *", f"{self.number}-{self._given}", self._key("register"))  # fmt: skip
+            key = self._key("register")
+            if self._one(connection, "register", "u", "UPDATE register SET version = version + 1, writer = %s WHERE id = %s RETURNING *", f"{self.number}-{self._given}", key):  # fmt: skip
+                row = self._ops[-1][3]
+                assert row is not None
+                self._say(connection, str(key), row["version"], by_message=self._rng.random() < 0.3)
+
+    def _say(self, connection: psycopg.Connection[Any], key: str, version: int, *, by_message: bool) -> None:
+        """An event of what was changed, under the lock of its row; now and then its row in the
+        outbox is removed or changed, which is no event.
+        """
+        self._said += 1
+        name, number, topic = f"{self.number}-{self._given}", self._said, self._rng.choice(("changed", "audit"))
+        value, headers = json.dumps({"tx": name, "n": number, "version": version}), {}
+        if by_message:
+            connection.execute("SELECT pg_logical_emit_message(true, %s, %s::text)", (f"outbox:{topic}/{key}", value))
+        else:
+            headers = {"id": f"{name}-{number}", "type": f"version {version}"}
+            inserted = connection.execute(
+                "INSERT INTO outbox VALUES (%s, %s, %s, %s, %s) RETURNING payload::text",
+                (headers["id"], topic, key, headers["type"], value),
+            ).fetchone()
+            assert inserted is not None
+            value = inserted["payload"]
+            if self._rng.random() < 0.2:
+                statement = self._rng.choice(("DELETE FROM outbox", "UPDATE outbox SET type = 'another'"))
+                connection.execute(f"{statement} WHERE id = %s".encode(), (headers["id"],))
+        self._ops.append(event_op(name, number, topic, key, version, value, headers))
 
     def _append(self, connection: psycopg.Connection[Any]) -> None:
         key, item = self._key("lists"), f"{self.number}-{self._given}-{len(self._ops)}"
@@ -292,9 +331,13 @@ class Client(threading.Thread):
         width = self._rng.choice([60, 60, 2000])
         insert = f"INSERT INTO bulk SELECT n, repeat('x', {width}) FROM generate_series(%s::bigint, %s::bigint) n RETURNING *"
         self._one(connection, "bulk", "c", insert, first, first + rows)
+        for version in range(LONG_EVENTS):
+            self._say(connection, f"bulk {first}", version, by_message=False)
         before = len(self._ops)
         connection.execute("SAVEPOINT b")
         self._one(connection, "bulk", "c", insert, first + rows + 1, first + 2 * rows)
+        for version in range(LONG_EVENTS, 2 * LONG_EVENTS):
+            self._say(connection, f"bulk {first}", version, by_message=False)
         if self._rng.random() < 0.5:
             connection.execute("ROLLBACK TO SAVEPOINT b")
             del self._ops[before:]

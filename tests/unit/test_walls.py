@@ -90,6 +90,8 @@ AVRO: Mapping[str, Walls] = {
     "connect": Walls({"shapes", "types"}),
     "wire": Walls({"errors", "plain"}, {"cython"}),
     "records": Walls({"schemas", "types", "wire"}, {"fastavro"}),
+    "json_values": Walls({"errors", "json_scalars", "types", "wire"}, {"fastavro"}),
+    "json_scalars": Walls({"errors"}),
     # cython is the compiler's vocabulary; `plain` stands in for it at run time.
     "transcode": Walls({"errors", "hashing", "names", "plain", "shapes", "text", "types", "wire"}, {"cython"}),
     "hashing": Walls(),

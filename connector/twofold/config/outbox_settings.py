@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -16,14 +17,17 @@ _PATTERN = "outbox:(?P<topic>[a-z]+)/(?P<key>.*)"
 class OutboxRule(Part):
     """Events: the inserts of a table, or logical messages."""
 
-    table: str | None = Field(None, description="The table whose inserts are events: schema.table.")
-    topic_column: str = Field("aggregatetype", description="The column that names the topic.")
-    key_column: str = Field("aggregateid", description="The column of the key.")
-    payload_column: str = Field("payload", description="The column of the value.")
-    header_columns: tuple[str, ...] = Field(("id", "type"), description="Columns that become headers.")
+    table: str | None = Field(None, description="schema.table whose inserts are events.")
+    topic_column: str = Field("aggregatetype", description="Names the topic.")
+    key_column: str = Field("aggregateid", description="Has the key.")
+    payload_column: str = Field("payload", description="Has the value.")
+    payload_encoding: Literal["none", "avro"] = Field(
+        "none", description="avro: by the newest schema of the topic's value subject."
+    )
+    header_columns: tuple[str, ...] = Field(("id", "type"), description="Become headers.")
     messages: str | None = Field(
         None,
-        description="Regular expression (Python's) of logical messages' prefixes, with the group topic and, if wanted, key.",
+        description="Regular expression (Python's) of logical messages' prefixes, with group topic and perhaps key.",
     )
 
     @model_validator(mode="after")
@@ -34,6 +38,8 @@ class OutboxRule(Part):
             return self
         if self.table is not None:
             raise ValueError('table must be schema.table, for example "public.outbox"')
+        if self.payload_encoding != "none":
+            raise ValueError("payload_encoding is for a table: a message's content stays as it is")
         try:
             groups = re.compile(self.messages or "").groupindex.keys()
         except re.error as error:

@@ -1,7 +1,7 @@
 """Puts outbox events into the batch of their transaction, and makes their topics.
 
-Which event a row is, `outbox` decides. The thread that reads uses this; the worker's appends events
-whose topics are known.
+Which event a row is, `outbox` decides, and `event_schemas` how its payload is encoded. The thread
+that reads uses this; the worker's appends events whose topics are known.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from twofold.config import OutboxRule
 from twofold.errors import SetupError
+from twofold.runner.event_schemas import EventSchemas
 from twofold.runner.outbox import OutboxEvent, OutboxMessages, OutboxTable
 from twofold.runner.registrar import Registrar
 from twofold.sink.batch import Record, RowBatch
@@ -35,6 +36,7 @@ class EventTopics:
         self._prefix = prefix
         self._partitions = partitions
         self._registrar = registrar
+        self._schemas = EventSchemas(registrar)
         self._topics: dict[str, int] = {}
         """The number of partitions of each topic that is known to exist."""
         self._told: set[str] = set()
@@ -59,10 +61,11 @@ class EventTopics:
         event = table.event(payload, in_stream=in_stream)
         if event is not None:
             self._ensure(event.topic)
-        elif payload[0] == _UPDATE and table.name not in self._told:
+            return self._schemas.encoded(event, table.name) if table.is_avro else event
+        if payload[0] == _UPDATE and table.name not in self._told:
             self._told.add(table.name)
             _log.warning("%s is an outbox: its updates are passed over, only inserts are events", table.name)
-        return event
+        return None
 
     def message_event(self, message: LogicalMessage) -> OutboxEvent | None:
         """Return the event of a logical message, whose topic then exists; None: it is none."""

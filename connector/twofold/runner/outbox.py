@@ -8,19 +8,20 @@ take the rows' way: the group, the spool, a prepared transaction's own Kafka tra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from twofold.config import OutboxRule
 from twofold.errors import Refused
-from twofold.source.decoder import decode
-from twofold.source.messages import Insert, LogicalMessage, Row, Text
+from twofold.source.decoder import decode, insert_texts
+from twofold.source.messages import Insert, LogicalMessage
 from twofold_avro.names import event_topic_of
 from twofold_avro.shapes import TableShape
 from twofold_avro.types import How, encoding_of
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
+_JSON = frozenset({"json", "jsonb"})
 _AT_STAKE = "its events cannot be made, and none is passed over"
 
 
@@ -43,9 +44,13 @@ class OutboxTable:
         self._rule = rule
         self._columns = [column.name for column in shape.columns]
         self._bytes = [encoding_of(column.type).how is How.BYTES for column in shape.columns]
+        self._topics: dict[bytes, str] = {}
+        """The topics by their names."""
         self._topic = self._place("topic_column", rule.topic_column)
         self._key = self._place("key_column", rule.key_column)
         self._payload = self._place("payload_column", rule.payload_column)
+        self.is_avro = rule.payload_encoding == "avro"
+        """Its payloads are encoded by the registry's schemas."""
         self._headers = [(name, self._place("header_columns", name)) for name in rule.header_columns]
         if hidden := sorted(self._used & shape.policy.keys()):
             raise Refused(
@@ -59,27 +64,35 @@ class OutboxTable:
                 at_stake=_AT_STAKE,
                 repair="name a column of text as topic_column in [[outbox]]",
             )
+        if self.is_avro and shape.columns[self._payload].type.name not in _JSON:
+            raise Refused(
+                f"the outbox {self.name} has no JSON in {rule.payload_column}, and payload_encoding is avro",
+                at_stake=_AT_STAKE,
+                repair="name a column of json or jsonb as payload_column in [[outbox]], or remove payload_encoding",
+            )
 
     def event(self, payload: bytes, *, in_stream: bool) -> OutboxEvent | None:
         """Return the event of a row's message; None of an update or a delete.
 
         Refused: an event without a topic.
         """
-        message = decode(payload, in_stream=in_stream)
-        if not isinstance(message, Insert):
+        row = insert_texts(payload, in_stream=in_stream)
+        if row is None or len(row) != len(self._columns):
+            other = decode(payload, in_stream=in_stream)
+            assert not isinstance(other, Insert), "the stream sends text, and an insert all values"
             return None
-        values = list(self._values(message.new))
-        topic = values[self._topic]
-        if not topic:
+        name = row[self._topic]
+        if not name:
             raise Refused(
                 f"a row of the outbox {self.name} has no {self._rule.topic_column}",
                 at_stake="the event has no topic, and none is passed over",
                 repair=f"remove the [[outbox]] of {self.name} from the configuration until the row is published as a row, and set NOT NULL and CHECK ({self._rule.topic_column} <> '') in the table",
             )
-        headers = tuple((name, values[place]) for name, place in self._headers)
-        return OutboxEvent(
-            event_topic_of(self._prefix, topic.decode()), values[self._key], values[self._payload], headers
-        )
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = event_topic_of(self._prefix, name.decode())
+        headers = tuple([(header, self._value(row, place)) for header, place in self._headers])
+        return OutboxEvent(topic, self._value(row, self._key), self._value(row, self._payload), headers)
 
     @property
     def _used(self) -> set[str]:
@@ -95,16 +108,12 @@ class OutboxTable:
             repair=f"name one of its columns as {setting} in [[outbox]]: {', '.join(self._columns)}",
         )
 
-    def _values(self, row: Row) -> Iterator[bytes | None]:
-        """Yield the values as an event carries them: the bytes of a bytea, PostgreSQL's text of
-        all others.
+    def _value(self, row: list[bytes | None], place: int) -> bytes | None:
+        """Return a value as an event carries it: the bytes of a bytea, PostgreSQL's text of all
+        others.
         """
-        for value, is_bytes in zip(row, self._bytes, strict=True):
-            if value is None:
-                yield None
-                continue
-            assert isinstance(value, Text), "the stream sends text, and an insert all values"
-            yield bytes.fromhex(value.data[2:].decode("ascii")) if is_bytes else value.data
+        text = row[place]
+        return bytes.fromhex(text[2:].decode("ascii")) if text is not None and self._bytes[place] else text
 
 
 class OutboxMessages:

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from twofold.errors import Refused, TwofoldError, Unreachable
 from twofold.runner.subjects import Subjects
-from twofold.sink.schema_registry import Registry, value_subject
+from twofold.sink.schema_registry import Registry, SubjectSchema, value_subject
 from twofold.sink.topic_rules import RequiredTopic
 from twofold.sink.topics import Topics
 from twofold.thread_owner import ThreadOwner
@@ -111,6 +111,10 @@ class Registrar:
     def register_message(self, topic: str) -> int:
         """Return the id of the messages' schema."""
         return self._ask(lambda: self._registry.register(value_subject(topic), canonical(fixed("message"))))
+
+    def latest_schema(self, topic: str) -> SubjectSchema | None:
+        """Return the newest schema of a topic's values; None without one."""
+        return self._ask(lambda: self._registry.latest(value_subject(topic)))
 
     # --- topics
 

@@ -33,6 +33,18 @@ class RegistrySettings:
     """A command gives the secret: a request that is denied is repeated with another."""
 
 
+@dataclass(frozen=True, slots=True)
+class SubjectSchema:
+    """A schema that somebody has registered."""
+
+    id: int
+    text: str
+    kind: str
+    """AVRO, or another of the registry's."""
+    refers: bool
+    """Whether it refers to schemas of other subjects."""
+
+
 def key_subject(topic: str) -> str:
     return f"{topic}-key"
 
@@ -91,6 +103,15 @@ class Registry:
         if schema_id not in self._schemas:
             self._schemas[schema_id] = str(self._ask(f"schema {schema_id}", f"/schemas/ids/{schema_id}")["schema"])
         return self._schemas[schema_id]
+
+    def latest(self, subject: str) -> SubjectSchema | None:
+        """The newest schema of the subject, asked for each time; None without one."""
+        try:
+            answer = self._ask(subject, f"{subject_path(subject)}/versions/latest")
+        except _Absent:
+            return None
+        kind = str(answer.get("schemaType") or "AVRO")
+        return SubjectSchema(int(answer["id"]), str(answer["schema"]), kind, bool(answer.get("references")))
 
     def versions(self, subject: str) -> list[str]:
         """All schemas of the subject, the oldest first."""

@@ -56,7 +56,9 @@ _TWO_PHASE = Struct(">QQqI")
 _BEGIN_PREPARE = Struct(">xQQqI")
 _OF_PREPARED = Struct(">xBQQqI")
 _ROLLBACK_PREPARED = Struct(">xBQQqqI")
+_U16 = Struct(">H")
 _U32 = Struct(">I")
+_TEXT, _NULL = ord("t"), ord("n")
 _ROW_PLACE = Struct(">II")
 
 _REPLICA_IDENTITIES: dict[int, ReplicaIdentity] = {
@@ -103,6 +105,33 @@ def row_place(payload: bytes) -> tuple[int, int]:
     except struct.error:
         raise _no_relation(payload) from None
     return subxid, oid
+
+
+def insert_texts(payload: bytes, *, in_stream: bool) -> list[bytes | None] | None:
+    """Read an Insert's row at once, if all its values are text or null: an outbox's always are.
+
+    None: it is another message, or has a flaw that `decode` names.
+    """
+    at = 9 if in_stream else 5
+    if payload[:1] != b"I" or payload[at : at + 1] != b"N":
+        return None
+    row: list[bytes | None] = []
+    try:
+        columns, at = _U16.unpack_from(payload, at + 1)[0], at + 3
+        for _ in range(columns):
+            kind = payload[at]
+            if kind == _TEXT:
+                begin = at + 5
+                at = begin + _U32.unpack_from(payload, at + 1)[0]
+                row.append(payload[begin:at])
+            elif kind == _NULL:
+                row.append(None)
+                at += 1
+            else:
+                return None
+    except (struct.error, IndexError):
+        return None
+    return row if at == len(payload) else None
 
 
 def _no_relation(payload: bytes) -> MalformedMessage:

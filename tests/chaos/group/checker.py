@@ -33,10 +33,10 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from chaos.checks import Violation
 from chaos.group.bank import ACCOUNTS, BALANCE
 from chaos.group.mirrored import CATALOG, GlobalCut, Mirrored, open_session
 from chaos.group.topics import Spans
+from chaos.violation import Violation
 from twofold_spark import TwofoldError, read_global_cut
 
 LOOK_EVERY_S: Final = 3.0

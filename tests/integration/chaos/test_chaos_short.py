@@ -17,7 +17,9 @@ from chaos.ground import Servers
 from chaos.plan import KINDS
 from chaos.planted import (
     PLANTS,
+    a_doubled_event,
     a_doubled_row,
+    a_lost_event,
     a_lost_one_of_a_late_abort,
     a_lost_row,
     a_lost_transaction,
@@ -25,7 +27,9 @@ from chaos.planted import (
     a_split_one_of_a_late_commit,
     a_torn_transaction,
     a_wrong_order_of_transactions,
+    an_event_without_its_rows,
     money_out_of_nothing,
+    two_events_of_a_key_exchanged,
 )
 from chaos.trial import Trial
 
@@ -38,7 +42,9 @@ KINDS_HERE = frozenset(
 )  # fmt: skip
 
 PLANTED = (
+    a_doubled_event,
     a_doubled_row,
+    a_lost_event,
     a_lost_one_of_a_late_abort,
     a_lost_row,
     a_lost_transaction,
@@ -46,7 +52,9 @@ PLANTED = (
     a_split_one_of_a_late_commit,
     a_torn_transaction,
     a_wrong_order_of_transactions,
+    an_event_without_its_rows,
     money_out_of_nothing,
+    two_events_of_a_key_exchanged,
 )
 """The others are in tests/unit/chaos, on a short history."""
 
@@ -68,6 +76,7 @@ def test_nothing_is_lost_doubled_torn_or_out_of_order_under_faults(
     assert len({kind.partition("-")[0] for kind in result.faults}) >= 4, result.faults
     assert result.commits > 30
     assert result.transactions > 300
+    assert result.events > 100
 
     history = pickle.loads((open_folder / "round" / "history.pickle").read_bytes())
     for plant in PLANTED:

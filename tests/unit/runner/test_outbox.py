@@ -35,6 +35,7 @@ from twofold_common.positions import Lsn
 OID, PARTITIONS = 7, 3
 TYPES = {"id": "uuid", "aggregatetype": "text", "aggregateid": "text", "type": "text", "payload": "jsonb"}
 RULE = OutboxRule(table="public.outbox")  # type: ignore[call-arg]
+AS_AVRO = OutboxRule(table="public.outbox", payload_encoding="avro")  # type: ignore[call-arg]
 BY_MESSAGE = OutboxRule(messages="outbox:(?P<topic>[^/]*)(/(?P<key>.*))?")  # type: ignore[call-arg]
 ROW = {"id": "1", "aggregatetype": "order", "aggregateid": "A", "type": "placed", "payload": "{}"}
 ORDERS = "shop.outbox.event.order"
@@ -88,6 +89,8 @@ def test_an_outbox_that_lacks_a_column_is_refused_by_its_name() -> None:
         event(insert(), OutboxRule(table="public.outbox", key_column="kind"))  # type: ignore[call-arg]
     with pytest.raises(Refused, match="has bytes in aggregatetype"):
         event(insert(), aggregatetype="bytea")
+    with pytest.raises(Refused, match="has no JSON in payload"):
+        event(insert(), AS_AVRO, payload="text")
 
 
 @pytest.mark.parametrize("column", ["aggregateid", "payload", "type"])
@@ -128,6 +131,7 @@ def test_an_outbox_topic_is_no_tables_topic() -> None:
         {"messages": "outbox"},
         {"messages": "(?P<topic>a)(?P<other>b)"},
         {"table": "public.outbox", "messages": "(?P<topic>a)"},
+        {"messages": "(?P<topic>a)", "payload_encoding": "avro"},
     ],
 )
 def test_an_outbox_rule_that_says_too_little_or_too_much(rule: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twofold.errors import MalformedMessage
-from twofold.source.decoder import decode, row_place, row_relation
+from twofold.source.decoder import decode, insert_texts, row_place, row_relation
 from twofold.source.messages import (
     Begin,
     BeginPrepare,
@@ -156,6 +156,24 @@ def test_the_relation_of_a_row_is_read_without_decoding_it(in_stream: bool, data
     assert row_relation(payload, in_stream) == message.relation
     if in_stream:
         assert row_place(payload) == (message.xid, message.relation)
+
+
+texts = st.lists(st.none() | st.builds(Text, st.binary(max_size=20)), max_size=6).map(tuple)
+inserts = st.one_of(
+    st.tuples(st.just(False), st.builds(Insert, u32, texts, st.none())),
+    st.tuples(st.just(True), st.builds(Insert, u32, texts, u32)),
+)
+
+
+@given(inserts | any_message, st.integers(0, 3), st.binary(max_size=2))
+def test_the_texts_of_an_insert_are_read_as_they_are_decoded(case: tuple[bool, Message], cut: int, more: bytes) -> None:
+    in_stream, message = case
+    payload = encode(message)[: -cut or None] + more
+    decoded = decoded_or_refused(payload, in_stream)
+    wanted = None
+    if isinstance(decoded, Insert) and all(value is None or isinstance(value, Text) for value in decoded.new):
+        wanted = [value.data if isinstance(value, Text) else None for value in decoded.new]
+    assert insert_texts(payload, in_stream=in_stream) == wanted
 
 
 @pytest.mark.parametrize("payload", [b"I", b"I\0\0\0", b"U\0\0\0\1\0\0\0"])
