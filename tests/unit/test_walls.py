@@ -112,6 +112,7 @@ COMMON: Mapping[str, Walls] = {
     "java": Walls({"artifacts", "errors"}),
     "registry_http": Walls(),
     "secret_command": Walls({"errors"}),
+    "crashes": Walls(),
     "__init__": Walls(),
 }
 
@@ -144,7 +145,7 @@ SPARK: Mapping[str, Walls] = {
             "streaming",
             "verify",
         },
-        {"py4j", "pyspark"},
+        {"py4j", "pyspark", "twofold_common"},
     ),
     "session": Walls({"catalog_choice", "errors", "jars", "signals"}, {"pyspark", "twofold_common"}),
     "catalog_choice": Walls({"errors"}),

@@ -14,6 +14,7 @@ import click
 
 from twofold import __version__
 from twofold.errors import TwofoldError
+from twofold_common.crashes import leave_no_core
 
 COMMANDS = {
     "init": "Make publication, slot and topics.",
@@ -90,6 +91,7 @@ def twofold(ctx: click.Context, config_file: Path | None) -> None:
     from twofold.cli.interrupts import ended_at_once  # noqa: PLC0415
 
     ctx.obj = config_file
+    leave_no_core()
     if ctx.invoked_subcommand not in _CLEANS_UP:
         ctx.with_resource(ended_at_once())
 

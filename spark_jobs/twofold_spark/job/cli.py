@@ -23,6 +23,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from twofold_common.crashes import leave_no_core
 from twofold_spark import jars, session
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.changelog.changelog_job import Changelog, TurnReport
@@ -46,6 +47,7 @@ _INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status."""
     options = build_parser().parse_args(arguments)
+    leave_no_core()
     try:
         match options.command:
             case "jars":
