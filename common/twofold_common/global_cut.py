@@ -59,15 +59,17 @@ class Member:
     """The last one that was read; None before the first."""
 
 
-def greatest_cut(members: Mapping[str, Member]) -> dict[str, int]:
+def greatest_cut(members: Mapping[str, Member], limits: Mapping[str, int] | None = None) -> dict[str, int]:
     """Return the last commit record of every member, by prefix, that the next global cut may show.
 
     It never moves back. It stays where it is until every member has a frontier, and its commit
     records are read as far as the frontier knows.
+
+    With limits, by prefix, it is the greatest one that goes no further. No limit is behind `cut`.
     """
     if any(each.frontier is None or each.frontier.sequence > each.known for each in members.values()):
         return {prefix: each.cut for prefix, each in members.items()}
-    return Lowering(members).greatest()
+    return Lowering(members).greatest(limits or {})
 
 
 class Lowering:
@@ -84,7 +86,9 @@ class Lowering:
         self._hidden: list[str] = []
         """Global transactions that some member cannot show, and that nobody may show."""
 
-    def greatest(self) -> dict[str, int]:
+    def greatest(self, limits: Mapping[str, int]) -> dict[str, int]:
+        for prefix, limit in limits.items():
+            self._lower(prefix, limit)
         for prefix in self._members:
             self._lower_to_what_all_speak_of(prefix)
         for each in self._members.values():

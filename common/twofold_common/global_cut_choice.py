@@ -8,7 +8,7 @@ until it is whole in a later cut, and every cut until then names it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -35,14 +35,39 @@ class Choice(NamedTuple):
     torn: Torn
 
 
-def choose_cut(members: Mapping[str, Member], torn: Torn, overdue: Collection[str]) -> Choice:
+def choose_cut(
+    members: Mapping[str, Member], torn: Torn, overdue: Collection[str], limits: Mapping[str, int] | None = None
+) -> Choice:
     """Choose the greatest cut that keeps all whole except what is overdue, or torn already.
 
-    `torn` is what the last cut says. Without both it is the greatest global cut.
+    `torn` is what the last cut says. Without both it is the greatest global cut. It goes no further
+    than the limits.
     """
     let_go = {*torn, *overdue}
-    cut = greatest_cut({prefix: _without(each, let_go) for prefix, each in members.items()} if let_go else members)
+    wanted = {prefix: _without(each, let_go) for prefix, each in members.items()} if let_go else members
+    cut = greatest_cut(wanted, limits)
     return Choice(cut, dict(_find_torn(members, torn, let_go, cut)))
+
+
+def choose_step(
+    members: Mapping[str, Member],
+    whole: Choice,
+    torn: Torn,
+    overdue: Collection[str],
+    find_limits: Callable[[int], Mapping[str, int]],
+) -> Choice:
+    """Choose a cut on the way to the chosen one, within limits.
+
+    `find_limits` returns the limits times a factor. The factor grows where a global transaction
+    reaches further than the limits: it cannot be divided.
+    """
+    limits = find_limits(factor := 1)
+    while any(limits[prefix] < sequence for prefix, sequence in whole.cut.items()):
+        step = choose_cut(members, torn, overdue, limits)
+        if any(step.cut[prefix] != each.cut for prefix, each in members.items()):
+            return step
+        limits = find_limits(factor := factor * 2)
+    return whole
 
 
 def keep_members(torn: Torn, prefixes: Collection[str]) -> Torn:

@@ -17,7 +17,9 @@ from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.mirror_progress import ProgressPublisher
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S
-from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, member_catalog
+from twofold_spark.sinks.global_cut_table import member_catalog
+from twofold_spark.sinks.global_cuts import GlobalCut
+from twofold_spark.sinks.interface import GroupPlace, Sink
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_groups import find_members
@@ -33,25 +35,25 @@ def run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
         prefixes = tuple(dict.fromkeys(options.prefixes))
     kafka, metrics, ending = connect_kafka(spark, options, *prefixes), start_metrics(spark, options), threading.Event()
     first, *others = prefixes
-    catalogs = {prefix: member_catalog(options.catalog, prefix) if others else options.catalog for prefix in prefixes}
-    if others:
+    group = options.sink.make_group(catalog=options.catalog, format_version=options.format_version) if others else None
+    if others and options.sink.name == "iceberg":
+        catalogs = {prefix: member_catalog(options.catalog, prefix) for prefix in prefixes}
         session.open_member_catalogs(spark, options.warehouse, options.catalog, catalogs)
     progress = {
         prefix: ProgressPublisher(spark, kafka, prefix, options.group or f"{prefix}.mirror", print_progress)
         for prefix in prefixes
     }
     mirrors = {
-        prefix: _make_mirror(kafka, options, prefix, catalog, ending, _reporter(metrics, progress[prefix]))
-        for prefix, catalog in catalogs.items()
+        prefix: _make_mirror(kafka, options, prefix, group, ending, _reporter(metrics, progress[prefix]))
+        for prefix in prefixes
     }
     whole: Mirror | GroupMirror = mirrors[first]
     job = StreamingJob("mirror", whole)
-    if others:
-        whole = _make_group_mirror(kafka, options, mirrors, metrics)
+    if group is not None:
+        whole = _make_group_mirror(kafka, options, mirrors, group, metrics)
         job = StreamingJob("mirror", whole, meanwhile=whole.look_if_due)
-    alone = options.sink.default_checkpoint(options.warehouse, first)
-    checkpoint = options.checkpoint or (f"{options.warehouse}/checkpoints/group" if others else alone)
-    job.start(whole.open_stream(spark), checkpoint, options.trigger)
+    default = options.sink.default_checkpoint(options.warehouse, None if others else first)
+    job.start(whole.open_stream(spark), options.checkpoint or default, options.trigger)
     for publisher in progress.values():
         publisher.start()
     try:
@@ -63,13 +65,13 @@ def run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
 
 
 def _make_group_mirror(
-    kafka: Kafka, options: argparse.Namespace, mirrors: Mapping[str, Mirror], metrics: JobMetrics
+    kafka: Kafka, options: argparse.Namespace, mirrors: Mapping[str, Mirror], group: GroupPlace, metrics: JobMetrics
 ) -> GroupMirror:
     return GroupMirror(
         kafka,
         Registry(options.registry),
         mirrors,
-        lambda its: GlobalCutTable(its, options.catalog),
+        group.make_cuts,
         wait_limit_s=options.global_wait,
         maintain_every=options.maintain_every,
         keep_cuts=dt.timedelta(hours=options.keep_cuts),
@@ -84,15 +86,20 @@ def _make_mirror(
     kafka: Kafka,
     options: argparse.Namespace,
     prefix: str,
-    catalog: str,
+    group: GroupPlace | None,
     ending: threading.Event,
     report: Callable[[AppliedBatch], None],
 ) -> Mirror:
+    def make_sink(its: SparkSession) -> Sink:
+        if group is not None:
+            return group.make_sink(its, prefix)
+        return options.sink.make_sink(its, prefix, catalog=options.catalog, format_version=options.format_version)  # type: ignore[no-any-return]
+
     return Mirror(
         kafka,
         Registry(options.registry),
         prefix,
-        lambda its: options.sink.make_sink(its, prefix, catalog=catalog, format_version=options.format_version),
+        make_sink,
         batch_rows=options.batch_rows,
         batch_bytes=options.batch_bytes,
         unreadable=options.unreadable,

@@ -7,6 +7,9 @@ mirror of its own, with tables and cuts of its own. Then one row makes the parts
 
 A process that ends between may leave a member ahead of the last global cut. The next cut is not
 behind it: frontiers and commit records only grow. Readers go by the row.
+
+A sink whose transaction has all of it leaves nobody ahead. A member's part is one batch there, so
+a large cut is approached in several global cuts.
 """
 
 from __future__ import annotations
@@ -17,19 +20,29 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
 from twofold_common.global_cut import Member
-from twofold_common.global_cut_choice import NOTHING_TORN, Choice, Torn, choose_cut, find_overdue, keep_members
+from twofold_common.global_cut_choice import (
+    NOTHING_TORN,
+    Choice,
+    Torn,
+    choose_cut,
+    choose_step,
+    find_overdue,
+    keep_members,
+)
 from twofold_common.global_waits import WaitClock, find_waits
 from twofold_spark.errors import Refused
+from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.batching import MaintenanceSchedule
 from twofold_spark.mirror.group_membership import GroupMembership
-from twofold_spark.mirror.mirror_job import Mirror
+from twofold_spark.mirror.mirror_job import RANGES_PER_BATCH, Mirror
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport, describe_torn
 from twofold_spark.session import fork_session
-from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, MemberCut
+from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCuts, MemberCut
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.member_topics import MemberTopics
@@ -45,7 +58,7 @@ class GroupMirror:
         kafka: Kafka,
         registry: Registry,
         mirrors: Mapping[str, Mirror],
-        make_table: Callable[[SparkSession], GlobalCutTable],
+        make_cuts: Callable[[SparkSession], GlobalCuts],
         *,
         wait_limit_s: float | None = None,
         maintain_every: int = 100,
@@ -62,8 +75,8 @@ class GroupMirror:
         self._pool = ThreadPoolExecutor(len(mirrors), thread_name_prefix="member")
         self._sessions: dict[str, SparkSession] = {}
         """By prefix: what a merge sets is a session's, and members are merged side by side."""
-        self._make_table = make_table
-        self._table: GlobalCutTable | None = None
+        self._make_cuts = make_cuts
+        self._cuts: GlobalCuts | None = None
         self._number = 0
         self._torn: Torn = NOTHING_TORN
         self._wait_limit_s = wait_limit_s
@@ -103,27 +116,39 @@ class GroupMirror:
                 self._round.release()
 
     def _run_round(self, spark: SparkSession) -> None:
-        """Apply and publish the next global cut, if there is one."""
-        if self._table is None:
-            self._table = self._begin(spark)
+        """Apply and publish what there is, mostly one global cut."""
+        if self._cuts is None:
+            self._cuts = self._make_cuts(spark)
+            self._begin(spark, self._cuts)
         # Frontiers first: the commit records that they name are then among those that are read.
         self._at_once(self._mirrors, lambda prefix: self._topics[prefix].read_frontier(spark))
         self._at_once(self._mirrors, lambda prefix: self._topics[prefix].read_commits(spark))
+        while self._advance(self._cuts):
+            pass
+        self._maintain_if_due(self._cuts)
+
+    def _advance(self, cuts: GlobalCuts) -> bool:
+        """Apply and publish the next global cut, if there is one. Return whether one may follow."""
         members = {prefix: topics.as_member() for prefix, topics in self._topics.items()}
-        choice, now = self._choose(self._table, members), self._clock()
+        choice, now = self._choose(cuts, members), self._clock()
         if not self._membership.may_apply(choice.cut, {p: each.cut.sequence for p, each in self._mirrors.items()}, now):
-            return
+            return False
         is_admitted = self._membership.admit(members, choice.cut, now)
         changed = {prefix for prefix, each in members.items() if choice.cut[prefix] != each.cut}
-        self._apply({prefix: choice.cut[prefix] for prefix in changed})
-        if is_admitted or changed & self._membership.joined:
-            self._publish(self._table, choice)
-            self._is_maintenance_due |= self._schedule.is_due(self._number - 1, self._number)
+        unreported: list[Callable[[], None]] = []
+        with cuts.together():
+            batches = self._apply({prefix: choice.cut[prefix] for prefix in changed}, whole=cuts.in_one_transaction)
+            unreported += (partial(mirror.report, batch) for mirror, batch in batches)
+            if is_admitted or changed & self._membership.joined:
+                unreported.append(partial(self._report, self._publish(cuts, choice)))
+                self._is_maintenance_due |= self._schedule.is_due(self._number - 1, self._number)
+        for report in unreported:
+            report()
         if is_admitted or changed:
             self._note_torn(choice.torn)
-        self._maintain_if_due(self._table)
+        return cuts.in_one_transaction and bool(changed)
 
-    def _choose(self, table: GlobalCutTable, members: Mapping[str, Member]) -> Choice:
+    def _choose(self, cuts: GlobalCuts, members: Mapping[str, Member]) -> Choice:
         """Choose the next cut. Say what holds it back, when it is time."""
         now = self._clock()
         waits = [each for each in find_waits(members) if each.global_id not in self._torn]
@@ -134,21 +159,32 @@ class GroupMirror:
         if self._wait_report.note_waits(members, waits, waited_s, now):
             for line in self._wait_report.lines:
                 self._warn(line)
-            table.replace_waits(self._wait_report.waits)
+            cuts.replace_waits(self._wait_report.waits)
             self._is_maintenance_due |= self._schedule.is_due(self._number, self._number)
         self._report_waits(len(self._wait_report.waits))
         soon_s = min(NAMED_AFTER_S, self._wait_limit_s or NAMED_AFTER_S)
         self._next_at = now + soon_s if waits or self._wait_report.is_waiting else float("inf")
-        return choice
+        if not cuts.in_one_transaction:
+            return choice
+        return choose_step(members, choice, self._torn, overdue, self._find_limits)
+
+    def _find_limits(self, factor: int) -> dict[str, int]:
+        """Return how far one batch of each member reaches. Its tables may be further."""
+        limits = {}
+        for prefix, mirror in self._mirrors.items():
+            limit = self._topics[prefix].find_limit(mirror.next_rows * factor, RANGES_PER_BATCH * factor)
+            limits[prefix] = max(limit, mirror.cut.sequence)
+        return limits
 
     def close(self) -> None:
         self._pool.shutdown()
         for mirror in self._mirrors.values():
             mirror.close()
+        if self._cuts is not None:
+            self._cuts.close()
 
-    def _begin(self, spark: SparkSession) -> GlobalCutTable:
-        table = self._make_table(spark)
-        last = table.open(tuple(self._mirrors))
+    def _begin(self, spark: SparkSession, cuts: GlobalCuts) -> None:
+        last = cuts.open(tuple(self._mirrors))
         if last is not None:
             self._number, self._torn = last.number, keep_members(last.torn, self._mirrors)
         parts: Mapping[str, MemberCut] = last.members if last is not None else {}
@@ -162,18 +198,26 @@ class GroupMirror:
         self._membership = GroupMembership(
             self._mirrors.keys(), parts.keys(), named_after_s=self._named_after_s, warn=self._warn
         )
-        return table
 
-    def _apply(self, chosen: Mapping[str, int]) -> None:
-        """Bring these members to their parts."""
+    def _apply(self, chosen: Mapping[str, int], *, whole: bool) -> list[tuple[Mirror, AppliedBatch]]:
+        """Bring these members to their parts; return the batches that are not reported.
+
+        `whole`: each part is one batch, which is published with the others.
+        """
+        unreported: list[tuple[Mirror, AppliedBatch]] = []
 
         def apply(prefix: str) -> None:
-            topics, mirror = self._topics[prefix], self._mirrors[prefix]
+            topics, mirror, spark = self._topics[prefix], self._mirrors[prefix], self._sessions[prefix]
             if chosen[prefix] > mirror.cut.sequence:
-                mirror.apply_up_to(self._sessions[prefix], chosen[prefix], behind=topics.offset)
+                for batch in mirror.apply_up_to(spark, chosen[prefix], behind=topics.offset, at_once=whole):
+                    if whole:
+                        unreported.append((mirror, batch))
+                    else:
+                        mirror.report(batch)
             topics.advance_to(chosen[prefix])
 
         self._at_once(chosen, apply)
+        return unreported
 
     def _at_once(self, prefixes: Iterable[str], do: Callable[[str], None]) -> None:
         """Do it for these members side by side, and raise an error when all have ended."""
@@ -182,32 +226,32 @@ class GroupMirror:
         for job in jobs:
             job.result()
 
-    def _publish(self, table: GlobalCutTable, choice: Choice) -> None:
+    def _publish(self, cuts: GlobalCuts, choice: Choice) -> GlobalCut:
         parts = {}
         for prefix in sorted(self._membership.joined):
             sequence = choice.cut[prefix]
             if (shown := self._mirrors[prefix].cut.sequence) != sequence:
                 raise Refused(
-                    f"the mirror of {prefix} stands at cut {shown}, and the global cut names {sequence}: another job wrote to its catalog",
+                    f"the mirror of {prefix} stands at cut {shown}, and the global cut names {sequence}: another job wrote to its tables",
                     at_stake="global transactions would be torn",
-                    repair="end the other job, and start over with a new --warehouse",
+                    repair="end the other job, and start over in a new place (--warehouse, and the address in --sink)",
                 )
             parts[prefix] = MemberCut(sequence, self._topics[prefix].offset)
         self._number += 1
         cut = GlobalCut(self._number, parts, choice.torn)
-        table.publish(cut)
-        self._report(cut)
+        cuts.publish(cut)
+        return cut
 
-    def _maintain_if_due(self, table: GlobalCutTable) -> None:
+    def _maintain_if_due(self, cuts: GlobalCuts) -> None:
         """Forget old global cuts before the members' cuts that only these name."""
         if not (self._is_maintenance_due or any(each.is_maintenance_due for each in self._mirrors.values())):
             return
-        oldest = table.forget(self._keep_cuts)
+        oldest = cuts.forget(self._keep_cuts)
         parts: Mapping[str, MemberCut] = oldest.members if oldest is not None else {}
         for prefix, mirror in self._mirrors.items():
             mirror.maintain_if_due(parts[prefix].sequence if prefix in parts else None)
         if self._is_maintenance_due:
-            table.maintain(self._keep_cuts)
+            cuts.maintain(self._keep_cuts)
             self._is_maintenance_due = False
 
     def _note_torn(self, torn: Torn) -> None:

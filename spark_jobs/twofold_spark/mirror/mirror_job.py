@@ -12,6 +12,7 @@ checkpoint all end in the same tables.
 from __future__ import annotations
 
 import datetime as dt
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -37,7 +38,7 @@ from twofold_spark.sources.topic_names import is_table_topic
 from twofold_spark.sources.unreadable_records import UnreadableChoice
 from twofold_spark.streaming import EndRequested, print_progress
 
-_RANGES_PER_BATCH = 200_000
+RANGES_PER_BATCH = 200_000
 """Ranges of a batch's commit records together, two hundred bytes each in the driver.
 
 50 tables of six partitions have 300 ranges in each commit record.
@@ -89,8 +90,14 @@ class Mirror:
         self.begin(spark)
         # Closed while Spark runs: records that are abandoned make Spark log pages of errors.
         with closing(self._topic.decode(micro_batch)) as records:
-            for _ in self._apply_all(spark, records):
+            for applied in self._apply_all(spark, records, rows=self._sizer.next_rows):
+                self.report(applied)
                 self.maintain_if_due()
+
+    @property
+    def next_rows(self) -> int:
+        """About how many rows the next batch should have."""
+        return self._sizer.next_rows()
 
     @property
     def cut(self) -> Cut:
@@ -103,11 +110,19 @@ class Mirror:
             self._sink = self._make_sink(spark)
             self._next.start_from(self._sink)
 
-    def apply_up_to(self, spark: SparkSession, sequence: int, *, behind: int) -> None:
-        """Apply the commit records behind an offset, up to a sequence number; publish the cuts."""
+    def apply_up_to(self, spark: SparkSession, sequence: int, *, behind: int, at_once: bool) -> Generator[AppliedBatch]:
+        """Apply the commit records behind an offset, up to a sequence number; publish the cuts.
+
+        Yield each batch after its cut, for `report`. `at_once`: all of them are one batch.
+        """
+        rows = (lambda: sys.maxsize) if at_once else self._sizer.next_rows
         with closing(self._topic.read_after(spark, behind)) as records:
-            for _ in self._apply_all(spark, takewhile(lambda record: record.sequence <= sequence, records)):
-                pass
+            due = takewhile(lambda record: record.sequence <= sequence, records)
+            yield from self._apply_all(spark, due, rows=rows, ranges=sys.maxsize if at_once else RANGES_PER_BATCH)
+
+    def report(self, applied: AppliedBatch) -> None:
+        """Report a batch that is published."""
+        self._report(applied)
 
     @property
     def is_maintenance_due(self) -> bool:
@@ -123,21 +138,28 @@ class Mirror:
             self._changed_tables.clear()
             self._is_maintenance_due = False
 
-    def _apply_all(self, spark: SparkSession, records: Iterator[CommitRecord]) -> Iterator[None]:
-        """Apply what was not applied before; yield after each batch, when its cut is published."""
+    def _apply_all(
+        self,
+        spark: SparkSession,
+        records: Iterator[CommitRecord],
+        *,
+        rows: Callable[[], int],
+        ranges: int = RANGES_PER_BATCH,
+    ) -> Generator[AppliedBatch]:
+        """Apply what was not applied before; yield each batch when its cut is published."""
         assert self._sink is not None, "begin comes first"
         with closing(self._select_due(records)) as due:
-            for batch in split_into_batches(due, rows=self._sizer.next_rows, ranges=_RANGES_PER_BATCH):
+            for batch in split_into_batches(due, rows=rows, ranges=ranges):
                 if self._ending.is_set():
                     # A micro-batch may hold 20,000 commit records. When it comes again, the cuts
                     # say what was applied.
                     raise EndRequested
                 self._handle_gap(batch[0])
                 before = self._next.cut.sequence
-                self._apply(spark, self._sink, batch)
+                applied = self._apply(spark, self._sink, batch)
                 del batch  # before the next one is read
                 self._is_maintenance_due |= self._schedule.is_due(before, self._next.cut.sequence)
-                yield
+                yield applied
 
     def close(self) -> None:
         """Release what the mirror holds, after the last batch."""
@@ -170,7 +192,7 @@ class Mirror:
         self._warn(f"mirror: every table is stopped until it is reloaded: {gap}")
         self._next.stop_every_table(first.sequence - 1)
 
-    def _apply(self, spark: SparkSession, sink: Sink, batch: list[CommitRecord]) -> None:
+    def _apply(self, spark: SparkSession, sink: Sink, batch: list[CommitRecord]) -> AppliedBatch:
         began = time.monotonic()
         last = batch[-1]
         tables = self._describe_tables(batch)
@@ -186,21 +208,19 @@ class Mirror:
         self._next.publish(sink, last, {t: n for t, n in applied.items() if str(t) not in stopped}, stopped)
         ended = time.monotonic()
         self._sizer.record_batch(sum(r.rows for r in batch), sum(o.bytes for o in outcomes.values()))
-        self._report(
-            AppliedBatch(
-                cut=self._next.cut,
-                offset=last.offset,
-                transactions=sum(r.transactions for r in batch),
-                changes=sum(o.changes for o in outcomes.values()),
-                tables=len(tables),
-                seconds=ended - began,
-                lag_seconds=max(0.0, time.time() - last.committed_us / 1e6),
-                stages={
-                    "fold": sum(o.fold_s for o in outcomes.values()),
-                    "merge": sum(o.merge_s for o in outcomes.values()),
-                    "publish": ended - merged,
-                },
-            )
+        return AppliedBatch(
+            cut=self._next.cut,
+            offset=last.offset,
+            transactions=sum(r.transactions for r in batch),
+            changes=sum(o.changes for o in outcomes.values()),
+            tables=len(tables),
+            seconds=ended - began,
+            lag_seconds=max(0.0, time.time() - last.committed_us / 1e6),
+            stages={
+                "fold": sum(o.fold_s for o in outcomes.values()),
+                "merge": sum(o.merge_s for o in outcomes.values()),
+                "publish": ended - merged,
+            },
         )
 
     def _describe_tables(self, batch: list[CommitRecord]) -> list[MirrorTable]:

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from twofold_spark.errors import SetupError
 from twofold_spark.readers.cut_tables import Tables, read_cut
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, member_catalog
+from twofold_spark.sinks.global_cut_table import GlobalCutTable, member_catalog
+from twofold_spark.sinks.global_cuts import GlobalCut
 
 
 class GlobalTables(Mapping[str, Tables]):

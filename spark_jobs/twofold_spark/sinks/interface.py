@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit
+from twofold_spark.sinks.global_cuts import GlobalCuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,16 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release what the sink holds; what is unpublished is lost."""
+
+
+class GroupPlace(Protocol):
+    """The place that a group's mirror writes to."""
+
+    def make_sink(self, spark: SparkSession, prefix: str) -> Sink:
+        """Make the sink of one member."""
+
+    def make_cuts(self, spark: SparkSession) -> GlobalCuts:
+        """Make the place of the global cuts."""
 
 
 class Reader(Protocol):

@@ -6,8 +6,8 @@ reader sees whole cuts without versions; for several statements it uses a REPEAT
 transaction. A killed batch leaves a staging table, and the next batch replaces it. The last cut
 says what was applied: it is in the commit that holds the rows.
 
-There is one writer: the job holds a lock of the database, on the connection that publishes. The
-lock ends with the connection.
+The sinks of a group's members share one `MirrorDatabase`, whose one transaction has all that they
+publish for a global cut.
 
 The job writes into tables that it created, and into the schema `twofold`. A table of the same name
 that existed before is refused, so that nobody mirrors a database into itself.
@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-import time
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -30,40 +28,41 @@ from twofold_spark.row_columns import OP
 from twofold_spark.sinks import jdbc_tables, merge_sql
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.interface import MirrorTable
-from twofold_spark.sinks.mirror_database import Run, configure_jdbc, connect, own_transaction, transaction
+from twofold_spark.sinks.jdbc_tables import Names
+from twofold_spark.sinks.mirror_database import MirrorDatabase, Run, configure_jdbc, own_transaction
 from twofold_spark.sources.postgres_connection import quote_identifier, quote_literal
 from twofold_spark.sources.unreadable_records import RECORD_PLACE
 
 _OWN_TABLES = """
-CREATE SCHEMA IF NOT EXISTS twofold;
-CREATE TABLE IF NOT EXISTS twofold.cuts (
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {schema}.cuts (
     sequence bigint PRIMARY KEY, applied_lsn bigint NOT NULL, committed_at timestamptz NOT NULL,
     published_at timestamptz NOT NULL DEFAULT clock_timestamp(), backfilling text[] NOT NULL, stopped text[] NOT NULL, committed_us bigint NOT NULL);
-CREATE TABLE IF NOT EXISTS twofold.mirrored (
+CREATE TABLE IF NOT EXISTS {schema}.mirrored (
     name text PRIMARY KEY, prefix text NOT NULL, key text[] NOT NULL)
 """
-_WRITER_LOCK, _LOCK_PATIENCE_S = 0x74776F66, 10
 
 
 class JdbcSink:
-    """One writer into one database."""
+    """One writer into one database, or into one member's schemas of it."""
 
-    def __init__(self, spark: SparkSession, prefix: str, url: str) -> None:
+    def __init__(self, spark: SparkSession, prefix: str, database: MirrorDatabase, names: Names | None = None) -> None:
         self._spark = spark
         self._prefix = prefix
-        self._url = url
+        self._database = database
+        self._url = database.url
+        self._names = names or Names()
         self._lock = threading.Lock()
         self._staged: dict[MirrorTable, tuple[bool, tuple[str, ...]]] = {}
         self._applied = 0
         self._known_tables: set[MirrorTable] = set()
-        self._connection: Any = None
 
     def open(self) -> Cut | None:
-        self._connection = connect(self._spark, self._url)
-        with self._transaction() as run:
-            _take_writer_lock(run)
-            run(_OWN_TABLES)
-        reader = jdbc_tables.JdbcReader(self._spark, self._url)
+        self._names.check(self._prefix)
+        self._database.open(self._spark)
+        with self._database.transaction() as run:
+            run(_OWN_TABLES.format(schema=quote_identifier(self._names.schema("twofold"))))
+        reader = jdbc_tables.JdbcReader(self._spark, self._url, self._names.member)
         reader.check_prefix(self._prefix)
         cut = reader.read_last_cut()
         self._applied = cut.sequence if cut else 0
@@ -72,20 +71,20 @@ class JdbcSink:
     def read_applied(self, table: MirrorTable) -> int:
         """Return the cut's sequence number, which all tables have; 0 if there is no such table."""
         if table not in self._known_tables:
-            with self._transaction() as run:
-                if not _exists(run, jdbc_tables.quote_table(table)):
+            with self._database.transaction() as run:
+                if not _exists(run, self._names.table(table)):
                     return 0
             self._known_tables.add(table)
         return self._applied
 
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
         """Check the columns' names; the tables change in the transaction of `publish`."""
-        jdbc_tables.check_name_lengths(table, columns.names)
+        jdbc_tables.check_name_lengths(self._names, table, columns.names)
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
         with own_transaction(self._spark, self._url) as run:
-            exists = _exists(run, jdbc_tables.quote_table(table))
-        return self._read(jdbc_tables.quote_table(table)) if exists else None
+            exists = _exists(run, self._names.table(table))
+        return self._read(self._names.table(table)) if exists else None
 
     def merge(
         self,
@@ -96,14 +95,14 @@ class JdbcSink:
         unchanged: tuple[str, ...],
         sequence: int,  # noqa: ARG002  (the cut has it)
     ) -> None:
-        configure_jdbc(rows.write, self._url, jdbc_tables.name_stage(table)).mode("overwrite").save()
+        configure_jdbc(rows.write, self._url, self._names.stage(table)).mode("overwrite").save()
         with own_transaction(self._spark, self._url) as run:
             self._check_staged(run, table, replace=replace)
         with self._lock:
             self._staged[table] = replace, unchanged
 
     def quarantine(self, records: DataFrame) -> None:
-        name = "twofold.quarantine"
+        name = self._names.own("quarantine")
         with own_transaction(self._spark, self._url) as run:
             exists = _exists(run, name)
         if exists:
@@ -114,14 +113,18 @@ class JdbcSink:
         return jdbc_tables.NOW
 
     def publish(self, cut: Cut) -> None:
-        with self._transaction() as run:
-            for table, (replace, unchanged) in self._staged.items():
+        staged = dict(self._staged)
+
+        def apply(run: Run) -> None:
+            for table, (replace, unchanged) in staged.items():
                 self._merge_staged(run, table, replace=replace, unchanged=unchanged)
             backfilling, stopped = (", ".join(map(quote_literal, names)) for names in (cut.backfilling, cut.stopped))
             run(
-                f"INSERT INTO twofold.cuts SELECT {cut.sequence}, {cut.applied_lsn}, to_timestamp({cut.committed_us} / 1e6), "
+                f"INSERT INTO {self._names.own('cuts')} SELECT {cut.sequence}, {cut.applied_lsn}, to_timestamp({cut.committed_us} / 1e6), "
                 f"clock_timestamp(), ARRAY[{backfilling}]::text[], ARRAY[{stopped}]::text[], {cut.committed_us}"
             )
+
+        self._database.change(apply)
         self._staged.clear()
         self._applied = cut.sequence
 
@@ -131,28 +134,28 @@ class JdbcSink:
         keep: dt.timedelta,
         since: int | None = None,
     ) -> None:
-        last = "(SELECT max(sequence) FROM twofold.cuts)"
-        with self._transaction() as run:
+        cuts = self._names.own("cuts")
+        last = f"(SELECT max(sequence) FROM {cuts})"
+        with self._database.transaction() as run:
             run(
-                f"DELETE FROM twofold.cuts WHERE published_at < clock_timestamp() - interval '{keep.total_seconds()} s' "
+                f"DELETE FROM {cuts} WHERE published_at < clock_timestamp() - interval '{keep.total_seconds()} s' "
                 f"AND sequence < {last if since is None else f'least({last}, {since})'}"
             )
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        self._database.close()
 
     def _check_staged(self, run: Run, table: MirrorTable, *, replace: bool) -> None:
         """Refuse staged rows for this table's own reason, before the transaction of all tables."""
-        name, stage = jdbc_tables.quote_table(table), jdbc_tables.name_stage(table)
-        present, staged = jdbc_tables.read_columns(run, name), jdbc_tables.read_staged_columns(run, table)
+        name, stage = self._names.table(table), self._names.stage(table)
+        present, staged = jdbc_tables.read_columns(run, name), jdbc_tables.read_staged_columns(run, self._names, table)
         if table in self._known_tables and not present and not replace:
             raise TableRefused(
                 f"{table} was dropped from the mirror while the job ran",
                 at_stake="its rows: the batch has only those that changed",
                 repair=f"`twofold backfill start {table}`",
             )
-        if present and (key := jdbc_tables.read_key(run, str(table))) is not None:
+        if present and (key := jdbc_tables.read_key(run, self._names, str(table))) is not None:
             merge_sql.check_key(table, key, replace=replace)
         jdbc_tables.list_alterations(table, present, staged)
         if not table.key:
@@ -161,14 +164,14 @@ class JdbcSink:
                 raise merge_sql.refuse_missing_copies(table)
 
     def _merge_staged(self, run: Run, table: MirrorTable, *, replace: bool, unchanged: tuple[str, ...]) -> None:
-        name, stage = jdbc_tables.quote_table(table), jdbc_tables.name_stage(table)
-        wanted = jdbc_tables.read_staged_columns(run, table)
+        name, stage = self._names.table(table), self._names.stage(table)
+        wanted = jdbc_tables.read_staged_columns(run, self._names, table)
         self._create_or_alter(run, table, wanted)
         columns = ", ".join(map(quote_identifier, wanted))
         if replace:
             # Not TRUNCATE: readers whose snapshot is older would find the table empty.
             run(f"DELETE FROM {name}")
-            jdbc_tables.change_key(run, table)
+            jdbc_tables.change_key(run, self._names, table)
             run(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {stage} WHERE {OP} <> 'd'")
         else:
             run(f"ANALYZE {stage}")
@@ -178,12 +181,12 @@ class JdbcSink:
         run(f"DROP TABLE {stage}")
 
     def _create_or_alter(self, run: Run, table: MirrorTable, wanted: dict[str, str]) -> None:
-        name = jdbc_tables.quote_table(table)
+        name = self._names.table(table)
         present = jdbc_tables.read_columns(run, name)
         if not present:
             self._create(run, table, wanted)
             return
-        if run(f"SELECT prefix FROM twofold.mirrored WHERE name = {quote_literal(str(table))}") is None:
+        if run(f"SELECT prefix FROM {self._names.own('mirrored')} WHERE name = {quote_literal(str(table))}") is None:
             raise Refused(
                 f"the database has a table {name} that the mirror did not create",
                 at_stake="that table's rows",
@@ -195,34 +198,17 @@ class JdbcSink:
     def _create(self, run: Run, table: MirrorTable, wanted: dict[str, str]) -> None:
         columns = ", ".join(f"{quote_identifier(c)} {kind}" for c, kind in wanted.items())
         key = f", PRIMARY KEY ({', '.join(map(quote_identifier, table.key))})" if table.key else ""
-        run(f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(table.schema)}")
-        run(f"CREATE TABLE {jdbc_tables.quote_table(table)} ({columns}{key})")
+        run(f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(self._names.schema(table.schema))}")
+        run(f"CREATE TABLE {self._names.table(table)} ({columns}{key})")
         names = ", ".join(map(quote_literal, table.key))
         run(
-            f"INSERT INTO twofold.mirrored VALUES ({quote_literal(str(table))}, {quote_literal(self._prefix)}, "
+            f"INSERT INTO {self._names.own('mirrored')} VALUES ({quote_literal(str(table))}, {quote_literal(self._prefix)}, "
             f"ARRAY[{names}]::text[]) ON CONFLICT (name) DO UPDATE SET key = excluded.key"
         )
 
     def _read(self, name: str) -> DataFrame:
         return cast("DataFrame", configure_jdbc(self._spark.read, self._url, name).load())
 
-    def _transaction(self) -> AbstractContextManager[Run]:
-        """Open a transaction on the connection that holds the lock; tables use others."""
-        return transaction(self._connection)
-
 
 def _exists(run: Run, name: str) -> bool:
     return run(f"SELECT to_regclass({quote_literal(name)})::text") is not None
-
-
-def _take_writer_lock(run: Run) -> None:
-    """Take the lock, and wait for it: a job that was killed a moment ago may still hold it."""
-    deadline = time.monotonic() + _LOCK_PATIENCE_S
-    while run(f"SELECT pg_try_advisory_lock({_WRITER_LOCK})") != "t":
-        if time.monotonic() > deadline:
-            raise Refused(
-                "another job writes into this database",
-                at_stake="nothing yet: this job has written nothing",
-                repair="end the other job",
-            )
-        time.sleep(0.2)

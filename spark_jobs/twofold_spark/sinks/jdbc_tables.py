@@ -1,9 +1,14 @@
-"""A mirror's tables in PostgreSQL: their names, keys and columns, and how they are read."""
+"""A mirror's tables in PostgreSQL: their names, keys and columns, and how they are read.
+
+A group's member has schemas of its own: the schema `public` of `bank_east` is `bank_east_public`,
+and its cuts are in `bank_east_twofold`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,15 +31,49 @@ NOW = "now"
 """The only version: PostgreSQL keeps no older ones."""
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of a mirror's tables in the database, quoted."""
+
+    member: str = ""
+    """The prefix of a group's member; none where a database holds one prefix."""
+
+    def schema(self, name: str) -> str:
+        """Return the schema, unquoted."""
+        return f"{self.member}_{name}" if self.member else name
+
+    def own(self, name: str) -> str:
+        """Return the name of a table of the mirror's own: cuts, mirrored, quarantine."""
+        return f"{quote_identifier(self.schema('twofold'))}.{name}"
+
+    def table(self, table: MirrorTable) -> str:
+        return f"{quote_identifier(self.schema(table.schema))}.{quote_identifier(table.name)}"
+
+    def stage(self, table: MirrorTable) -> str:
+        """Return the name of the table's staging table."""
+        return self.own(f"stage_{hashlib.sha256(str(table).encode()).hexdigest()[:24]}")
+
+    def check(self, prefix: str) -> None:
+        """Refuse a prefix whose schemas PostgreSQL would cut off: two could become one."""
+        if len(self.schema("twofold").encode()) > _NAME_BYTES:
+            raise SetupError(
+                f"the prefix {prefix} is too long for a member's schemas in PostgreSQL: {self.schema('twofold')} has more "
+                f"than {_NAME_BYTES} bytes: keep the mirror of this source group in Iceberg or Delta"
+            )
+
+
 class JdbcReader:
     """The last cut and its tables.
 
     There are no older versions: to read several tables, use one REPEATABLE READ transaction.
+
+    `member`: the prefix of a source group's member, whose tables have schemas of their own.
     """
 
-    def __init__(self, spark: SparkSession, url: str) -> None:
+    def __init__(self, spark: SparkSession, url: str, member: str = "") -> None:
         self._spark = spark
         self._url = url
+        self._names = Names(member)
 
     def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> Cut | None:  # noqa: ARG002  (there is one)
         cut = self.read_last_cut()
@@ -42,8 +81,8 @@ class JdbcReader:
 
     def read_last_cut(self) -> Cut | None:
         with own_transaction(self._spark, self._url) as run:
-            newest = run("SELECT row_to_json(c) FROM twofold.cuts c ORDER BY sequence DESC LIMIT 1")
-            names = run("SELECT coalesce(json_agg(name), '[]') FROM twofold.mirrored")
+            newest = run(f"SELECT row_to_json(c) FROM {self._names.own('cuts')} c ORDER BY sequence DESC LIMIT 1")
+            names = run(f"SELECT coalesce(json_agg(name), '[]') FROM {self._names.own('mirrored')}")
         if newest is None:
             return None
         row = json.loads(newest)
@@ -60,18 +99,20 @@ class JdbcReader:
     def read_table(self, name: str, version: str) -> DataFrame:
         assert version == NOW
         schema, _, table = name.partition(".")
-        full_name = f"{quote_identifier(schema)}.{quote_identifier(table)}"
+        full_name = self._names.table(MirrorTable("", schema, table, ()))
         return cast("DataFrame", configure_jdbc(self._spark.read, self._url, full_name).load())
 
     def read_key(self, name: str) -> tuple[str, ...]:
         with own_transaction(self._spark, self._url) as run:
-            return read_key(run, name) or ()
+            return read_key(run, self._names, name) or ()
 
     def check_prefix(self, prefix: str) -> None:
         with own_transaction(self._spark, self._url) as run:
-            if run("SELECT to_regclass('twofold.mirrored')::text") is None:
+            if run(f"SELECT to_regclass({quote_literal(self._names.own('mirrored'))})::text") is None:
                 raise SetupError("the database holds no mirror: run `twofold-spark mirror` into it first")
-            other = run(f"SELECT min(prefix) FROM twofold.mirrored WHERE prefix <> {quote_literal(prefix)}")
+            other = run(
+                f"SELECT min(prefix) FROM {self._names.own('mirrored')} WHERE prefix <> {quote_literal(prefix)}"
+            )
         if other is not None:
             raise Refused(
                 f"this database holds the mirror of the prefix {other!r}, not of {prefix!r}",
@@ -80,18 +121,18 @@ class JdbcReader:
             )
 
 
-def read_key(run: Run, name: str) -> tuple[str, ...] | None:
+def read_key(run: Run, names: Names, name: str) -> tuple[str, ...] | None:
     """Return the key columns of a table (`schema.name`); None if the mirror did not create it."""
-    key = run(f"SELECT to_json(key) FROM twofold.mirrored WHERE name = {quote_literal(name)}")
+    key = run(f"SELECT to_json(key) FROM {names.own('mirrored')} WHERE name = {quote_literal(name)}")
     return None if key is None else tuple(json.loads(key))
 
 
-def change_key(run: Run, table: MirrorTable) -> None:
+def change_key(run: Run, names: Names, table: MirrorTable) -> None:
     """Give a table without rows its present key."""
-    former = read_key(run, str(table)) or ()
+    former = read_key(run, names, str(table)) or ()
     if former == table.key:
         return
-    name = quote_table(table)
+    name = names.table(table)
     constraint = run(
         f"SELECT conname FROM pg_constraint WHERE conrelid = {quote_literal(name)}::regclass AND contype = 'p'"
     )
@@ -102,14 +143,21 @@ def change_key(run: Run, table: MirrorTable) -> None:
     if table.key:
         run(f"ALTER TABLE {name} ADD PRIMARY KEY ({', '.join(map(quote_identifier, table.key))})")
     key = ", ".join(map(quote_literal, table.key))
-    run(f"UPDATE twofold.mirrored SET key = ARRAY[{key}]::text[] WHERE name = {quote_literal(str(table))}")
+    run(f"UPDATE {names.own('mirrored')} SET key = ARRAY[{key}]::text[] WHERE name = {quote_literal(str(table))}")
 
 
-def check_name_lengths(table: MirrorTable, columns: list[str]) -> None:
-    """Refuse column names that PostgreSQL would cut off.
+def check_name_lengths(names: Names, table: MirrorTable, columns: list[str]) -> None:
+    """Refuse names that PostgreSQL would cut off.
 
     The column would then not be found by its name, and an unchanged value would be read as null.
+    Two members' schemas could become one.
     """
+    if len((schema := names.schema(table.schema)).encode()) > _NAME_BYTES:
+        raise TableRefused(
+            f"{table}: its schema {schema} is longer than the {_NAME_BYTES} bytes that PostgreSQL allows",
+            at_stake="its rows: two such schemas could become one",
+            repair="leave the table out of the publication, or keep the mirror in Iceberg or Delta",
+        )
     if long := [column for column in columns if len(column.encode()) > _NAME_BYTES]:
         raise TableRefused(
             f"{table}: the column names {', '.join(long)} are longer than the {_NAME_BYTES} bytes that PostgreSQL allows; "
@@ -124,9 +172,9 @@ def read_columns(run: Run, name: str) -> dict[str, str]:
     return json.loads(run(_COLUMNS.format(quote_literal(name))) or "{}")  # type: ignore[no-any-return]
 
 
-def read_staged_columns(run: Run, table: MirrorTable) -> dict[str, str]:
+def read_staged_columns(run: Run, names: Names, table: MirrorTable) -> dict[str, str]:
     """Return the columns of the staged rows."""
-    return {c: kind for c, kind in read_columns(run, name_stage(table)).items() if c not in (OP, UNCHANGED)}
+    return {c: kind for c, kind in read_columns(run, names.stage(table)).items() if c not in (OP, UNCHANGED)}
 
 
 def list_alterations(table: MirrorTable, present: dict[str, str], wanted: dict[str, str]) -> list[str]:
@@ -148,12 +196,3 @@ def _widens_to(old: str, new: str) -> bool:
         (old_precision, old_scale), (precision, scale) = (text[8:-1].split(",") for text in (old, new))
         return old_scale == scale and int(old_precision) < int(precision)
     return (old, new) in _WIDER
-
-
-def quote_table(table: MirrorTable) -> str:
-    return f"{quote_identifier(table.schema)}.{quote_identifier(table.name)}"
-
-
-def name_stage(table: MirrorTable) -> str:
-    """Return the name of the table's staging table."""
-    return f"twofold.stage_{hashlib.sha256(str(table).encode()).hexdigest()[:24]}"

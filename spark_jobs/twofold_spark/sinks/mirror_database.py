@@ -1,7 +1,13 @@
-"""Transactions, reads and writes in the PostgreSQL database that keeps a mirror."""
+"""Transactions, reads and writes in the PostgreSQL database that keeps a mirror.
+
+There is one writer: the job holds a lock of the database, on the connection that publishes. The
+lock ends with the connection.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -9,11 +15,62 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from twofold_spark.errors import SetupError
+from twofold_spark.errors import Refused, SetupError
 from twofold_spark.sources.postgres_connection import DRIVER, open_connection
 
 Run = Callable[[str], str | None]
 """Runs a statement and returns the first value of its first row."""
+_WRITER_LOCK, _LOCK_PATIENCE_S = 0x74776F66, 10
+
+
+class MirrorDatabase:
+    """The connection that publishes; the sinks of a group's members share it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._connection: Any = None
+        self._lock = threading.Lock()
+        """Members are merged side by side, and share the connection."""
+        self._held_back: list[Callable[[Run], None]] | None = None
+        """Changes that take effect together; None outside of `together`."""
+
+    def open(self, spark: SparkSession) -> None:
+        """Connect, and keep other jobs out; once."""
+        if self._connection is None:
+            self._connection = connect(spark, self.url)
+            with self.transaction() as run:
+                _take_writer_lock(run)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Run]:
+        """Open a transaction on the connection that holds the lock; tables use others."""
+        with self._lock, transaction(self._connection) as run:
+            yield run
+
+    def change(self, work: Callable[[Run], None]) -> None:
+        """Do this in one transaction: now, or at the end of `together`."""
+        if self._held_back is not None:
+            self._held_back.append(work)
+            return
+        with self.transaction() as run:
+            work(run)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Let all changes take effect in one transaction, at the end; none if an error ends it."""
+        held_back = self._held_back = []
+        try:
+            yield
+        finally:
+            self._held_back = None
+        with self.transaction() as run:
+            for work in held_back:
+                work(run)
+
+    def close(self) -> None:
+        """Give up the connection and its lock."""
+        if self._connection is not None:
+            self._connection.close()
 
 
 def configure_jdbc(reader_or_writer: Any, url: str, table: str) -> Any:
@@ -72,3 +129,16 @@ def _driver_errors() -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         raise SetupError(f"the mirror's database rejects a statement: {error.java_exception.getMessage()}") from error
+
+
+def _take_writer_lock(run: Run) -> None:
+    """Take the lock, and wait for it: a job that was killed a moment ago may still hold it."""
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    while run(f"SELECT pg_try_advisory_lock({_WRITER_LOCK})") != "t":
+        if time.monotonic() > deadline:
+            raise Refused(
+                "another job writes into this database",
+                at_stake="nothing yet: this job has written nothing",
+                repair="end the other job",
+            )
+        time.sleep(0.2)

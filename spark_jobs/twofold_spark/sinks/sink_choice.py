@@ -11,11 +11,14 @@ from pyspark.sql import SparkSession
 from twofold_spark.session import absolute_folder
 from twofold_spark.sinks.delta_sink import DeltaSink
 from twofold_spark.sinks.delta_tables import DeltaReader
+from twofold_spark.sinks.iceberg_group import IcebergGroup
 from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, IcebergReader
-from twofold_spark.sinks.interface import Reader, Sink
+from twofold_spark.sinks.interface import GroupPlace, Reader, Sink
+from twofold_spark.sinks.jdbc_group import JdbcGroup
 from twofold_spark.sinks.jdbc_sink import JdbcSink
 from twofold_spark.sinks.jdbc_tables import JdbcReader
+from twofold_spark.sinks.mirror_database import MirrorDatabase
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 
 
@@ -41,8 +44,14 @@ class SinkChoice:
             case "delta":
                 return DeltaSink(spark, prefix, self._folder)
             case "jdbc":
-                return JdbcSink(spark, prefix, build_jdbc_url(self.address))
+                return JdbcSink(spark, prefix, MirrorDatabase(build_jdbc_url(self.address)))
         return IcebergSink(spark, prefix, catalog, format_version=format_version)
+
+    def make_group(self, *, catalog: str, format_version: int = FORMAT_VERSION) -> GroupPlace:
+        """Return what makes the sinks of a source group's mirror."""
+        if self.name == "jdbc":
+            return JdbcGroup(build_jdbc_url(self.address))
+        return IcebergGroup(catalog, format_version)
 
     def make_reader(self, spark: SparkSession, *, catalog: str) -> Reader:
         match self.name:
@@ -52,15 +61,16 @@ class SinkChoice:
                 return JdbcReader(spark, build_jdbc_url(self.address))
         return IcebergReader(spark, catalog)
 
-    def default_checkpoint(self, warehouse: str, prefix: str) -> str:
-        """Return a checkpoint that no other mirror uses by default.
+    def default_checkpoint(self, warehouse: str, prefix: str | None) -> str:
+        """Return a checkpoint that no other mirror uses by default; without a prefix, a group's.
 
         A mirror that started from another's checkpoint would miss what that one had applied.
         """
-        name = "mirror"
+        name = "mirror" if prefix is not None else "group"
         if self.name != "iceberg":  # the catalog's mirror has the plain name, because a catalog takes one prefix
             place = self._folder if self.name == "delta" else build_jdbc_url(self.address).partition("?")[0]
-            name = f"mirror-{self.name}-{prefix}-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+            whose = f"{self.name}-{prefix}" if prefix is not None else self.name
+            name = f"{name}-{whose}-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
         return f"{warehouse}/checkpoints/{name}"
 
     @property

@@ -33,6 +33,8 @@ class MemberCommit(NamedTuple):
     identity: CommitIdentity
     offset: int
     global_ids: tuple[str, ...]
+    rows: int
+    ranges: int
 
     @property
     def sequence(self) -> int:
@@ -119,7 +121,9 @@ class MemberTopics:
                 raise self._gap_refusal(last, this.sequence)
             last += 1
             self._known = max(self._known, this)
-            self._pending.append(MemberCommit(this, row["offset"], tuple(row["global_ids"])))
+            self._pending.append(
+                MemberCommit(this, row["offset"], tuple(row["global_ids"]), row["rows"], row["ranges"])
+            )
         if not is_found or self._known.sequence > last:
             self._require_removed(spark, offset)
 
@@ -127,6 +131,19 @@ class MemberTopics:
         """Return what the choice of a cut needs."""
         branches = (CommittedBranch(each.sequence, name) for each in self._pending for name in each.global_ids)
         return Member(self._cut, self._last[0], tuple(branches), self._frontier)
+
+    def find_limit(self, rows: int, ranges: int) -> int:
+        """Return the last commit record up to which there are at most so many rows and ranges.
+
+        It is at least the first one behind the cut, if there is one.
+        """
+        limit = self._cut
+        for each in self._pending:
+            rows, ranges = rows - each.rows, ranges - each.ranges
+            if limit > self._cut and (rows < 0 or ranges < 0):
+                break
+            limit = each.sequence
+        return limit
 
     @property
     def _last(self) -> tuple[int, int]:
@@ -144,8 +161,10 @@ class MemberTopics:
         new = kafka_reader.read_from(spark, self._kafka, self._topic, max(offset, kafka_reader.EARLIEST), **options)
         global_ids = f.expr("filter(r.prepared.global_id, each -> each IS NOT NULL)").alias("global_ids")
         committed_us = f.unix_micros("r.committed_at").alias("us")
+        ranges = f.size("r.ranges").alias("ranges")
         try:
-            yield from self._decode(new, subject, ("sequence", "applied_lsn", committed_us, global_ids))
+            columns = ("sequence", "applied_lsn", committed_us, global_ids, "rows", ranges)
+            yield from self._decode(new, subject, columns)
         except SPARK_ERRORS as error:
             if _BEHIND_END in str(error):
                 raise recreated_refusal(self._known.sequence, self._prefix) from None
@@ -169,7 +188,7 @@ class MemberTopics:
         return Refused(
             f"commit record {after + 1} of {self._prefix} is missing: the next one that Kafka has is {found}",
             at_stake=f"every change of the Kafka transactions {after + 1} to {found - 1}, and which global transactions they belong to",
-            repair=f"keep {self._topic} as long as the data; start over with a new --warehouse, and load the tables again",
+            repair=f"keep {self._topic} as long as the data; start over in a new place (--warehouse, and the address in --sink), and load the tables again",
         )
 
     def _decode(self, records: DataFrame, subject: Subject, columns: tuple[str | Column, ...]) -> Iterator[Row]:

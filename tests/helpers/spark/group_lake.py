@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
 from fixtures.connector import Installation, wait_until
@@ -23,8 +24,9 @@ from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.readers.global_cut_tables import GlobalTables, read_global_cut
-from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, member_catalog
-from twofold_spark.sinks.iceberg_sink import IcebergSink
+from twofold_spark.sinks.global_cut_table import member_catalog
+from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut
+from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.streaming import StreamingJob, Trigger
@@ -42,10 +44,11 @@ class GroupLake:
     name: str
     """Of the source group."""
     catalog: str = field(default_factory=lambda: f"group{next(_number)}")
+    choice: SinkChoice = field(default_factory=lambda: SinkChoice("iceberg"))
     published: list[GlobalCut] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     kept: dict[str, Any] = field(default_factory=dict)
-    """How often the tables are maintained, and how long cuts are kept."""
+    """How often the tables are maintained, how long cuts are kept, how many rows a batch has."""
 
     def __post_init__(self) -> None:
         catalogs = {self.catalog: self.folder / "group"}
@@ -57,23 +60,24 @@ class GroupLake:
 
     def with_members(self, members: Mapping[str, Installation]) -> GroupLake:
         """The same warehouse, for other members."""
-        return GroupLake(self.spark, self.folder, members, self.name, self.catalog)
+        return GroupLake(self.spark, self.folder, members, self.name, self.catalog, self.choice)
 
     def mirror(self, **settings: Any) -> GroupMirror:
         here = next(iter(self.members.values()))
         kafka, registry = Kafka(here.reader.bootstrap), Registry(here.reader.registry_url)
 
+        place = self.choice.make_group(catalog=self.catalog)
+
         def one(prefix: str) -> Mirror:
-            catalog = member_catalog(self.catalog, prefix)
-            return Mirror(kafka, registry, prefix, lambda its: IcebergSink(its, prefix, catalog), **self.kept)
+            return Mirror(kafka, registry, prefix, lambda its: place.make_sink(its, prefix), **self.kept)
 
         mirrors = {prefix: one(prefix) for prefix in self.members}
         return GroupMirror(
             kafka,
             registry,
             mirrors,
-            lambda its: GlobalCutTable(its, self.catalog),
-            **self.kept,
+            place.make_cuts,
+            **{name: value for name, value in self.kept.items() if name != "batch_rows"},
             **settings,
             report=self.published.append,
             warn=self.said.append,
@@ -117,12 +121,24 @@ class GroupLake:
     def read(self) -> GlobalTables:
         return read_global_cut(self.spark, catalog=self.catalog)
 
+    def last_cut(self) -> GlobalCut:
+        return self.published_snapshot()[0] if self.choice.name == "jdbc" else self.read().cut
+
+    def published_snapshot(self) -> tuple[GlobalCut, dict[str, dict[str, int]]]:
+        """What one snapshot of a PostgreSQL has: the last global cut, and the amounts."""
+        return read_snapshot(self.choice.address)
+
     def waits(self) -> list[dict[str, Any]]:
+        if self.choice.name == "jdbc":
+            with psycopg.connect(self.choice.address, row_factory=dict_row) as connection:
+                return connection.execute("SELECT * FROM twofold.global_waits").fetchall()
         table = self.spark.table(f"{self.catalog}.twofold.global_waits")
         return [each.asDict(recursive=True) for each in table.collect()]
 
     def transfers(self, published: GlobalCut | None = None) -> dict[str, dict[str, int]]:
         """The amounts by prefix and transfer, as of a global cut, or of the last one."""
+        if self.choice.name == "jdbc":
+            return self.published_snapshot()[1]
         cut = self.read() if published is None else GlobalTables(self.spark, self.catalog, published)
         return {
             prefix: {row["id"]: row["amount"] for row in tables["public.transfer"].collect()}
@@ -133,13 +149,7 @@ class GroupLake:
 
     def assert_whole(self) -> set[str]:
         """Every transfer has both its branches or none; return the transfers."""
-        amounts = defaultdict[str, list[int]](list)
-        for shown in self.transfers().values():
-            for name, amount in shown.items():
-                amounts[name].append(amount)
-        torn = {name: parts for name, parts in amounts.items() if len(parts) != 2 or sum(parts) != 0}
-        assert not torn, f"{torn} in the global cut {self.read().cut}"
-        return {*amounts}
+        return find_whole(self.transfers(), self.last_cut())
 
     def assert_all_whole(self, places: Mapping[str, Collection[str]]) -> int:
         """In every published cut each transfer that is there has all its branches in the cut's
@@ -161,6 +171,35 @@ class GroupLake:
             return bool(self.published) and self.assert_whole() == {*transfers}
 
         wait_until(shown, 300, f"the mirror shows {transfers}")
+
+
+def read_snapshot(conninfo: str) -> tuple[GlobalCut, dict[str, dict[str, int]]]:
+    """Read the last global cut and the amounts of its members in one snapshot, by plain SQL."""
+    with psycopg.connect(conninfo) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        last = "SELECT number, members, torn FROM twofold.global_cuts ORDER BY number DESC LIMIT 1"
+        number, parts, torn = connection.execute(last).fetchone() or (0, [], [])
+        members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in parts}
+        amounts: dict[str, dict[str, int]] = {}
+        for prefix, part in members.items():
+            (sequence,) = connection.execute(f'SELECT max(sequence) FROM "{prefix}_twofold".cuts').fetchone() or (0,)
+            assert (sequence or 0) == part.sequence, f"{prefix} is at {sequence} in the global cut {number} {members}"
+            table = f'"{prefix}_public".transfer'
+            is_there = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone() == (True,)
+            rows = connection.execute(f"SELECT id, amount FROM {table}").fetchall() if is_there else []
+            amounts[prefix] = dict(rows)
+        return GlobalCut(number, members, {each["global_id"]: () for each in torn}), amounts
+
+
+def find_whole(transfers: Mapping[str, Mapping[str, int]], cut: object) -> set[str]:
+    """Return the transfers, each of which has both its branches."""
+    amounts = defaultdict[str, list[int]](list)
+    for shown in transfers.values():
+        for name, amount in shown.items():
+            amounts[name].append(amount)
+    torn = {name: parts for name, parts in amounts.items() if len(parts) != 2 or sum(parts) != 0}
+    assert not torn, f"{torn} in the global cut {cut}"
+    return {*amounts}
 
 
 def regroup(*members: Installation) -> None:

@@ -14,7 +14,8 @@ from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.errors import Refused
 from twofold_spark.readers.cut_tables import read_cut
 from twofold_spark.sinks.cuts import Cut
-from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCutTable, MemberCut
+from twofold_spark.sinks.global_cut_table import GlobalCutTable
+from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut
 from twofold_spark.sinks.iceberg_sink import IcebergSink
 
 _number = itertools.count(1)

@@ -21,22 +21,30 @@ from twofold_common import java
 from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.readers.global_cut_tables import read_global_cut
-from twofold_spark.sinks.global_cuts import member_catalog
+from twofold_spark.sinks.global_cut_table import member_catalog
+from twofold_spark.sinks.sink_choice import SinkChoice
 
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture
-def group(spark: SparkSession, connector: Maker, tmp_path: Path) -> GroupLake:
+@pytest.fixture(params=["iceberg"])
+def group(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.FixtureRequest) -> GroupLake:
+    """In the catalog; `parametrize("group", KEPT, indirect=True)` keeps it in each sink."""
     names = sorted(fresh_prefix() for _ in range(2))
     group = fresh_prefix()
     members = {name: connector(name=name, group={"name": group, "members": names}) for name in names}
     for here in members.values():
         here.start()
-    return GroupLake(spark, tmp_path, members, group)
+    lake = GroupLake(spark, tmp_path, members, group)
+    if request.param == "jdbc":
+        lake.choice = SinkChoice("jdbc", request.getfixturevalue("database"))
+    return lake
 
 
-@pytest.mark.core
+KEPT = [pytest.param("iceberg", marks=pytest.mark.core), "jdbc"]
+
+
+@pytest.mark.parametrize("group", KEPT, indirect=True)
 def test_no_cut_shows_half_of_a_transfer(group: GroupLake) -> None:
     transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")
@@ -54,9 +62,10 @@ def test_no_cut_shows_half_of_a_transfer(group: GroupLake) -> None:
     group.runs_until_it_shows("one", "two", "three")
     last = group.published[-1]
     group.run("lost again")
-    assert group.read().cut == last, "nothing is new, and nothing is published"
+    assert group.last_cut() == last, "nothing is new, and nothing is published"
 
 
+@pytest.mark.parametrize("group", ["iceberg", "jdbc"], indirect=True)
 def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: GroupLake) -> None:
     transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")
@@ -88,6 +97,7 @@ def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: 
     assert group.said[1:] == ["mirror: no global transaction holds others back any more"]
 
 
+@pytest.mark.parametrize("group", ["iceberg", "jdbc"], indirect=True)
 def test_a_cut_goes_on_without_what_waits_too_long_and_names_it(group: GroupLake) -> None:
     transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")
@@ -97,7 +107,7 @@ def test_a_cut_goes_on_without_what_waits_too_long_and_names_it(group: GroupLake
     def read() -> tuple[tuple[str, ...], set[str], set[str]]:
         """What is torn, and the transfers of each member."""
         shown = group.transfers()
-        return group.read().torn, {*shown[east_name]}, {*shown[west_name]}
+        return tuple(group.last_cut().torn), {*shown[east_name]}, {*shown[west_name]}
 
     def half_a_transfer() -> None:
         east.tpc_commit()
@@ -122,7 +132,7 @@ def test_a_cut_goes_on_without_what_waits_too_long_and_names_it(group: GroupLake
     group.runs_until_it_shows("one", "two", "three")
     transfer(group.members, "four", 40)
     group.runs_until_it_shows("one", "two", "three", "four")
-    assert group.read().torn == ()
+    assert not group.last_cut().torn
 
 
 @pytest.mark.parametrize("by", ["prefixes", "name"])

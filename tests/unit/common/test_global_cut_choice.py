@@ -5,7 +5,15 @@ histories.
 from __future__ import annotations
 
 from twofold_common.global_cut import CommittedBranch, Frontier, Member
-from twofold_common.global_cut_choice import NOTHING_TORN, Choice, ShownBranch, choose_cut, find_overdue, keep_members
+from twofold_common.global_cut_choice import (
+    NOTHING_TORN,
+    Choice,
+    ShownBranch,
+    choose_cut,
+    choose_step,
+    find_overdue,
+    keep_members,
+)
 
 
 def branch(sequence: int, name: str) -> CommittedBranch:
@@ -69,3 +77,50 @@ def test_a_member_that_has_not_seen_it_may_have_a_branch() -> None:
 def test_a_member_that_is_taken_away_leaves_no_branch_in_what_is_torn() -> None:
     torn = {"g": (ShownBranch("east", 4), ShownBranch("north", 2)), "h": (ShownBranch("north", 3),)}
     assert keep_members(torn, {"east", "west"}) == G_SHOWN
+
+
+def test_a_cut_within_limits_is_whole_and_the_next_one_goes_on() -> None:
+    """Each global transaction spans a large part of a member; one of both is within the limits."""
+
+    def members(east_cut: int, west_cut: int) -> dict[str, Member]:
+        places = {"east": (east_cut, (2, "g"), (9, "h")), "west": (west_cut, (3, "g"), (4, "h"))}
+        return {
+            prefix: Member(
+                cut, 10, tuple(branch(*each) for each in both if each[0] > cut), frontier(10, east=10, west=10)
+            )
+            for prefix, (cut, *both) in places.items()
+        }
+
+    def steps(east: int, west: int) -> Choice:
+        now = members(east, west)
+        limits = {"east": east, "west": west}
+        return choose_step(
+            now,
+            choose_cut(now, NOTHING_TORN, ()),
+            NOTHING_TORN,
+            (),
+            lambda factor: {prefix: cut + 4 * factor for prefix, cut in limits.items()},
+        )
+
+    assert steps(0, 0).cut == {"east": 4, "west": 3}, "h is beyond the east's limit"
+    assert steps(4, 3).cut == {"east": 8, "west": 3}
+    assert steps(8, 3).cut == {"east": 10, "west": 7}
+    assert steps(10, 7).cut == {"east": 10, "west": 10}
+
+
+def test_limits_grow_where_nothing_smaller_is_whole() -> None:
+    """g and h cross: neither member can show its first without the other's last."""
+    seen = frontier(9, east=9, west=9)
+    crossed = {
+        "east": member(0, 9, seen, branch(1, "g"), branch(9, "h")),
+        "west": member(0, 9, seen, branch(1, "h"), branch(9, "g")),
+    }
+    asked: list[int] = []
+
+    def limits(factor: int) -> dict[str, int]:
+        asked.append(factor)
+        return dict.fromkeys(crossed, 2 * factor)
+
+    whole = choose_cut(crossed, NOTHING_TORN, ())
+    assert choose_step(crossed, whole, NOTHING_TORN, (), limits) == whole
+    assert asked == [1, 2, 4, 8]

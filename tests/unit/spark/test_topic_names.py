@@ -13,7 +13,7 @@ from twofold_avro import schemas
 from twofold_avro.names import avro_name, event_topic_of, postgres_name, topic_of
 from twofold_spark.errors import TableRefused
 from twofold_spark.sinks.interface import MirrorTable
-from twofold_spark.sinks.jdbc_tables import check_name_lengths
+from twofold_spark.sinks.jdbc_tables import Names, check_name_lengths
 from twofold_spark.sources.topic_names import is_table_topic, parse_topic_name, table_topics_pattern
 
 _NAME = st.text(st.characters(min_codepoint=1, codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=63)
@@ -44,6 +44,6 @@ def test_an_outbox_topic_is_no_tables(name: str) -> None:
 
 def test_a_columns_name_that_postgresql_would_cut_off_is_refused() -> None:
     t = MirrorTable("shop.public.goods", "public", "goods", ("id",))
-    check_name_lengths(t, ["id", "x" * 63])
+    check_name_lengths(Names(), t, ["id", "x" * 63])
     with pytest.raises(TableRefused, match=r"x43e_.*63 bytes"):
-        check_name_lengths(t, ["id", avro_name("описание_товара")])
+        check_name_lengths(Names(), t, ["id", avro_name("описание_товара")])

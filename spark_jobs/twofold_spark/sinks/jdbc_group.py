@@ -1,0 +1,125 @@
+"""A source group's mirror in PostgreSQL: schemas for each member, and the global cuts in `twofold`.
+
+All tables of all members and the row of the global cut change in one transaction. So one snapshot
+is at a global cut, whatever tables are read in it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from twofold_common.global_cut_choice import ShownBranch
+from twofold_common.global_waits import LongWait
+from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut, check_members
+from twofold_spark.sinks.interface import Sink
+from twofold_spark.sinks.jdbc_sink import JdbcSink
+from twofold_spark.sinks.jdbc_tables import Names
+from twofold_spark.sinks.mirror_database import MirrorDatabase, Run
+from twofold_spark.sources.postgres_connection import quote_literal
+
+_TABLES = """
+CREATE SCHEMA IF NOT EXISTS twofold;
+CREATE TABLE IF NOT EXISTS twofold.global_cuts (
+    number bigint PRIMARY KEY, published_at timestamptz NOT NULL, members jsonb NOT NULL, torn jsonb NOT NULL);
+CREATE TABLE IF NOT EXISTS twofold.global_waits (
+    global_id text NOT NULL, since timestamptz NOT NULL, branches jsonb NOT NULL, held jsonb NOT NULL);
+CREATE TABLE IF NOT EXISTS twofold.group_members (prefix text PRIMARY KEY)
+"""
+
+
+class JdbcGlobalCuts:
+    """The global cuts in a database, whose connection the members' sinks share."""
+
+    in_one_transaction = True
+
+    def __init__(self, spark: SparkSession, database: MirrorDatabase) -> None:
+        self._spark = spark
+        self._database = database
+
+    def open(self, prefixes: tuple[str, ...]) -> GlobalCut | None:
+        self._database.open(self._spark)
+        with self._database.transaction() as run:
+            run(_TABLES)
+            last = _read_outermost(run, "DESC")
+            named = json.loads(run("SELECT coalesce(json_agg(prefix), '[]') FROM twofold.group_members") or "[]")
+            check_members([*last.members] if last is not None else named, prefixes, "database")
+            run("DELETE FROM twofold.group_members; DELETE FROM twofold.global_waits")
+            run(f"INSERT INTO twofold.group_members VALUES {', '.join(f'({quote_literal(p)})' for p in prefixes)}")
+        return last
+
+    def together(self) -> AbstractContextManager[None]:
+        return self._database.together()
+
+    def publish(self, cut: GlobalCut) -> None:
+        members = [
+            {"prefix": prefix, "sequence": each.sequence, "commit_offset": each.offset}
+            for prefix, each in cut.members.items()
+        ]
+        torn = [
+            {"global_id": global_id, "shown": [branch._asdict() for branch in shown]}
+            for global_id, shown in cut.torn.items()
+        ]
+        row = f"{cut.number}, clock_timestamp(), {_as_json(members)}, {_as_json(torn)}"
+
+        def apply(run: Run) -> None:
+            run(f"INSERT INTO twofold.global_cuts VALUES ({row})")
+
+        self._database.change(apply)
+
+    def forget(self, keep: dt.timedelta) -> GlobalCut | None:
+        with self._database.transaction() as run:
+            run(
+                f"DELETE FROM twofold.global_cuts WHERE published_at < clock_timestamp() - interval '{keep.total_seconds()} s' "
+                "AND number < (SELECT max(number) FROM twofold.global_cuts)"
+            )
+            return _read_outermost(run, "ASC")
+
+    def maintain(self, keep: dt.timedelta) -> None:
+        """Do nothing: autovacuum has the tables."""
+
+    def close(self) -> None:
+        self._database.close()
+
+    def replace_waits(self, waits: Iterable[LongWait]) -> None:
+        with self._database.transaction() as run:
+            run("DELETE FROM twofold.global_waits")
+            for each in waits:
+                branches = [place._asdict() for place in each.wait.places]
+                held = [{"prefix": prefix, "commits": count} for prefix, count in each.held.items()]
+                run(
+                    f"INSERT INTO twofold.global_waits VALUES ({quote_literal(each.wait.global_id)}, "
+                    f"clock_timestamp() - interval '{each.waited_s:.3f} s', {_as_json(branches)}, {_as_json(held)})"
+                )
+
+
+class JdbcGroup:
+    """Makes the sinks of a group, which share one connection."""
+
+    def __init__(self, url: str) -> None:
+        self._database = MirrorDatabase(url)
+
+    def make_sink(self, spark: SparkSession, prefix: str) -> Sink:
+        return JdbcSink(spark, prefix, self._database, Names(prefix))
+
+    def make_cuts(self, spark: SparkSession) -> JdbcGlobalCuts:
+        return JdbcGlobalCuts(spark, self._database)
+
+
+def _read_outermost(run: Run, order: str) -> GlobalCut | None:
+    found = run(f"SELECT row_to_json(c) FROM twofold.global_cuts c ORDER BY number {order} LIMIT 1")
+    if found is None:
+        return None
+    row = json.loads(found)
+    members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in row["members"]}
+    torn = {each["global_id"]: tuple(ShownBranch(**shown) for shown in each["shown"]) for each in row["torn"]}
+    return GlobalCut(row["number"], members, torn)
+
+
+def _as_json(value: Any) -> str:
+    return f"{quote_literal(json.dumps(value))}::jsonb"
