@@ -170,6 +170,10 @@ late: ready ## Requests that reach Kafka late, and what consumers see. ARGS='--c
 clients: ready ## Who reads the topics: each reader with each type and change, and docs/inside/readers-by-type.md. ARGS='--readers flink,jdbc' chooses.
 	@PYTHONPATH=tests:benchmarks:deploy $(BIN)/python -m clients $(or $(ARGS),--page docs/inside/readers-by-type.md)
 
+.PHONY: readers
+readers: ready ## Spark, pyiceberg and DuckDB read two tables by plain name, while their mirror is killed. ARGS='--reads 300 --kills 2 --catalogs rest' is short.
+	@PYTHONPATH=tests $(BIN)/python -m readers $(ARGS)
+
 .PHONY: alerts
 alerts: ready ## The alert rules on a real Prometheus: each on its fault, and none in an hour of load (TWOFOLD_ALERT_MINUTES).
 	$(BIN)/pytest -m 'slow or not slow' tests/integration/ops/test_alerts.py $(ARGS)

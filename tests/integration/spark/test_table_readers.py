@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +20,9 @@ from fixtures.catalogs import RestCatalogServer
 from fixtures.spark import _Kafka, _Registry, new_lake
 from helpers.spark.duckdb_client import DuckdbProcess
 from helpers.spark.writer import Writer
+from readers.places import rest_place
+from readers.programs import READERS, make_reader
+from readers.trial import try_catalog
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.sinks.iceberg_branches import MERGES
@@ -163,3 +167,21 @@ def _in_duckdb(key: int, note: str) -> list[str]:
 
 def _delete_files(loaded: Table) -> list[str]:
     return [file["file_path"] for file in loaded.inspect.delete_files().to_pylist()]
+
+
+@pytest.mark.timeout(900)
+def test_no_reader_of_plain_names_sees_two_cuts_of_a_catalog_that_commits_several_tables_at_once(
+    spark: SparkSession,
+    kafka: _Kafka,
+    registry: _Registry,
+    prefix: str,
+    rest_catalog: RestCatalogServer,
+) -> None:
+    """`make readers` is the long form."""
+    writer = Writer(kafka.bootstrap, registry.url, prefix)
+    with ExitStack() as ending:
+        lake, tables, options = ending.enter_context(rest_place(spark, writer, rest_catalog, at_once=True))
+        readers = [make_reader(name, lake, tables, ending) for name in READERS]
+        outcome = try_catalog(lake, tables, readers, options=options, reads=60, kills=1)
+    assert outcome.reads >= 60
+    assert outcome.torn == 0, outcome.describe()

@@ -1,0 +1,84 @@
+"""Tries each catalog; status 1 if a read was torn where several tables change at once.
+
+    python -m readers [--reads 10000] [--kills 50] [--catalogs rest,sqlite]
+                      [--readers spark,pyiceberg,duckdb]
+
+Takes servers of its own. Each catalog gets all reads and kills. The last line is JSON: the reads of
+the catalogs that change several tables at once, of which none may be torn. Where one table changes
+after the other, the lines above say how many were, and for how long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from helpers.spark.writer import Writer
+from readers.places import KINDS, opened_place
+from readers.programs import READERS, make_reader
+from readers.tally import Outcome, summarize
+from readers.trial import try_catalog
+from twofold.stack import KafkaCluster, RegistryServer, temporary_folder
+from twofold_common import java
+from twofold_spark import session
+
+
+def main() -> int:
+    options = _parse()
+    folder = temporary_folder()
+    outcomes: list[Outcome] = []
+    with ExitStack() as ending:
+        ending.callback(shutil.rmtree, folder, ignore_errors=True)
+        kafka, registry = KafkaCluster(folder / "kafka"), RegistryServer(folder / "registry")
+        for server in (kafka, registry):
+            ending.callback(server.stop)
+            server.start()
+        spark = session.open_session(
+            folder / "spark", memory="1g", java_home=str(java.spark_java_home()), name="readers"
+        )
+        ending.callback(spark.stop)
+        for kind in options.catalogs:
+            outcomes.append(_try(kind, spark, Writer(kafka.bootstrap, registry.url, kind), folder / kind, options))
+            print(outcomes[-1].describe(), flush=True)
+    last = summarize(outcomes, options.readers)
+    print(json.dumps(last))
+    return 1 if last["torn"] else 0
+
+
+def _try(kind: str, spark: SparkSession, writer: Writer, folder: Path, options: argparse.Namespace) -> Outcome:
+    with ExitStack() as ending:
+        lake, tables, arguments = ending.enter_context(opened_place(kind, spark, writer, folder))
+        readers = [make_reader(name, lake, tables, ending) for name in options.readers]
+        return try_catalog(lake, tables, readers, options=arguments, reads=options.reads, kills=options.kills)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m readers")
+    parser.add_argument("--reads", type=int, default=10_000, help="reads of each catalog, at least (10000)")
+    parser.add_argument("--kills", type=int, default=50, help="kill -9 of each catalog's mirror (50)")
+    parser.add_argument("--catalogs", type=_choose(KINDS), default=["rest", "sqlite"], help=",".join(KINDS))
+    parser.add_argument("--readers", type=_choose(READERS), default=list(READERS), help=",".join(READERS))
+    return parser.parse_args()
+
+
+def _choose(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return a parser of words with commas, of these."""
+
+    def parse(text: str) -> list[str]:
+        words = text.split(",")
+        if unknown := set(words) - set(known):
+            raise argparse.ArgumentTypeError(f"{','.join(sorted(unknown))}: choose from {', '.join(known)}")
+        return words
+
+    return parse
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""The catalogs of the trial: what each program is told of them, and where `main` of a table is.
+
+They are read as their own protocols say, without the product: REST over HTTP, SQLite by the table
+that Iceberg's JDBC catalog keeps.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import create_engine, text
+
+SCHEMA: Final = "public"
+_LOCATIONS: Final = text(
+    "SELECT table_name, metadata_location FROM iceberg_tables "
+    "WHERE catalog_name = :catalog AND table_namespace = :schema"
+)
+
+
+class CatalogOfTables(Protocol):
+    """A catalog with the mirror's tables."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def commits_at_once(self) -> bool:
+        """Whether several tables change in one commit."""
+        ...
+
+    def main(self, table: str) -> int:
+        """Return the snapshot that the plain name reads."""
+        ...
+
+    def for_pyiceberg(self) -> Catalog: ...
+    def duckdb_attaches(self) -> Sequence[str]:
+        """Return the statements that DuckDB runs once."""
+        ...
+
+    def duckdb_name(self, table: str) -> str:
+        """Return what stands for the table in DuckDB's SQL."""
+        ...
+
+
+class RestTables:
+    """By Iceberg's REST protocol."""
+
+    def __init__(self, address: str, *, commits_at_once: bool) -> None:
+        self._address = address
+        self.commits_at_once = commits_at_once
+        self.kind = "rest" if commits_at_once else "rest-apart"
+
+    def main(self, table: str) -> int:
+        url = f"{self._address}/v1/namespaces/{SCHEMA}/tables/{table}?snapshots=refs"
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return _main(json.load(answer)["metadata"])
+
+    def for_pyiceberg(self) -> Catalog:
+        return RestCatalog("rest", uri=self._address)
+
+    def duckdb_attaches(self) -> Sequence[str]:
+        return (f"ATTACH '' AS lake (TYPE iceberg, ENDPOINT '{self._address}', AUTHORIZATION_TYPE 'none')",)
+
+    def duckdb_name(self, table: str) -> str:
+        return f"lake.{SCHEMA}.{table}"
+
+
+class SqlTables:
+    """By the database of Iceberg's JDBC catalog. DuckDB knows no such catalog: it gets the file."""
+
+    commits_at_once = False
+
+    def __init__(self, kind: str, url: str, catalog: str) -> None:
+        self.kind = kind
+        self._url = url
+        self._catalog = catalog
+        self._engine = create_engine(url)
+
+    def locations(self) -> dict[str, str]:
+        """Return the metadata file of each table, all as of one moment."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(_LOCATIONS, {"catalog": self._catalog, "schema": SCHEMA}).all()
+        return {str(name): str(location) for name, location in rows}
+
+    def main(self, table: str) -> int:
+        return _main(read_metadata(self.locations()[table]))
+
+    def for_pyiceberg(self) -> Catalog:
+        return SqlCatalog(self._catalog, uri=self._url)
+
+    def duckdb_attaches(self) -> Sequence[str]:
+        return ()
+
+    def duckdb_name(self, table: str) -> str:
+        return f"iceberg_scan('{self.locations()[table]}')"
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def read_metadata(location: str) -> dict[str, Any]:
+    """Read a table's metadata file."""
+    found: dict[str, Any] = json.loads(Path(location.removeprefix("file:")).read_text())
+    return found
+
+
+def read_sequence(metadata: dict[str, Any]) -> int:
+    """Return the last commit record whose rows the plain name has; compaction changes none."""
+    snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata["snapshots"]}
+    at = snapshots[_main(metadata)]
+    while "twofold.sequence" not in at["summary"]:
+        at = snapshots[at["parent-snapshot-id"]]
+    return int(at["summary"]["twofold.sequence"])
+
+
+def _main(metadata: dict[str, Any]) -> int:
+    return int(metadata["refs"]["main"]["snapshot-id"])

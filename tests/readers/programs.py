@@ -1,0 +1,83 @@
+"""Spark, pyiceberg and DuckDB, as readers of two tables by their plain names."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Final, Protocol
+
+from pyspark.sql import SparkSession
+
+from fixtures.spark import Lake
+from helpers.spark.duckdb_client import DuckdbProcess
+from readers.catalogs import SCHEMA, CatalogOfTables
+
+TABLES: Final = ("accounts", "vault")
+READERS: Final = ("spark", "pyiceberg", "duckdb")
+_QUERY: Final = "SELECT sum(balance) FROM (SELECT balance FROM {} UNION ALL SELECT balance FROM {})"
+
+
+class TotalReader(Protocol):
+    """A program that reads both tables as anyone would; used by one thread."""
+
+    @property
+    def name(self) -> str: ...
+    def read_total(self) -> int:
+        """Load one table, then the other, and add up what they hold."""
+        ...
+
+
+class SparkSql:
+    """One statement."""
+
+    name = "spark"
+
+    def __init__(self, spark: SparkSession, catalog: str) -> None:
+        self._spark = spark
+        self._query = _QUERY.format(*(f"{catalog}.{SCHEMA}.{table}" for table in TABLES))
+
+    def read_total(self) -> int:
+        row = self._spark.sql(self._query).first()
+        assert row is not None
+        return int(row[0])
+
+
+class Pyiceberg:
+    """Both are loaded, then both are scanned."""
+
+    name = "pyiceberg"
+
+    def __init__(self, tables: CatalogOfTables) -> None:
+        self._catalog = tables.for_pyiceberg()
+
+    def read_total(self) -> int:
+        loaded = [self._catalog.load_table((SCHEMA, table)) for table in TABLES]
+        return sum(sum(table.scan().to_arrow().column("balance").to_pylist()) for table in loaded)
+
+
+class Duckdb:
+    """One statement, in a process of its own."""
+
+    name = "duckdb"
+
+    def __init__(self, process: DuckdbProcess, tables: CatalogOfTables) -> None:
+        self._process = process
+        self._tables = tables
+        for statement in tables.duckdb_attaches():
+            process.ask(statement)
+
+    def read_total(self) -> int:
+        ((total,),) = self._process.ask(_QUERY.format(*map(self._tables.duckdb_name, TABLES)))
+        return int(total)
+
+
+def make_reader(name: str, lake: Lake, tables: CatalogOfTables, ending: ExitStack) -> TotalReader:
+    """Make a reader of the lake's tables."""
+    match name:
+        case "spark":
+            return SparkSql(lake.spark, lake.catalog)
+        case "pyiceberg":
+            return Pyiceberg(tables)
+        case _:
+            process = DuckdbProcess()
+            ending.callback(process.close)
+            return Duckdb(process, tables)

@@ -1,0 +1,182 @@
+"""One catalog's trial: a bank is mirrored, the driver is killed, and programs read both tables.
+
+A read is made again if the first table was not the same before and after it. Every transfer changes
+both tables. So where a cut moves both in one commit, a read that counts has both of one cut.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+
+from fixtures.spark import Lake
+from helpers.spark import process as spark_process
+from helpers.spark.bank import MONEY, Bank, opened
+from readers.catalogs import CatalogOfTables, SqlTables, read_metadata, read_sequence
+from readers.programs import TABLES, TotalReader
+from readers.tally import Outcome, Tally, TornTimes
+
+_LOOK_S = 0.003
+_PAUSE_S = 0.5
+"""Between reads while no driver publishes: the next one starts sooner."""
+_BATCH_S = 3.0
+"""About as long as a batch takes: the driver is killed at any instant of one."""
+_SHARE = 10
+"""Each program has at least this part of the reads."""
+_SETTINGS = ("--trigger", "continuous", "--maintain-every", "20", "--keep-cuts", "0.02")
+"""So that metadata stays small for as long as the trial lasts."""
+
+
+class _Worker(threading.Thread):
+    """A thread that repeats one thing until the end, and keeps its error."""
+
+    def __init__(self, name: str, ending: threading.Event) -> None:
+        super().__init__(name=name, daemon=True)
+        self.ending = ending
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.ending.is_set():
+                self.step()
+        except Exception as error:  # the trial asks for it
+            self.failure = error
+
+    def step(self) -> None:
+        raise NotImplementedError
+
+
+class _Reading(_Worker):
+    """A program that reads."""
+
+    def __init__(
+        self, reader: TotalReader, tables: CatalogOfTables, ending: threading.Event, publishing: threading.Event
+    ) -> None:
+        super().__init__(reader.name, ending)
+        self._reader = reader
+        self._tables = tables
+        self._publishing = publishing
+        self.tally = Tally(MONEY)
+
+    def step(self) -> None:
+        before = self._tables.main(TABLES[0])
+        total = self._reader.read_total()
+        self.tally.count(total, before=before, after=self._tables.main(TABLES[0]))
+        if not self._publishing.is_set():
+            self.ending.wait(_PAUSE_S)
+
+
+class _Watching(_Worker):
+    """Looks at both tables, as of one moment, every few milliseconds."""
+
+    def __init__(self, tables: SqlTables, ending: threading.Event) -> None:
+        super().__init__("watching", ending)
+        self._tables = tables
+        self._sequences: dict[str, int] = {}
+        """By metadata file."""
+        self.times = TornTimes()
+
+    def step(self) -> None:
+        locations = self._tables.locations()
+        at = time.monotonic()
+        seen = {locations[table] for table in TABLES}
+        self._sequences = {each: self._sequences.get(each) or read_sequence(read_metadata(each)) for each in seen}
+        self.times.observe(at, torn=len(set(self._sequences.values())) > 1)
+        self.ending.wait(_LOOK_S)
+
+
+class _Trial:
+    """The driver that is killed, and who reads meanwhile."""
+
+    def __init__(
+        self, lake: Lake, tables: CatalogOfTables, readers: Sequence[TotalReader], options: Sequence[str]
+    ) -> None:
+        self._lake = lake
+        self._options = options
+        self._rng = random.Random(5)
+        self._publishing = threading.Event()
+        self.ending = threading.Event()
+        self.reading = [_Reading(reader, tables, self.ending, self._publishing) for reader in readers]
+        self.watching = [_Watching(tables, self.ending)] if isinstance(tables, SqlTables) else []
+        self.workers: list[_Worker] = [*self.reading, *self.watching]
+        self.cuts = 0
+
+    def kill_one(self) -> None:
+        """Start a driver, and kill it some cuts later, at any instant of a batch."""
+        with spark_process.running(self._lake, *_SETTINGS, *self._options) as process:
+            self._await_cuts(process, 1)
+            self._start_workers()
+            self._publishing.set()
+            if more := self._rng.randrange(3):
+                self._await_cuts(process, more)
+            time.sleep(self._rng.uniform(0, _BATCH_S))
+            os.killpg(process.pid, signal.SIGKILL)
+            self._publishing.clear()
+
+    def finish(self, bank: Bank, reads: int) -> None:
+        """Start the last driver, and end it when all reads were made and all is mirrored."""
+        with spark_process.running(self._lake, *_SETTINGS, *self._options) as process:
+            self._await_cuts(process, 1)
+            self._start_workers()
+            self._publishing.set()
+            while not self._has_read(reads):
+                self._await_cuts(process, 1)
+            bank.stop()
+            spark_process.cut(process, self._lake.writer.sequence)
+            process.terminate()
+            process.communicate(timeout=120)
+
+    def _await_cuts(self, process: subprocess.Popen[str], many: int) -> None:
+        spark_process.cuts(process, many)
+        self.cuts += many
+
+    def _start_workers(self) -> None:
+        for worker in self.workers:
+            if worker.ident is None:
+                worker.start()
+
+    def _has_read(self, reads: int) -> bool:
+        counts = [each.tally.reads for each in self.reading]
+        enough = sum(counts) >= reads and min(counts) >= reads // _SHARE
+        return enough or any(worker.failure for worker in self.workers)
+
+
+def try_catalog(
+    lake: Lake,
+    tables: CatalogOfTables,
+    readers: Sequence[TotalReader],
+    *,
+    options: Sequence[str],
+    reads: int,
+    kills: int,
+) -> Outcome:
+    """Mirror a bank until all kills and reads are done; its end must be in the tables."""
+    began, bank, trial = time.monotonic(), opened(lake.writer), _Trial(lake, tables, readers, options)
+    try:
+        for _ in range(kills):
+            trial.kill_one()
+        trial.finish(bank, reads)
+    finally:
+        trial.ending.set()
+        bank.stop()
+        for worker in trial.workers:
+            if worker.ident is not None:
+                worker.join()
+    for worker in trial.workers:
+        if worker.failure is not None:
+            raise RuntimeError(f"{tables.kind}: {worker.name} failed") from worker.failure
+    lake.assert_equal()
+    return Outcome(
+        catalog=tables.kind,
+        commits_at_once=tables.commits_at_once,
+        cuts=trial.cuts,
+        kills=kills,
+        seconds=time.monotonic() - began,
+        tallies={each.name: each.tally for each in trial.reading},
+        torn_times=trial.watching[0].times if trial.watching else None,
+    )
