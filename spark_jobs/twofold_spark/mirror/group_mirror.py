@@ -248,8 +248,11 @@ class GroupMirror:
             return
         oldest = cuts.forget(self._keep_cuts)
         parts: Mapping[str, MemberCut] = oldest.members if oldest is not None else {}
-        for prefix, mirror in self._mirrors.items():
-            mirror.maintain_if_due(parts[prefix].sequence if prefix in parts else None)
+
+        def maintain(prefix: str) -> None:
+            self._mirrors[prefix].maintain_if_due(parts[prefix].sequence if prefix in parts else None)
+
+        self._at_once(self._mirrors, maintain)
         if self._is_maintenance_due:
             cuts.maintain(self._keep_cuts)
             self._is_maintenance_due = False
