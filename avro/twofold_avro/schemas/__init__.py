@@ -126,6 +126,19 @@ def policy_of(envelope: Avro) -> dict[str, str]:
     return found
 
 
+def newly_hidden(old: Avro, new: Avro) -> dict[str, str]:
+    """Return the columns that rows of the old envelope show and a data policy hides in the new one,
+    with its actions.
+    """
+    before, shown = policy_of(old), column_names(old)
+    return {name: action for name, action in policy_of(new).items() if name in shown and name not in before}
+
+
+def column_names(envelope: Avro) -> frozenset[str]:
+    """Return the columns that an envelope's rows have, by their PostgreSQL names."""
+    return frozenset(column.get("postgres.name", column["name"]) for column in _columns(envelope))
+
+
 def _columns(record: Avro) -> list[dict[str, Any]]:
     """Return the row's columns: of an envelope those of `before`, which defines the row; a key is
     itself the row.

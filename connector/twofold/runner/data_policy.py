@@ -7,9 +7,11 @@ plans and COPY's queries all follow from the shape, so nothing behind it sees th
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from twofold.config import ColumnRule, Config
 from twofold.errors import Refused
+from twofold_avro.schemas import column_names, policy_of
 from twofold_avro.shapes import ColumnShape, PolicyAction, TableShape, TypeShape
 
 _TEXT = TypeShape(25, "pg_catalog", "text")
@@ -29,9 +31,31 @@ class DataPolicy:
             return shape
         return replace(shape, columns=tuple(self._of(shape, column) for column in shape.columns))
 
+    def require_rules(self, shape: TableShape, before: Any) -> None:
+        """Refuse a new column without a rule where a hidden one is gone: a renamed column looks so.
+
+        `before`: the envelope of the rows so far.
+        """
+        written = {column.name for column in shape.columns}
+        gone = sorted(policy_of(before).keys() - written)
+        new = sorted(written - column_names(before) - policy_of(before).keys())
+        exposed = [name for name in new if self._rule_of(shape, name) is None]
+        if not gone or not exposed:
+            return
+        table, column = f"{shape.schema}.{shape.table}", exposed[0]
+        raise Refused(
+            f"{table} has lost {', '.join(gone)}, which the data policy hides, and got {', '.join(exposed)}, for which it has no rule",
+            at_stake="a renamed column would be readable in the topic; nothing of it was written",
+            repair=f'put {{ column = "{table}.{column}", action = "hash" }} into policy.columns, or the action "keep" if it need not be hidden',
+        )
+
+    def _rule_of(self, shape: TableShape, column: str) -> ColumnRule | None:
+        name = f"{shape.schema}.{shape.table}.{column}"
+        return next((rule for rule in self._rules if rule.matches(name)), None)
+
     def _of(self, shape: TableShape, column: ColumnShape) -> ColumnShape:
         name = f"{shape.schema}.{shape.table}.{column.name}"
-        rule = next((rule for rule in self._rules if rule.matches(name)), None)
+        rule = self._rule_of(shape, column.name)
         if rule is None or rule.action == "keep":
             return column
         action: PolicyAction = rule.action

@@ -165,7 +165,8 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
 
     Everything that is committed later is streamed.
     """
-    with closing(Catalog(config.conninfo, DataPolicy(config).apply)) as catalog:
+    policy = DataPolicy(config)
+    with closing(Catalog(config.conninfo, policy.apply)) as catalog:
         tables = Tables(
             prefix=config.prefix,
             database=database,
@@ -175,7 +176,9 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
             placeholders=config.kafka.placeholders,
             hash_key=config.policy.hash_key,
             catalog=catalog,
-            registrar=Registrar(registry, Topics(kafka_settings(config), topic_policy(config)), config.prefix),
+            registrar=Registrar(
+                registry, Topics(kafka_settings(config), topic_policy(config)), config.prefix, policy.require_rules
+            ),
             pins={},
             load_first=config.source.backfill,
             outbox=config.outbox,

@@ -105,9 +105,10 @@ def recover(
     progress = check(recovered, slot, server, history, prefix=config.prefix, two_phase=config.source.two_phase)
     failpoints.hit("after_checks")
 
-    catalog = Catalog(config.conninfo, DataPolicy(config).apply)
+    policy = DataPolicy(config)
+    catalog = Catalog(config.conninfo, policy.apply)
     opened.callback(catalog.close)
-    registrar = Registrar(registry, topics, config.prefix)
+    registrar = Registrar(registry, topics, config.prefix, policy.require_rules)
     opened.callback(registrar.close)
     tables = Tables(
         prefix=config.prefix,

@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from twofold.errors import Refused, TwofoldError, Unreachable
 from twofold.runner.subjects import Subjects
@@ -46,10 +46,16 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 3.0
 class Registrar:
     """The registry and the topics of one run, for the thread that reads."""
 
-    def __init__(self, registry: Registry, topics: Topics, prefix: str) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        topics: Topics,
+        prefix: str,
+        require_rules: Callable[[TableShape, Any], None] = lambda *_: None,
+    ) -> None:
         self._registry = registry
         self._topics = topics
-        self._subjects = Subjects(registry, prefix)
+        self._subjects = Subjects(registry, prefix, require_rules)
         self._meanwhile: Callable[[], None] | None = None
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._owner = ThreadOwner("the registrar")

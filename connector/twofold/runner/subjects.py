@@ -6,17 +6,20 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from twofold.errors import SetupError
 from twofold.runner.table_version import misread_columns
 from twofold.sink.schema_registry import Registry, key_subject, value_subject
 from twofold_avro.connect import without_names
 from twofold_avro.records import Pin
-from twofold_avro.schemas import canonical, envelope_schema, key_schema, misread, optional_columns
+from twofold_avro.schemas import canonical, envelope_schema, key_schema, misread, newly_hidden, optional_columns
 from twofold_avro.shapes import TableShape
 from twofold_avro.types import encoding_of
+from twofold_common.table_names import table_argument
 
 _log = logging.getLogger(__name__)
 
@@ -24,9 +27,13 @@ _log = logging.getLogger(__name__)
 class Subjects:
     """The subjects of one prefix."""
 
-    def __init__(self, registry: Registry, prefix: str) -> None:
+    def __init__(
+        self, registry: Registry, prefix: str, require_rules: Callable[[TableShape, Any], None] = lambda *_: None
+    ) -> None:
+        """`require_rules` refuses a shape that would show what an earlier envelope hid."""
         self._registry = registry
         self._prefix = prefix
+        self._require_rules = require_rules
 
     def key(self, shape: TableShape, pin: Pin | None) -> str | None:
         """Return the message key's schema; None without a key.
@@ -43,16 +50,16 @@ class Subjects:
     def like_before(self, shape: TableShape, topic: str, pin: Pin | None) -> TableShape:
         """Keep optional columns optional when they come into the key.
 
-        Readers of earlier rows could not continue otherwise, and registries refuse it.
+        Readers of earlier rows could not continue otherwise, and registries refuse it. Refused: a
+        column that the data policy hides may have another name now.
         """
-        if shape.keyless:
-            return shape
         if pin and pin.value_schema_id is not None:
             before = self._registry.schema(pin.value_schema_id)
         elif versions := self._registry.versions(value_subject(topic)):
             before = versions[-1]
         else:
             return shape
+        self._require_rules(shape, json.loads(before))
         optional = _optional_columns(before)
         kept = {c.name for c in shape.key if c.name in optional and encoding_of(c.type).total}
         return replace(shape, columns=tuple(replace(c, optional=c.name in kept) for c in shape.columns))
@@ -83,10 +90,14 @@ class Subjects:
         """
         subject, text = value_subject(topic), self._envelope(shape)
         new = json.loads(text)
-        for version in self._registry.versions(subject):
-            if columns := misread(json.loads(version), new):
+        versions = [json.loads(version) for version in self._registry.versions(subject)]
+        for version in versions:
+            if columns := misread(version, new):
                 raise misread_columns(shape, columns)
-        return self._registry.register(subject, text)
+        registered = self._registry.register(subject, text)
+        if versions and (hidden := newly_hidden(versions[-1], new)):
+            _warn_of_readable_rows(shape, topic, hidden)
+        return registered
 
     def withdraw_key(self, shape: TableShape, topic: str) -> None:
         """Delete the key's subject of a table that has no key any more: readers would expect
@@ -100,6 +111,17 @@ class Subjects:
 
     def _envelope(self, shape: TableShape) -> str:
         return canonical(envelope_schema(shape, self._prefix))
+
+
+def _warn_of_readable_rows(shape: TableShape, topic: str, hidden: dict[str, str]) -> None:
+    name, columns = f"{shape.schema}.{shape.table}", ", ".join(f"{c} ({action})" for c, action in hidden.items())
+    _log.warning(
+        "%s: the data policy hides %s from here on, and earlier rows in the topic stay readable; remedy: stop the connector, delete the topic %s, and have it recreated: twofold backfill start %s",
+        name,
+        columns,
+        topic,
+        table_argument(shape.schema, shape.table),
+    )
 
 
 @cache

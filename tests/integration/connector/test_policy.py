@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from fixtures.connector import Installation, Maker, Running, wait_until
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.connector.canary import NUMBER, pages, raw, sings, spooled
+from helpers.connector.canary import TEXT as CANARY
 
-CANARY, NUMBER = "canary-in-a-mine", 918273645
 KEY = b"a key of hashes that is long enough"
 RULES = [
     ("public.*.kept_email", "keep"),
@@ -70,7 +68,7 @@ def test_policy_leaves_no_canary_anywhere(made: Installation, tmp_path: Path) ->
     made.sql(row(1, 100), f"INSERT INTO letter VALUES (1, '{CANARY}')")  # loaded
     done = made.init()
     assert done.returncode == 0, done.stderr
-    said = [done.stdout + done.stderr]
+    said: list[str | bytes] = [done.stdout + done.stderr]
     run = made.start()
     wait_until(lambda: len(made.read("person")) >= 100, 60)
     made.sql(
@@ -87,22 +85,22 @@ def test_policy_leaves_no_canary_anywhere(made: Installation, tmp_path: Path) ->
     made.prepare("one", row(300))
     made.prepare("two", row(400))
     wait_until(lambda: {r["state"] for r in made.records("prepared")} >= {"parked"}, 60)
-    waiting = spooled(run, tmp_path)
+    waiting = spooled(run, tmp_path / "spool")
     assert waiting, "nothing waits in the spool"
-    said += [*everything_said(run), *waiting]
+    said += [*pages(run).values(), *waiting]
     run.kill9()
     second = made.start()
     made.sql("COMMIT PREPARED 'one'", "ROLLBACK PREPARED 'two'")
     wait_until(
         lambda: any(s.value and s.value["after"] and s.value["after"]["id"] == 300 for s in made.read("person")), 60
     )
-    said += everything_said(second)
+    said += pages(second).values()
     second.stop()
     said += [run.said(), second.said()]
     topics = raw(made)
     assert len(topics) > 150
-    assert not [name for name, data in topics if CANARY.encode() in data or str(NUMBER).encode() in data]
-    assert not [text[:200] for text in said if CANARY in text or str(NUMBER) in text]
+    assert not [name for name, data in topics if sings(data)]
+    assert not [text[:200] for text in said if sings(text)]
     rows = [s.value["after"] for s in made.read("person") if s.value and s.value["after"]]
     for found in rows:
         assert "phone" not in found
@@ -140,44 +138,5 @@ def test_policy_hashes_a_key_of_a_table_that_is_not_loaded(made: Installation) -
     made.sql(f"INSERT INTO letter VALUES ({NUMBER}, 'x')", f"UPDATE letter SET email = 'y' WHERE id = {NUMBER}")
     wait_until(lambda: len(made.read("letter")) == 2, 60)
     assert {s.key["id"] for s in made.read("letter")} == {hashed(NUMBER)}
-    assert not [name for name, data in raw(made) if str(NUMBER).encode() in data]
+    assert not [name for name, data in raw(made) if sings(data)]
     run.stop()
-
-
-def everything_said(run: Running) -> list[str]:
-    """The pages of a running connector."""
-    found = re.search(r"status page: (http://\S+?)/?\s", run.said())
-    assert found is not None
-    said = []
-    for path in ("/", "/metrics", "/api/status"):
-        with urllib.request.urlopen(found[1] + path, timeout=20) as answer:
-            said.append(answer.read().decode())
-    return said
-
-
-def spooled(run: Running, folder: Path) -> list[str]:
-    """The spool's files, which have no names, as long as the process has them open."""
-    files = (
-        each for each in Path(f"/proc/{run.process.pid}/fd").iterdir() if str(folder / "spool") in str(each.readlink())
-    )
-    return [text for each in files if (text := each.read_bytes().decode("latin-1"))]
-
-
-def raw(made: Installation) -> list[tuple[str, bytes]]:
-    """Every record of the prefix, visible or not: key and value as bytes, with its topic's name."""
-    consumer = Consumer({"bootstrap.servers": made.reader.bootstrap, "group.id": "x", "isolation.level": "read_uncommitted", "enable.partition.eof": True})  # fmt: skip
-    names = made.reader.topics(made.prefix)
-    metadata = consumer.list_topics(timeout=20).topics
-    places = [TopicPartition(name, p, 0) for name in names for p in metadata[name].partitions]
-    consumer.assign(places)
-    records, ended = [], 0
-    while ended < len(places):
-        message = consumer.poll(20)
-        assert message is not None
-        if (error := message.error()) is None:
-            records.append((str(message.topic()), (message.key() or b"") + (message.value() or b"")))
-        else:
-            assert error.code() == KafkaError._PARTITION_EOF
-            ended += 1
-    consumer.close()
-    return records

@@ -13,7 +13,7 @@ import pytest
 from helpers.avro.capture import HASH_KEY, Bench
 from twofold_avro.errors import MalformedRow
 from twofold_avro.hashing import KeyedHash
-from twofold_avro.schemas import envelope_schema, key_schema, policy_of
+from twofold_avro.schemas import envelope_schema, key_schema, newly_hidden, policy_of
 from twofold_avro.shapes import ColumnShape, PolicyAction, TableShape, TypeShape
 from twofold_avro.types import copy_item
 
@@ -87,6 +87,15 @@ def test_policy_is_a_part_of_the_schema() -> None:
     nothing = replace(plain, columns=tuple(replace(c, policy=None) for c in plain.columns))
     assert key_schema(plain, "p") == key_schema(nothing, "p") != key_schema(shape("hash"), "p")
     assert "twofold.policy" not in json.dumps(envelope_schema(nothing, "p"))
+
+
+def test_policy_that_is_new_names_the_columns_that_rows_have_shown() -> None:
+    hidden = shape()
+    shown = replace(hidden, columns=tuple(replace(c, policy=None) for c in hidden.columns))
+    without = replace(shown, columns=shown.columns[:2])
+    old, new = envelope_schema(shown, "p"), envelope_schema(hidden, "p")
+    assert newly_hidden(old, new) == {"dropped": "drop", "nulled": "null", "redacted": "redact", "hashed": "hash"}
+    assert newly_hidden(new, new) == newly_hidden(new, old) == newly_hidden(envelope_schema(without, "p"), new) == {}
 
 
 def test_policy_reads_no_hidden_value_in_a_copy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from twofold.config import load
 from twofold.errors import Refused, UsageError
 from twofold.runner.data_policy import DataPolicy
+from twofold_avro.schemas import envelope_schema
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
 EXAMPLE = Path(__file__).parents[3] / "docs/reference/twofold.toml"
@@ -89,3 +91,29 @@ def test_policy_needs_a_key_that_is_long_enough(monkeypatch: pytest.MonkeyPatch,
     assert load(EXAMPLE).policy.hash_key == b"k" * 32
     monkeypatch.setenv("TWOFOLD_POLICY__COLUMNS", '[{"column": "public.t.email", "action": "drop"}]')
     assert load(EXAMPLE).policy.hash_key == b""
+
+
+def exposed(monkeypatch: pytest.MonkeyPatch, new: str, *rules: tuple[str, str]) -> None:
+    """What becomes of a table whose hashed email is gone, and that has a new column."""
+    before = envelope_schema(apply(monkeypatch, ("public.t.email", "hash")), "p")
+    columns = [{"column": column, "action": action} for column, action in rules]
+    monkeypatch.setenv("TWOFOLD_POLICY__COLUMNS", json.dumps(columns))
+    policy = DataPolicy(load(EXAMPLE))
+    later = replace(SHAPE, columns=(SHAPE.columns[0], ColumnShape(new, EMAIL), SHAPE.columns[2]))
+    policy.require_rules(policy.apply(later), before)
+
+
+def test_policy_refuses_a_hidden_column_under_a_name_without_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = ("public.t.email", "hash")
+    with pytest.raises(Refused, match="has lost email, which the data policy hides, and got mail") as refused:
+        exposed(monkeypatch, "mail", rule)
+    assert '"public.t.mail"' in refused.value.repair
+    for action in ("hash", "drop", "keep"):
+        exposed(monkeypatch, "mail", rule, ("public.t.mail", action))
+    exposed(monkeypatch, "email", rule)
+
+
+def test_policy_asks_for_no_rule_where_nothing_hidden_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = DataPolicy(load(EXAMPLE))
+    rules.require_rules(SHAPE, envelope_schema(replace(SHAPE, columns=SHAPE.columns[:2]), "p"))  # one is new
+    rules.require_rules(replace(SHAPE, columns=SHAPE.columns[:2]), envelope_schema(SHAPE, "p"))  # one is gone
