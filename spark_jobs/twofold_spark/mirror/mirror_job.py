@@ -90,7 +90,7 @@ class Mirror:
         self.begin(spark)
         # Closed while Spark runs: records that are abandoned make Spark log pages of errors.
         with closing(self._topic.decode(micro_batch)) as records:
-            for applied in self._apply_all(spark, records, rows=self._sizer.next_rows):
+            for applied in self._apply_all(spark, records, rows=self._sizer.next_rows, ranges=RANGES_PER_BATCH):
                 self.report(applied)
                 self.maintain_if_due()
 
@@ -144,7 +144,7 @@ class Mirror:
         records: Iterator[CommitRecord],
         *,
         rows: Callable[[], int],
-        ranges: int = RANGES_PER_BATCH,
+        ranges: int,
     ) -> Generator[AppliedBatch]:
         """Apply what was not applied before; yield each batch when its cut is published."""
         assert self._sink is not None, "begin comes first"

@@ -37,7 +37,7 @@ def test_a_backlog_is_applied_with_a_bounded_number_of_ranges_in_the_driver(
     _Counted.alive = _Counted.most = 0
     monkeypatch.setattr(commit_topic, "OffsetRange", _Counted)
     monkeypatch.setattr(commit_topic, "COMMITS_PER_TASK", 10)
-    monkeypatch.setattr(mirror_job, "_RANGES_PER_BATCH", 90)
+    monkeypatch.setattr(mirror_job, "RANGES_PER_BATCH", 90)
     tasks: list[int] = []
     decoded = commit_topic._decode_rows
 
