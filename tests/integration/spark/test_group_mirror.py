@@ -24,7 +24,7 @@ from twofold_spark.readers.global_cut_tables import read_global_cut
 from twofold_spark.sinks.global_cut_table import member_catalog
 from twofold_spark.sinks.sink_choice import SinkChoice
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(params=["iceberg"])
@@ -189,7 +189,7 @@ def test_a_coordinator_in_trouble_never_changes_the_total(group: GroupLake) -> N
         return len(group.published) > 5
 
     try:
-        wait_until(many_cuts, 240, "six global cuts")
+        wait_until(many_cuts, 400, "six global cuts")
     finally:
         coordinator.stop()
     group.runs_until_it_shows(*coordinator.committed)
