@@ -46,8 +46,8 @@ from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.sinks.global_cut_table import GlobalCutTable, member_catalog
-from twofold_spark.sinks.iceberg_sink import IcebergSink
+from twofold_spark.sinks.global_cut_table import member_catalog
+from twofold_spark.sinks.iceberg_group import IcebergGroup
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.streaming import StreamingJob, Trigger
@@ -100,7 +100,7 @@ class Bank:
                 for name in rng.sample(sorted(branches), 2):
                     ended[number] = name, time.time()
                     branches[name].execute(f"COMMIT PREPARED '{gids[name]}'".encode())
-                writers._sleep_until(begun + len(ended) / TRANSFERS_A_SECOND)
+                writers.sleep_until(begun + len(ended) / TRANSFERS_A_SECOND)
         return ended
 
     def write_for(self, seconds: float) -> None:
@@ -269,14 +269,16 @@ def follow(
     spark: SparkSession, kafka: Kafka, registry: Registry, prefixes: list[str], folder: Path, cuts: Cuts
 ) -> tuple[StreamingJob, Callable[[], None]]:
     catalog = f"lake{time.monotonic_ns()}"
-    for name, place in {catalog: "group", **{member_catalog(catalog, p): p for p in prefixes}}.items():
-        (folder / place).mkdir(parents=True)
-        for key, value in WAREHOUSE_CATALOG.settings(str(folder / place), name).items():
+    for name, its in {catalog: "group", **{member_catalog(catalog, p): p for p in prefixes}}.items():
+        (folder / its).mkdir(parents=True)
+        for key, value in WAREHOUSE_CATALOG.settings(str(folder / its), name).items():
             spark.conf.set(key, value)
+
+    place = IcebergGroup(catalog)
 
     def one(prefix: str) -> Mirror:
         report = {} if len(prefixes) > 1 else {"report": lambda applied: cuts.note({prefix: applied.cut.sequence})}
-        return Mirror(kafka, registry, prefix, lambda its: IcebergSink(its, prefix, member_catalog(catalog, prefix)), **report)  # type: ignore[arg-type]  # fmt: skip
+        return Mirror(kafka, registry, prefix, lambda spark: place.make_sink(spark, prefix), **report)  # type: ignore[arg-type]
 
     mirrors = {prefix: one(prefix) for prefix in prefixes}
     if len(prefixes) == 1:
@@ -285,7 +287,7 @@ def follow(
         stream, close = mirror.open_stream(spark), mirror.close
     else:
         group = GroupMirror(
-            kafka, registry, mirrors, lambda its: GlobalCutTable(its, catalog),
+            kafka, registry, mirrors, place.make_cuts,
             report=lambda cut: cuts.note({p: each.sequence for p, each in cut.members.items()}),
         )  # fmt: skip
         job = StreamingJob("mirror", group, meanwhile=group.look_if_due)

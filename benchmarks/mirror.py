@@ -27,13 +27,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -42,10 +41,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
 
+from helpers.spark.ground import jobs_ground
 from helpers.spark.writer import Open, Writer, table
-from twofold.stack import KafkaCluster, RegistryServer, temporary_folder
-from twofold_common import java
-from twofold_spark import session
 from twofold_spark.changelog.changelog_job import Changelog
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
@@ -87,16 +84,8 @@ PARTS = "throughput,small,latency"
 
 
 def main(changes: int, keys: int, parts: str) -> None:
-    folder = temporary_folder()
-    with ExitStack() as ending:
-        ending.callback(shutil.rmtree, folder, ignore_errors=True)
-        kafka, registry = KafkaCluster(folder / "kafka"), RegistryServer(folder / "registry")
-        for server in (kafka, registry):
-            ending.callback(server.stop)
-            server.start()
-        spark = session.open_session(folder / "lake", java_home=str(java.spark_java_home()))
-        ending.callback(spark.stop)
-        bench = Bench(spark, Writer(kafka.bootstrap, registry.url, "bench"), folder)
+    with jobs_ground() as ground:
+        bench = Bench(ground.spark, Writer(ground.bootstrap, ground.registry, "bench"), ground.folder)
         figures: dict[str, float] = {}
         for part in parts.split(","):
             measured = getattr(bench, part)

@@ -58,7 +58,7 @@ class Load:
         try:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
                 for moment, act, key in due:
-                    _sleep_until(moment)
+                    sleep_until(moment)
                     act(connection, key)
         except Exception as error:
             self._failures.append(error)
@@ -80,6 +80,6 @@ def _insert(key: int) -> str:
     return f"INSERT INTO live VALUES ({key}, 'a row of a live transaction', now())"
 
 
-def _sleep_until(moment: float) -> None:
+def sleep_until(moment: float) -> None:
     if (left := moment - time.monotonic()) > 0:
         time.sleep(left)

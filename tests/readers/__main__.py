@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -20,32 +19,21 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from helpers.spark.ground import jobs_ground
 from helpers.spark.writer import Writer
 from readers.places import KINDS, opened_place
 from readers.programs import READERS, make_reader
 from readers.tally import Outcome, summarize
 from readers.trial import try_catalog
-from twofold.stack import KafkaCluster, RegistryServer, temporary_folder
-from twofold_common import java
-from twofold_spark import session
 
 
 def main() -> int:
     options = _parse()
-    folder = temporary_folder()
     outcomes: list[Outcome] = []
-    with ExitStack() as ending:
-        ending.callback(shutil.rmtree, folder, ignore_errors=True)
-        kafka, registry = KafkaCluster(folder / "kafka"), RegistryServer(folder / "registry")
-        for server in (kafka, registry):
-            ending.callback(server.stop)
-            server.start()
-        spark = session.open_session(
-            folder / "spark", memory="1g", java_home=str(java.spark_java_home()), name="readers"
-        )
-        ending.callback(spark.stop)
+    with jobs_ground(memory="1g") as ground:
         for kind in options.catalogs:
-            outcomes.append(_try(kind, spark, Writer(kafka.bootstrap, registry.url, kind), folder / kind, options))
+            writer = Writer(ground.bootstrap, ground.registry, kind)
+            outcomes.append(_try(kind, ground.spark, writer, ground.folder / kind, options))
             print(outcomes[-1].describe(), flush=True)
     last = summarize(outcomes, options.readers)
     print(json.dumps(last))

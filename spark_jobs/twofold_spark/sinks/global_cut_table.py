@@ -14,10 +14,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 from pyspark.sql import SparkSession
 
-from twofold_common.global_cut_choice import ShownBranch
 from twofold_common.global_waits import LongWait
 from twofold_spark.sinks import cut_rows, iceberg_maintenance, iceberg_rows, iceberg_tables
-from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut, check_members
+from twofold_spark.sinks.global_cuts import GlobalCut, check_members, make_row, read_row
 from twofold_spark.sinks.merge_sql import escape_literal
 
 _TORN = "array<struct<global_id: string, shown: array<struct<prefix: string, sequence: bigint>>>>"
@@ -88,26 +87,11 @@ class GlobalCutTable:
         if not self._spark.catalog.tableExists(self._name):
             return None
         row = self._spark.table(self._name).orderBy("number", ascending=first).first()
-        if row is None:
-            return None
-        members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in row["members"]}
-        torn = {
-            each["global_id"]: tuple(ShownBranch(shown["prefix"], shown["sequence"]) for shown in each["shown"])
-            for each in row["torn"]
-        }
-        return GlobalCut(row["number"], members, torn)
+        return read_row(row) if row is not None else None
 
     def publish(self, cut: GlobalCut) -> None:
         """Make it visible to readers; it is durable when this returns."""
-        members = [
-            {"prefix": prefix, "sequence": each.sequence, "commit_offset": each.offset}
-            for prefix, each in cut.members.items()
-        ]
-        torn = [
-            {"global_id": name, "shown": [{"prefix": each.prefix, "sequence": each.sequence} for each in branches]}
-            for name, branches in cut.torn.items()
-        ]
-        row = {"number": cut.number, "published_at": dt.datetime.now(dt.UTC), "members": members, "torn": torn}
+        row = {"number": cut.number, "published_at": dt.datetime.now(dt.UTC), **make_row(cut)}
         iceberg_rows.append_row(self._spark, iceberg_tables.load_table(self._spark, self._name), row)
 
     def forget(self, keep: dt.timedelta) -> GlobalCut | None:

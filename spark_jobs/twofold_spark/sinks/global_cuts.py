@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from twofold_common.global_cut_choice import NOTHING_TORN, Torn
+from twofold_common.global_cut_choice import NOTHING_TORN, ShownBranch, Torn
 from twofold_common.global_waits import LongWait
 from twofold_spark.errors import Refused
 
@@ -37,6 +37,30 @@ class GlobalCut:
     def __str__(self) -> str:
         parts = ", ".join(f"{prefix} {each.sequence}" for prefix, each in sorted(self.members.items()))
         return f"{self.number} ({parts}{f'; {len(self.torn)} global transactions torn' if self.torn else ''})"
+
+
+def make_row(cut: GlobalCut) -> dict[str, list[dict[str, Any]]]:
+    """Make what a row says of the members, and of what is torn."""
+    return {
+        "members": [
+            {"prefix": prefix, "sequence": each.sequence, "commit_offset": each.offset}
+            for prefix, each in cut.members.items()
+        ],
+        "torn": [
+            {"global_id": global_id, "shown": [branch._asdict() for branch in shown]}
+            for global_id, shown in cut.torn.items()
+        ],
+    }
+
+
+def read_row(row: Any) -> GlobalCut:
+    """Read a row: of Spark, or of JSON."""
+    members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in row["members"]}
+    torn = {
+        each["global_id"]: tuple(ShownBranch(shown["prefix"], shown["sequence"]) for shown in each["shown"])
+        for each in row["torn"]
+    }
+    return GlobalCut(row["number"], members, torn)
 
 
 class GlobalCuts(Protocol):

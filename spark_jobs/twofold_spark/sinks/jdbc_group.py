@@ -14,9 +14,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from twofold_common.global_cut_choice import ShownBranch
 from twofold_common.global_waits import LongWait
-from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut, check_members
+from twofold_spark.sinks.global_cuts import GlobalCut, check_members, make_row, read_row
 from twofold_spark.sinks.interface import Sink
 from twofold_spark.sinks.jdbc_sink import JdbcSink
 from twofold_spark.sinks.jdbc_tables import Names
@@ -57,15 +56,8 @@ class JdbcGlobalCuts:
         return self._database.together()
 
     def publish(self, cut: GlobalCut) -> None:
-        members = [
-            {"prefix": prefix, "sequence": each.sequence, "commit_offset": each.offset}
-            for prefix, each in cut.members.items()
-        ]
-        torn = [
-            {"global_id": global_id, "shown": [branch._asdict() for branch in shown]}
-            for global_id, shown in cut.torn.items()
-        ]
-        row = f"{cut.number}, clock_timestamp(), {_as_json(members)}, {_as_json(torn)}"
+        says = make_row(cut)
+        row = f"{cut.number}, clock_timestamp(), {_as_json(says['members'])}, {_as_json(says['torn'])}"
 
         def apply(run: Run) -> None:
             run(f"INSERT INTO twofold.global_cuts VALUES ({row})")
@@ -113,12 +105,7 @@ class JdbcGroup:
 
 def _read_outermost(run: Run, order: str) -> GlobalCut | None:
     found = run(f"SELECT row_to_json(c) FROM twofold.global_cuts c ORDER BY number {order} LIMIT 1")
-    if found is None:
-        return None
-    row = json.loads(found)
-    members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in row["members"]}
-    torn = {each["global_id"]: tuple(ShownBranch(**shown) for shown in each["shown"]) for each in row["torn"]}
-    return GlobalCut(row["number"], members, torn)
+    return read_row(json.loads(found)) if found is not None else None
 
 
 def _as_json(value: Any) -> str:

@@ -58,7 +58,7 @@ class Names:
         if len(self.schema("twofold").encode()) > _NAME_BYTES:
             raise SetupError(
                 f"the prefix {prefix} is too long for a member's schemas in PostgreSQL: {self.schema('twofold')} has more "
-                f"than {_NAME_BYTES} bytes: keep the mirror of this source group in Iceberg or Delta"
+                f"than {_NAME_BYTES} bytes: keep the mirror of this source group in Iceberg"
             )
 
 
@@ -156,7 +156,7 @@ def check_name_lengths(names: Names, table: MirrorTable, columns: list[str]) -> 
         raise TableRefused(
             f"{table}: its schema {schema} is longer than the {_NAME_BYTES} bytes that PostgreSQL allows",
             at_stake="its rows: two such schemas could become one",
-            repair="leave the table out of the publication, or keep the mirror in Iceberg or Delta",
+            repair="leave the table out of the publication, or keep the mirror in Iceberg",
         )
     if long := [column for column in columns if len(column.encode()) > _NAME_BYTES]:
         raise TableRefused(

@@ -57,6 +57,14 @@ def guarded(url: str, authorization: str | Callable[[str], bool], authority: Aut
         yield f"https://localhost:{port}"
 
 
+def answer_json(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200) -> None:
+    handler.send_response(status)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
 @contextmanager
 def served(handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None = None) -> Iterator[int]:
     """The port on which a thread answers."""

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from helpers.security.gates import served
+from helpers.security.gates import answer_json, served
 
 LIFE_S = 5.0
 
@@ -64,12 +64,7 @@ class TokenServer:
                     self.close_connection = True
                     return
                 name = self.path.strip("/")
-                body = (issuer._key_set() if name == "keys" else issuer._issue(name)).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                answer_json(self, (issuer._key_set() if name == "keys" else issuer._issue(name)).encode())
 
             def log_message(self, *_: object) -> None: ...
 

@@ -1,0 +1,40 @@
+"""A broker, a registry and a Spark session in a folder of their own, for commands that measure or
+try the jobs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from twofold.stack import KafkaCluster, RegistryServer, temporary_folder
+from twofold_common import java
+from twofold_spark import session
+
+
+@dataclass(frozen=True, slots=True)
+class JobsGround:
+    folder: Path
+    bootstrap: str
+    registry: str
+    spark: SparkSession
+
+
+@contextmanager
+def jobs_ground(memory: str = "512m") -> Iterator[JobsGround]:
+    """All ends with it, and the folder is removed."""
+    folder = temporary_folder()
+    with ExitStack() as ending:
+        ending.callback(shutil.rmtree, folder, ignore_errors=True)
+        kafka, registry = KafkaCluster(folder / "kafka"), RegistryServer(folder / "registry")
+        for server in (kafka, registry):
+            ending.callback(server.stop)
+            server.start()
+        spark = session.open_session(folder / "lake", memory=memory, java_home=str(java.spark_java_home()))
+        ending.callback(spark.stop)
+        yield JobsGround(folder, kafka.bootstrap, registry.url, spark)
