@@ -10,7 +10,7 @@ import os
 from Cython.Build import cythonize
 from setuptools import Extension, setup  # type: ignore[import-untyped]
 
-COMPILED = ["transcode", "wire"]
+COMPILED = ["hashing", "transcode", "wire"]
 PLATFORM = os.environ.get("TWOFOLD_WHEEL_PLATFORM")
 LIMITED = {"define_macros": [("Py_LIMITED_API", "0x030B0000")], "py_limited_api": True} if PLATFORM else {}
 WHEEL = {"bdist_wheel": {"py_limited_api": "cp311", "plat_name": PLATFORM}} if PLATFORM else {}

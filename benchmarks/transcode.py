@@ -113,9 +113,9 @@ def copied(dsn: str, shape: TableShape) -> list[bytes]:
 
 
 def uncompiled() -> ModuleType:
-    """The transcoder, and the frame's hash beneath it, as their sources run."""
+    """The transcoder, and the hashes beneath it, as their sources run."""
     made = {}
-    for name in ("wire", "transcode"):
+    for name in ("hashing", "wire", "transcode"):
         path = Path(twofold_avro.__file__).with_name(f"{name}.py")
         spec = importlib.util.spec_from_file_location(f"uncompiled_{name}", path)
         assert spec is not None
@@ -124,6 +124,7 @@ def uncompiled() -> ModuleType:
         sys.modules[spec.name] = made[name]
         spec.loader.exec_module(made[name])
     made["transcode"].partition_of = made["wire"].partition_of  # type: ignore[attr-defined]
+    made["transcode"].KeyedHash = made["hashing"].KeyedHash  # type: ignore[attr-defined]
     return made["transcode"]
 
 

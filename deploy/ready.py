@@ -23,7 +23,9 @@ ROOT: Final = Path(__file__).parents[1]
 ZIG: Final = "ziglang==0.17.1"
 ZIG_FOLDER: Final = ROOT / ".tools/ziglang"
 ROW_PATH: Final = ROOT / "avro/twofold_avro"
-COMPILED: Final = tuple(ROW_PATH / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for name in ("transcode", "wire"))
+COMPILED: Final = tuple(
+    ROW_PATH / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for name in ("hashing", "transcode", "wire")
+)
 
 
 def main(uv: str, python: str) -> int:

@@ -24,7 +24,6 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from twofold_avro.errors import MalformedRow
-from twofold_avro.hashing import KeyedHash
 from twofold_avro.names import avro_name
 from twofold_avro.shapes import ColumnShape, TableShape
 from twofold_avro.text import NO_DIGITS, array_elements, binary_text, numeric_text
@@ -42,8 +41,10 @@ else:
 
 if cython.compiled:
     from cython.cimports.libc.string import memcmp, memcpy
+    from cython.cimports.twofold_avro.hashing import KeyedHash
     from cython.cimports.twofold_avro.wire import partition_of
 else:
+    from twofold_avro.hashing import KeyedHash
     from twofold_avro.wire import partition_of
 
 # The numbers of types.How, as C numbers.
@@ -212,6 +213,8 @@ class Writer:
 
 
 FRAME_BYTES = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
+HASH_BYTES = cython.declare(cython.Py_ssize_t, 66)
+"""Of a hash as an encoded string: its size and the hexadecimal digits."""
 SLACK = cython.declare(cython.Py_ssize_t, 128)
 """Room that is always there: more than all fixed-size parts that are written between two copies."""
 
@@ -596,8 +599,7 @@ class RowPlan:
     at: cython.Py_ssize_t
     unchanged: list[bytes]
     special: list[bytes]
-    hashed: object
-    remembered: dict[bytes, bytes]
+    hashed: KeyedHash | None
 
     def __init__(
         self,
@@ -631,9 +633,7 @@ class RowPlan:
         self.at = 0
         self.unchanged = []
         self.special = []
-        hashed = KeyedHash(server.hash_key) if "hash" in shape.policy.values() else None
-        self.hashed = hashed
-        self.remembered = hashed.remembered if hashed is not None else {}
+        self.hashed = KeyedHash(server.hash_key) if "hash" in shape.policy.values() else None
 
     def append_run(
         self,
@@ -881,11 +881,9 @@ class RowPlan:
     def _put_hash(self, payload: bytes, field: Field) -> None:
         if field.tag != AS_TEXT:
             raise ValueError(BINARY_HASH)
-        value: bytes = payload[field.at : field.at + field.size]
-        encoded: bytes | None = self.remembered.get(value)
-        if encoded is None:
-            encoded = self.hashed.encode(value)  # type: ignore[attr-defined]
-        self.writer.whole(encoded)
+        hashed: KeyedHash | None = self.hashed
+        assert hashed is not None, "a column is hashed"
+        self.writer.copy(hashed.find(payload, field.at, field.size), 0, HASH_BYTES)
 
     @cython.cfunc
     def _put_hidden(self, payload: bytes, i: cython.Py_ssize_t, field: Field) -> None:

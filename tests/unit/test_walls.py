@@ -94,7 +94,7 @@ AVRO: Mapping[str, Walls] = {
     "json_scalars": Walls({"errors"}),
     # cython is the compiler's vocabulary; `plain` stands in for it at run time.
     "transcode": Walls({"errors", "hashing", "names", "plain", "shapes", "text", "types", "wire"}, {"cython"}),
-    "hashing": Walls(),
+    "hashing": Walls({"plain"}, {"cython"}),
     "plain": Walls(),
     "errors": Walls(),
     "__init__": Walls(),

@@ -48,8 +48,10 @@ def uncompiled(name: str) -> ModuleType:
 
 
 def modules() -> list[ModuleType]:
-    """The transcoder as it is installed, and as its source runs."""
-    return [transcode, uncompiled("transcode")]
+    """The transcoder as it is installed, and as its source runs, with the hash beneath it."""
+    source = uncompiled("transcode")
+    source.KeyedHash = uncompiled("hashing").KeyedHash  # type: ignore[attr-defined]
+    return [transcode, source]
 
 
 def append(plan: Any, payload: bytes, lsn: int, header: Any, lists: list[list[Message]], *, offset: int = 1) -> None:

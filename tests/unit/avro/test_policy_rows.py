@@ -133,11 +133,17 @@ def test_policy_hash_is_hmac(size: int) -> None:
         assert made.encode(value)[2:].decode() == hmac.digest(key[:size], value, "sha256").hex()
 
 
-def test_policy_hash_forgets_what_it_remembered() -> None:
-    made = KeyedHash(HASH_KEY)
-    for number in range(25_000):
-        made.encode(b"%d" % number)
-    assert len(made.remembered) <= 10_000
+def test_policy_hash_of_a_value_that_comes_again() -> None:
+    """More values than are remembered, in an order that brings some back at once and all later;
+    long ones, of which none is, and one that differs in its last byte alone.
+    """
+    values = [b"%d" % (number * 7919 % 20_000) for number in range(20_000) for _ in range(1 + number % 2)]
+    values += [b"", b"", b"y" * 300, b"y" * 299 + b"z", b"y" * 300, b"y" * 256, b"y" * 255 + b"z", b"y" * 256]
+    values += values[:10_000]
+    bench = Bench(shape())
+    rows = (message(b"I", b"N" + tuple_of([b"1", None, None, None, None, value])) for value in values)
+    found = [bench.value(made)["after"]["hashed"] for _, made in bench.stream(list(rows))]
+    assert found == [hashed(value) for value in values]
 
 
 def test_policy_refuses_a_short_key() -> None:
