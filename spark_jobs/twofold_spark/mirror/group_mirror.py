@@ -44,6 +44,7 @@ from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport, describe
 from twofold_spark.session import fork_session
 from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCuts, MemberCut
 from twofold_spark.sources import kafka_reader
+from twofold_spark.sources.group_topics import GroupTopics
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.member_topics import MemberTopics
 from twofold_spark.sources.registry import Registry
@@ -71,13 +72,16 @@ class GroupMirror:
     ) -> None:
         self._kafka = kafka
         self._mirrors = mirrors
-        self._topics = {prefix: MemberTopics(kafka, registry, prefix) for prefix in mirrors}
+        self._topics = {prefix: MemberTopics(kafka, prefix) for prefix in mirrors}
+        self._reader = GroupTopics(kafka, registry, self._topics)
         self._pool = ThreadPoolExecutor(len(mirrors), thread_name_prefix="member")
         self._sessions: dict[str, SparkSession] = {}
         """By prefix: what a merge sets is a session's, and members are merged side by side."""
         self._make_cuts = make_cuts
         self._cuts: GlobalCuts | None = None
         self._number = 0
+        self._oldest: GlobalCut | None = None
+        """The oldest that is kept, if it was looked for: none before it is needed."""
         self._torn: Torn = NOTHING_TORN
         self._wait_limit_s = wait_limit_s
         self._schedule = MaintenanceSchedule(maintain_every)
@@ -120,9 +124,7 @@ class GroupMirror:
         if self._cuts is None:
             self._cuts = self._make_cuts(spark)
             self._begin(spark, self._cuts)
-        # Frontiers first: the commit records that they name are then among those that are read.
-        self._at_once(self._mirrors, lambda prefix: self._topics[prefix].read_frontier(spark))
-        self._at_once(self._mirrors, lambda prefix: self._topics[prefix].read_commits(spark))
+        self._reader.read(spark)
         while self._advance(self._cuts):
             pass
         self._maintain_if_due(self._cuts)
@@ -178,6 +180,7 @@ class GroupMirror:
 
     def close(self) -> None:
         self._pool.shutdown()
+        self._reader.close()
         for mirror in self._mirrors.values():
             mirror.close()
         if self._cuts is not None:
@@ -209,7 +212,8 @@ class GroupMirror:
         def apply(prefix: str) -> None:
             topics, mirror, spark = self._topics[prefix], self._mirrors[prefix], self._sessions[prefix]
             if chosen[prefix] > mirror.cut.sequence:
-                for batch in mirror.apply_up_to(spark, chosen[prefix], behind=topics.offset, at_once=whole):
+                held = topics.find_records(chosen[prefix])
+                for batch in mirror.apply_up_to(spark, chosen[prefix], held=held, behind=topics.offset, at_once=whole):
                     if whole:
                         unreported.append((mirror, batch))
                     else:
@@ -246,8 +250,9 @@ class GroupMirror:
         """Forget old global cuts before the members' cuts that only these name."""
         if not (self._is_maintenance_due or any(each.is_maintenance_due for each in self._mirrors.values())):
             return
-        oldest = cuts.forget(self._keep_cuts)
-        parts: Mapping[str, MemberCut] = oldest.members if oldest is not None else {}
+        if self._is_maintenance_due or self._oldest is None:
+            self._oldest = cuts.forget(self._keep_cuts)
+        parts: Mapping[str, MemberCut] = self._oldest.members if self._oldest is not None else {}
 
         def maintain(prefix: str) -> None:
             self._mirrors[prefix].maintain_if_due(parts[prefix].sequence if prefix in parts else None)

@@ -15,7 +15,7 @@ import datetime as dt
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from itertools import takewhile
@@ -110,13 +110,23 @@ class Mirror:
             self._sink = self._make_sink(spark)
             self._next.start_from(self._sink)
 
-    def apply_up_to(self, spark: SparkSession, sequence: int, *, behind: int, at_once: bool) -> Generator[AppliedBatch]:
-        """Apply the commit records behind an offset, up to a sequence number; publish the cuts.
+    def apply_up_to(
+        self,
+        spark: SparkSession,
+        sequence: int,
+        *,
+        held: Iterable[CommitRecord] | None,
+        behind: int,
+        at_once: bool,
+    ) -> Generator[AppliedBatch]:
+        """Apply the commit records up to a sequence number; publish the cuts.
 
-        Yield each batch after its cut, for `report`. `at_once`: all of them are one batch.
+        They are read behind an offset, unless they are held. Yield each batch after its cut, for
+        `report`. `at_once`: all of them are one batch.
         """
         rows = (lambda: sys.maxsize) if at_once else self._sizer.next_rows
-        with closing(self._topic.read_after(spark, behind)) as records:
+        source = (record for record in held) if held is not None else self._topic.read_after(spark, behind)
+        with closing(source) as records:
             due = takewhile(lambda record: record.sequence <= sequence, records)
             yield from self._apply_all(spark, due, rows=rows, ranges=sys.maxsize if at_once else RANGES_PER_BATCH)
 

@@ -59,7 +59,7 @@ class CommitTopic:
             raise SetupError(
                 f"the registry has no subject {self._topic}-value: give --registry the connector's registry"
             )
-        yield from map(_to_commit_record, decoding.iterate_decoded(micro_batch, subject, self._registry, _decode_rows))
+        yield from map(to_commit_record, decoding.iterate_decoded(micro_batch, subject, self._registry, _decode_rows))
 
 
 def _decode_rows(micro_batch: DataFrame, subject: Subject) -> Iterator[Row]:
@@ -68,7 +68,8 @@ def _decode_rows(micro_batch: DataFrame, subject: Subject) -> Iterator[Row]:
     return rows.toLocalIterator()
 
 
-def _to_commit_record(row: Row) -> CommitRecord:
+def to_commit_record(row: Row) -> CommitRecord:
+    """Make the commit record of a decoded row."""
     if row["sequence"] is None:
         raise Refused(
             f"the commit record at offset {row['offset']} cannot be decoded",

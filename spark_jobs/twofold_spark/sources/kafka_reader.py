@@ -29,6 +29,7 @@ from twofold_spark.sources.kafka_client import Kafka
 
 _BLOCK_BITS = 10
 _RECORDS_PER_TASK = 100_000
+_SMALL_RECORDS_PER_TASK = 5_000
 _FEW_OFFSETS, _FEW_PARTITIONS = 10_000, 8
 _LARGE_POLLS = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(2 << 20)}
 """Sizes of a read from begin to end.
@@ -74,6 +75,24 @@ def read_from(spark: SparkSession, kafka: Kafka, topic: str, first: int, **optio
         .option("startingOffsets", json.dumps({topic: {"0": first}}))
         .load()
     )
+
+
+def read_single_partitions(
+    spark: SparkSession, kafka: Kafka, firsts: Mapping[str, int], ends: Mapping[str, int]
+) -> DataFrame:
+    """Read what is committed in these offsets of topics of one partition: topic, offset, value.
+
+    What retention has removed is missing. A task has a bounded number of records.
+    """
+    options = {
+        "assign": json.dumps({topic: [0] for topic in firsts}),
+        "startingOffsets": json.dumps({topic: {"0": first} for topic, first in firsts.items()}),
+        "endingOffsets": json.dumps({topic: {"0": ends[topic]} for topic in firsts}),
+        "failOnDataLoss": "false",
+        "maxRecordsPerPartition": str(_SMALL_RECORDS_PER_TASK),
+    }
+    reader = spark.read.format("kafka").options(**kafka.options("read_committed")).options(**options)
+    return reader.load().select("topic", "offset", "value")
 
 
 def read_whole_topic(spark: SparkSession, kafka: Kafka, topic: str) -> DataFrame:

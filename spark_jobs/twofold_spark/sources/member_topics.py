@@ -1,28 +1,29 @@
-"""What a group's mirror reads of one member before it chooses a cut: the last frontier, and of the
-commit records their numbers, offsets and branches. The ranges of rows are read when they are due.
+"""What a group's mirror knows of one member before it chooses a cut: the last frontier, and of the
+commit records their numbers, offsets and branches.
 
-Each read continues where the last one ended, so a round costs what is new.
+`group_topics` reads them, and continues where the last read ended, so a round costs what is new. A
+few commit records are held as a whole, for the member's mirror. Of more, the ranges of rows are
+read again when they are due.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import takewhile
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import Row, SparkSession
 
 from twofold_common.global_cut import CommittedBranch, Frontier, Member
-from twofold_spark.errors import SPARK_ERRORS, Refused, SetupError
-from twofold_spark.sources import decoding, kafka_reader
-from twofold_spark.sources.commit_records import CommitIdentity, recreated_refusal
+from twofold_spark.errors import Refused
+from twofold_spark.sources import kafka_reader
+from twofold_spark.sources.commit_records import CommitIdentity, CommitRecord, recreated_refusal
+from twofold_spark.sources.commit_topic import to_commit_record
 from twofold_spark.sources.kafka_client import Kafka, read_first_offset
-from twofold_spark.sources.registry import Registry, Subject
 
-_RECORDS_PER_TASK = "5000"
-_BEHIND_END = "is greater than the resolved end offset"
-"""What Spark says if the topic ends before the offset: a topic that only grows never does."""
+_HELD_RANGES = 20_000
+"""Ranges of the commit records that are held as a whole, two hundred bytes each."""
 UNKNOWN = kafka_reader.EARLIEST - 1
 """An offset before all: who reads behind it begins with the first record."""
 
@@ -35,6 +36,8 @@ class MemberCommit(NamedTuple):
     global_ids: tuple[str, ...]
     rows: int
     ranges: int
+    record: CommitRecord | None
+    """The whole, if it is held."""
 
     @property
     def sequence(self) -> int:
@@ -42,11 +45,10 @@ class MemberCommit(NamedTuple):
 
 
 class MemberTopics:
-    """The frontiers and the commit records of one prefix, read_committed."""
+    """The frontiers and the commit records of one prefix."""
 
-    def __init__(self, kafka: Kafka, registry: Registry, prefix: str) -> None:
+    def __init__(self, kafka: Kafka, prefix: str) -> None:
         self._kafka = kafka
-        self._registry = registry
         self._prefix = prefix
         self._topic = f"{prefix}.commits"
         self._cut, self._offset = 0, UNKNOWN
@@ -54,6 +56,8 @@ class MemberTopics:
         """The last commit record that was read, or that the member's mirror has applied."""
         self._pending: list[MemberCommit] = []
         """Behind the cut."""
+        self._held = 0
+        """Ranges of those that are held as a whole."""
         self._frontier: Frontier | None = None
         self._frontier_offset = UNKNOWN
 
@@ -76,19 +80,26 @@ class MemberTopics:
     def advance_to(self, sequence: int) -> None:
         """Forget what is in the new cut."""
         self._cut = sequence
-        while self._pending and self._pending[0].sequence <= sequence:
-            self._offset = self._pending.pop(0).offset
+        behind = bisect_right(self._pending, sequence, key=lambda each: each.sequence)
+        if behind:
+            self._offset = self._pending[behind - 1].offset
+            self._held -= sum(each.ranges for each in self._pending[:behind] if each.record is not None)
+            del self._pending[:behind]
 
-    def read_frontier(self, spark: SparkSession) -> None:
-        """Read the frontiers that are new; the last one counts."""
-        topic = f"{self._prefix}.frontiers"
-        subject = self._registry.find_subject(f"{topic}-value")
-        if subject is None:
-            raise SetupError(
-                f"the registry has no subject {topic}-value: run the connector of {self._prefix} with the [group] of all members"
-            )
-        new = kafka_reader.read_from(spark, self._kafka, topic, self._frontier_offset + 1)
-        for row in self._decode(new.where("value IS NOT NULL"), subject, ("sequence", "lsn", "seen", "in_doubt")):
+    def find_firsts(self, frontiers_end: int, commits_end: int) -> tuple[int, int]:
+        """Return from where on the frontiers and the commit records are read, given their ends.
+
+        The last commit record is read again, because recreated topics may have others under the
+        same numbers and offsets.
+        """
+        first = max(self._last[1], kafka_reader.EARLIEST)
+        if frontiers_end <= self._frontier_offset or commits_end <= first:
+            raise recreated_refusal(self._known.sequence, self._prefix)
+        return max(self._frontier_offset + 1, kafka_reader.EARLIEST), first
+
+    def take_frontiers(self, rows: Iterable[Row]) -> None:
+        """Take the frontiers that are new; the last one counts."""
+        for row in rows:
             seen = {each["prefix"]: each["sequence"] for each in row["seen"]}
             gids: dict[str, tuple[str, ...]] = {}
             for each in row["in_doubt"]:
@@ -96,15 +107,11 @@ class MemberTopics:
             self._frontier = Frontier(row["sequence"], seen, gids, row["lsn"])
             self._frontier_offset = row["offset"]
 
-    def read_commits(self, spark: SparkSession) -> None:
-        """Read the commit records that are new; a missing one is refused.
-
-        The last one is read again, because recreated topics may have others under the same numbers
-        and offsets.
-        """
+    def take_commits(self, spark: SparkSession, rows: Iterable[Row]) -> None:
+        """Take the commit records that are new; a missing one is refused."""
         begin, offset = last, _ = self._last
         is_found = not begin
-        for row in self._read_from(spark, offset):
+        for row in rows:
             this = CommitIdentity(row["sequence"], row["applied_lsn"], row["us"])
             self._check_known(this, row["offset"], begin, offset)
             if this.sequence <= begin:
@@ -121,11 +128,23 @@ class MemberTopics:
                 raise self._gap_refusal(last, this.sequence)
             last += 1
             self._known = max(self._known, this)
-            self._pending.append(
-                MemberCommit(this, row["offset"], tuple(row["global_ids"]), row["rows"], row["ranges"])
-            )
+            self._pending.append(self._make_commit(this, row))
         if not is_found or self._known.sequence > last:
             self._require_removed(spark, offset)
+
+    def _make_commit(self, identity: CommitIdentity, row: Row) -> MemberCommit:
+        ranges, record = row["range_count"], None
+        if "ranges" in row and self._held + ranges <= _HELD_RANGES:
+            record = to_commit_record(row)
+            self._held += ranges
+        return MemberCommit(identity, row["offset"], tuple(row["global_ids"]), row["rows"], ranges, record)
+
+    def find_records(self, sequence: int) -> list[CommitRecord] | None:
+        """Return the commit records behind the cut up to this one, if all of them are held."""
+        due = takewhile(lambda each: each.sequence <= sequence, self._pending)
+        records = [each.record for each in due]
+        held = [each for each in records if each is not None]
+        return held if len(held) == len(records) else None
 
     def as_member(self) -> Member:
         """Return what the choice of a cut needs."""
@@ -150,26 +169,6 @@ class MemberTopics:
         """The last commit record that was read, and its offset."""
         return (self._pending[-1].sequence, self._pending[-1].offset) if self._pending else (self._cut, self._offset)
 
-    def _read_from(self, spark: SparkSession, offset: int) -> Iterator[Row]:
-        subject = self._registry.find_subject(f"{self._topic}-value")
-        if subject is None:
-            raise SetupError(
-                f"the registry has no subject {self._topic}-value: give --registry the connector's registry"
-            )
-        # What retention has removed shows in the numbers.
-        options = {"maxRecordsPerPartition": _RECORDS_PER_TASK, "failOnDataLoss": "false"}
-        new = kafka_reader.read_from(spark, self._kafka, self._topic, max(offset, kafka_reader.EARLIEST), **options)
-        global_ids = f.expr("filter(r.prepared.global_id, each -> each IS NOT NULL)").alias("global_ids")
-        committed_us = f.unix_micros("r.committed_at").alias("us")
-        ranges = f.size("r.ranges").alias("ranges")
-        try:
-            columns = ("sequence", "applied_lsn", committed_us, global_ids, "rows", ranges)
-            yield from self._decode(new, subject, columns)
-        except SPARK_ERRORS as error:
-            if _BEHIND_END in str(error):
-                raise recreated_refusal(self._known.sequence, self._prefix) from None
-            raise
-
     def _check_known(self, this: CommitIdentity, at: int, begin: int, offset: int) -> None:
         """Refuse a commit record under a known number or offset that is another one.
 
@@ -190,20 +189,3 @@ class MemberTopics:
             at_stake=f"every change of the Kafka transactions {after + 1} to {found - 1}, and which global transactions they belong to",
             repair=f"keep {self._topic} as long as the data; start over in a new place (--warehouse, and the address in --sink), and load the tables again",
         )
-
-    def _decode(self, records: DataFrame, subject: Subject, columns: tuple[str | Column, ...]) -> Iterator[Row]:
-        decode = partial(_decoded, columns=columns)
-        for row in decoding.iterate_decoded(records, subject, self._registry, decode):
-            if row["sequence"] is None:
-                raise Refused(
-                    f"the record at offset {row['offset']} of the subject {subject.name} cannot be decoded",
-                    at_stake="global cuts: what it says of other sources is not known",
-                    repair="check the registry's subject, and find who else writes to the topic",
-                )
-            yield row
-
-
-def _decoded(records: DataFrame, subject: Subject, *, columns: tuple[str | Column, ...]) -> Iterator[Row]:
-    selected = [f.col(f"r.{each}") if isinstance(each, str) else each for each in columns]
-    decoded = records.select(decoding.decode_record(f.col("value"), subject).alias("r"), "offset")
-    return decoded.select(*selected, "offset").toLocalIterator()

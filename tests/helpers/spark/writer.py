@@ -236,6 +236,11 @@ class Writer:
         )  # fmt: skip
         return shape.table
 
+    def join_group(self) -> None:
+        """Makes the topic of frontiers, which stays empty."""
+        self._register(f"{self.prefix}.frontiers-value", schemas.fixed("frontier"))
+        self._make(f"{self.prefix}.frontiers", 1)
+
     def outbox(self, name: str) -> None:
         """Makes the topic of an outbox's events."""
         self._make(names.event_topic_of(self.prefix, name), 1)

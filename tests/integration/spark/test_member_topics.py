@@ -11,9 +11,11 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from fixtures.connector import wait_until
-from helpers.spark.writer import Writer
+from helpers.spark.writer import Writer, table
 from twofold_spark.errors import Refused
+from twofold_spark.sources import group_topics, member_topics
 from twofold_spark.sources.commit_topic import CommitTopic
+from twofold_spark.sources.group_topics import GroupTopics
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.member_topics import UNKNOWN, MemberTopics
 from twofold_spark.sources.registry import Registry
@@ -23,11 +25,18 @@ RECREATED = "the topics of this prefix were recreated"
 
 @pytest.fixture
 def writer(kafka: Any, registry: Any, prefix: str) -> Writer:
-    return Writer(kafka.bootstrap, registry.url, prefix)
+    writer = Writer(kafka.bootstrap, registry.url, prefix)
+    writer.join_group()
+    return writer
 
 
-def topics_of(writer: Writer) -> MemberTopics:
-    return MemberTopics(Kafka(writer.bootstrap), Registry(writer.registry), writer.prefix)
+class Topics(MemberTopics):
+    """Of a group of one."""
+
+    def __init__(self, writer: Writer) -> None:
+        kafka = Kafka(writer.bootstrap)
+        super().__init__(kafka, writer.prefix)
+        self.group = GroupTopics(kafka, Registry(writer.registry), {writer.prefix: self})
 
 
 def commit(writer: Writer, many: int) -> None:
@@ -36,10 +45,10 @@ def commit(writer: Writer, many: int) -> None:
             pass
 
 
-def read(spark: SparkSession, writer: Writer, topics: MemberTopics) -> int:
+def read(spark: SparkSession, writer: Writer, topics: Topics) -> int:
     """Return the last commit record that is known."""
     writer.visible()
-    topics.read_commits(spark)
+    topics.group.read(spark)
     return topics.as_member().known
 
 
@@ -61,7 +70,7 @@ def remove_records(writer: Writer, below: int) -> None:
 @pytest.mark.core
 @pytest.mark.parametrize("many", [0, 2, 3, 5], ids=["none", "fewer", "as many", "more"])
 def test_recreated_topics_are_not_taken_for_the_old_ones(spark: SparkSession, writer: Writer, many: int) -> None:
-    topics = topics_of(writer)
+    topics = Topics(writer)
     commit(writer, 3)
     assert read(spark, writer, topics) == 3
     assert read(spark, writer, topics) == 3, "nothing is new"
@@ -83,7 +92,7 @@ def test_a_restart_does_not_take_them_for_the_old_ones_either(spark: SparkSessio
 
     def restart(sequence: int, offset: int) -> int:
         """Behind a commit record; the member's mirror has applied the third."""
-        topics = topics_of(writer)
+        topics = Topics(writer)
         topics.start_from(sequence, offset, third.identity)
         return read(spark, writer, topics)
 
@@ -98,7 +107,7 @@ def test_a_restart_does_not_take_them_for_the_old_ones_either(spark: SparkSessio
 
 
 def test_what_retention_has_removed_is_no_recreated_topic(spark: SparkSession, writer: Writer) -> None:
-    topics = topics_of(writer)
+    topics = Topics(writer)
     commit(writer, 3)
     assert read(spark, writer, topics) == 3
     topics.advance_to(3)
@@ -108,4 +117,34 @@ def test_what_retention_has_removed_is_no_recreated_topic(spark: SparkSession, w
     writer.visible()
     remove_records(writer, topics.offset + 3)
     with pytest.raises(Refused, match=r"commit record 4 of .* is missing: the next one that Kafka has is 5"):
-        topics.read_commits(spark)
+        topics.group.read(spark)
+
+
+def test_a_few_commit_records_are_held_as_they_are_read_again(
+    spark: SparkSession, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = writer.table(table("t", {"id": "int8"}))
+    for number in range(6):
+        with writer.commit(kind="reload" if number == 3 else "batch") as tx:
+            tx.upsert(name, {"id": number})
+    topic = CommitTopic(Kafka(writer.bootstrap), Registry(writer.registry), writer.prefix)
+    topics = Topics(writer)
+    assert read(spark, writer, topics) == 6
+    with closing(topic.read_after(spark, UNKNOWN)) as records:
+        whole = list(records)
+    assert topics.find_records(6) == whole
+    topics.advance_to(2)
+    assert topics.find_records(4) == whole[2:4]
+    monkeypatch.setattr(member_topics, "_HELD_RANGES", 3)
+    few = Topics(writer)
+    assert read(spark, writer, few) == 6
+    assert (few.find_records(3), few.find_records(4)) == (whole[:3], None)
+    few.advance_to(6)
+    with writer.commit() as tx:
+        tx.upsert(name, {"id": 7})
+    assert read(spark, writer, few) == 7
+    assert [each.sequence for each in few.find_records(7) or ()] == [7]
+    monkeypatch.setattr(group_topics, "_FEW_OFFSETS", 1)
+    many = Topics(writer)
+    assert read(spark, writer, many) == 7
+    assert many.find_records(1) is None
