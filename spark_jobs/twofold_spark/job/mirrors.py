@@ -105,6 +105,7 @@ def _make_mirror(
         unreadable=options.unreadable,
         on_table_error=options.on_table_error,
         maintain_every=options.maintain_every,
+        maintain_at_once=options.trigger.ends,
         keep_cuts=dt.timedelta(hours=options.keep_cuts),
         ending=ending,
         report=report,

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from twofold_spark.sources.commit_records import CommitRecord
 
+_SHARES = 10
+"""In so many batches all tables that are due are maintained."""
 _HEAVY_ROW_BYTES = 5_000.0
 """Assumed size of a row before the first batch, which is therefore a small one."""
 
@@ -49,6 +51,30 @@ class MaintenanceSchedule:
         if due:
             self._batches, self._is_first = 0, False
         return due
+
+
+class MaintenanceQueue:
+    """The tables that are due, handed out in shares: each batch then waits for a few of them.
+
+    A job that ends with what is there has no later batch: it takes them all at once.
+    """
+
+    def __init__(self, *, at_once: bool) -> None:
+        self._shares = 1 if at_once else _SHARES
+        self._due: list[str] = []
+        self._share = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._due)
+
+    def add(self, tables: Iterable[str]) -> None:
+        self._due += [table for table in tables if table not in self._due]
+        self._share = -(-len(self._due) // self._shares)
+
+    def take(self) -> list[str]:
+        """Take the next share."""
+        share, self._due = self._due[: self._share], self._due[self._share :]
+        return share
 
 
 def split_into_batches(

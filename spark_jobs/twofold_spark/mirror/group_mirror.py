@@ -247,20 +247,21 @@ class GroupMirror:
         return cut
 
     def _maintain_if_due(self, cuts: GlobalCuts) -> None:
-        """Forget old global cuts before the members' cuts that only these name."""
-        if not (self._is_maintenance_due or any(each.is_maintenance_due for each in self._mirrors.values())):
-            return
-        if self._is_maintenance_due or self._oldest is None:
+        """Maintain the tables of global cuts, and a share of the members' tables."""
+        are_members_due = any(each.is_maintenance_due for each in self._mirrors.values())
+        if self._is_maintenance_due or (are_members_due and self._oldest is None):
+            # Before the members' cuts that only these name.
             self._oldest = cuts.forget(self._keep_cuts)
-        parts: Mapping[str, MemberCut] = self._oldest.members if self._oldest is not None else {}
-
-        def maintain(prefix: str) -> None:
-            self._mirrors[prefix].maintain_if_due(parts[prefix].sequence if prefix in parts else None)
-
-        self._at_once(self._mirrors, maintain)
         if self._is_maintenance_due:
             cuts.maintain(self._keep_cuts)
             self._is_maintenance_due = False
+        if are_members_due:
+            self._at_once(self._mirrors, self._maintain_member)
+
+    def _maintain_member(self, prefix: str) -> None:
+        """Keep all its cuts if the oldest global cut has none of it: later ones may have."""
+        part = self._oldest.members.get(prefix) if self._oldest is not None else None
+        self._mirrors[prefix].maintain_if_due(part.sequence if part is not None else 0)
 
     def _note_torn(self, torn: Torn) -> None:
         for line in describe_torn(self._torn, torn):

@@ -25,10 +25,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from twofold_spark.errors import TableRefused
 from twofold_spark.mirror.applied_batch import AppliedBatch
-from twofold_spark.mirror.batching import BatchSizer, MaintenanceSchedule, split_into_batches
+from twofold_spark.mirror.batching import BatchSizer, MaintenanceQueue, MaintenanceSchedule, split_into_batches
 from twofold_spark.mirror.next_cut import NextCut
 from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger
-from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sources.commit_records import CommitRecord, gap_refusal, recreated_refusal, select_since_reload
 from twofold_spark.sources.commit_topic import CommitTopic
@@ -61,6 +61,7 @@ class Mirror:
         unreadable: UnreadableChoice = "stop",
         on_table_error: Literal["stop", "go-on"] = "stop",
         maintain_every: int = 100,
+        maintain_at_once: bool = True,
         keep_cuts: dt.timedelta = dt.timedelta(hours=1),
         ending: threading.Event | None = None,
         report: Callable[[AppliedBatch], None] = lambda _: None,
@@ -74,13 +75,13 @@ class Mirror:
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="merge")
         self._on_table_error = on_table_error
         self._schedule = MaintenanceSchedule(maintain_every)
+        self._due_tables = MaintenanceQueue(at_once=maintain_at_once)
         self._keep_cuts = keep_cuts
         self._ending = ending or threading.Event()
         self._report = report
         self._warn = warn
         self._changed_tables: set[str] = set()
-        """Tables that changed since they were last maintained."""
-        self._is_maintenance_due = False
+        """Tables that changed since they were last maintained, or became due."""
         self._sink: Sink | None = None
         self._next = NextCut(prefix, warn)
 
@@ -136,17 +137,17 @@ class Mirror:
 
     @property
     def is_maintenance_due(self) -> bool:
-        return self._is_maintenance_due
+        return bool(self._due_tables)
 
     def maintain_if_due(self, since: int | None = None) -> None:
-        """Maintain the changed tables, between two batches: beside a merge it would conflict.
+        """Maintain some of the changed tables, between two batches: beside a merge it would
+        conflict.
 
         Cuts from commit record `since` on stay.
         """
-        if self._is_maintenance_due and self._sink is not None:
-            self._sink.maintain(self._changed_tables & self._next.cut.versions.keys(), self._keep_cuts, since)
-            self._changed_tables.clear()
-            self._is_maintenance_due = False
+        if self._due_tables and self._sink is not None:
+            due = [table for table in self._due_tables.take() if table == CUTS or table in self._next.cut.versions]
+            self._sink.maintain(due, self._keep_cuts, since)
 
     def _apply_all(
         self,
@@ -168,7 +169,9 @@ class Mirror:
                 before = self._next.cut.sequence
                 applied = self._apply(spark, self._sink, batch)
                 del batch  # before the next one is read
-                self._is_maintenance_due |= self._schedule.is_due(before, self._next.cut.sequence)
+                if self._schedule.is_due(before, self._next.cut.sequence):
+                    self._due_tables.add((CUTS, *sorted(self._changed_tables)))
+                    self._changed_tables.clear()
                 yield applied
 
     def close(self) -> None:

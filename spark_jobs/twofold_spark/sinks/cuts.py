@@ -9,6 +9,8 @@ from twofold_common.positions import format_lsn
 from twofold_spark.formatting import format_time
 from twofold_spark.sources.commit_records import CommitIdentity
 
+CUTS = "twofold.cuts"
+"""The table of cuts."""
 EVERY_TABLE = "*"
 """In `Cut.stopped`: also every table that does not exist yet.
 

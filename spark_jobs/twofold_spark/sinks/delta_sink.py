@@ -15,7 +15,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -23,8 +23,8 @@ from pyspark.sql.types import StructType
 from twofold_spark.errors import Refused
 from twofold_spark.row_columns import OP, UNCHANGED
 from twofold_spark.sinks import column_changes, cut_rows, merge_sql
-from twofold_spark.sinks.cuts import Cut
-from twofold_spark.sinks.delta_tables import APPLICATION, CUTS, KEY, SPOILED, DeltaReader, refuse_spoiled
+from twofold_spark.sinks.cuts import CUTS, Cut
+from twofold_spark.sinks.delta_tables import APPLICATION, KEY, SPOILED, DeltaReader, refuse_spoiled
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.merge_sql import escape_literal
 from twofold_spark.sources.unreadable_records import RECORD_PLACE
@@ -138,18 +138,19 @@ class DeltaSink:
         self._spark.conf.set(_TXN_VERSION, str(cut.sequence))
         self._spark.sql(f"INSERT INTO {self._reader.table_path(CUTS)} {cut_rows.select_row(cut)}")
 
-    def maintain(self, tables: Iterable[str], keep: dt.timedelta, since: int | None = None) -> None:
+    def maintain(self, tables: Collection[str], keep: dt.timedelta, since: int | None = None) -> None:
         last = self._reader.read_last_cut()
         assert last is not None, "maintenance comes after a cut"
         for name in (_TXN_ID, _TXN_VERSION):
             self._spark.conf.unset(name)
-        expired = cut_rows.expired_condition(last, keep, since)
-        self._spark.sql(f"DELETE FROM {self._reader.table_path(CUTS)} WHERE {expired}")
+        if CUTS in tables:
+            expired = cut_rows.expired_condition(last, keep, since)
+            self._spark.sql(f"DELETE FROM {self._reader.table_path(CUTS)} WHERE {expired}")
         # VACUUM lists a table's folder in so many tasks, whatever it holds. The default of 10,000
         # took two cores more than a minute for each table.
         self._spark.conf.set(_LISTING_TASKS, self._spark.sparkContext.defaultParallelism)
         hours = max(_LEAST_HOURS, round(keep.total_seconds() / 3600))
-        for table in (*tables, CUTS):
+        for table in tables:
             self._spark.sql(f"OPTIMIZE {self._reader.table_path(table)}")
             self._spark.sql(f"VACUUM {self._reader.table_path(table)} RETAIN {hours} HOURS")
 

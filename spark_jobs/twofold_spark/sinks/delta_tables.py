@@ -8,10 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.sinks import cut_rows, merge_sql
-from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit
+from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, Cut, CutLimit
 
 APPLICATION = "twofold"
-CUTS = "twofold.cuts"
 KEY = "twofold.key"
 SPOILED = "twofold.spoiled"
 """The property of a table that two jobs have merged into at once."""

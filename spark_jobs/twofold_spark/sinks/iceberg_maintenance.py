@@ -7,14 +7,15 @@ Versions that a kept cut, a branch or a tag names stay.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from twofold_spark.sinks import cut_rows, iceberg_tables
+from twofold_spark.sinks.cuts import CUTS
 from twofold_spark.sinks.iceberg_branches import CutPublisher
-from twofold_spark.sinks.iceberg_tables import CUTS, MAIN, full_name, name_branch
+from twofold_spark.sinks.iceberg_tables import MAIN, full_name, name_branch
 from twofold_spark.sinks.merge_sql import escape_literal
 
 
@@ -23,21 +24,22 @@ def maintain(
     catalog: str,
     branch: str,
     publisher: CutPublisher,
-    tables: Iterable[str],
+    tables: Collection[str],
     keep: dt.timedelta,
     since: int | None = None,
 ) -> None:
-    """Forget cuts older than `keep` and before `since`, compact the tables, and expire what no cut
-    needs.
+    """Compact the tables, and expire what no cut needs. With `CUTS` among them forget cuts older
+    than `keep` and before `since`.
     """
     cuts = name_branch(full_name(catalog, CUTS), branch)
     last = iceberg_tables.IcebergReader(spark, catalog).read_last_cut(branch)
     assert last is not None, "maintenance comes after a cut"
-    spark.sql(f"DELETE FROM {cuts} WHERE {cut_rows.expired_condition(last, keep, since)}")
+    if CUTS in tables:
+        spark.sql(f"DELETE FROM {cuts} WHERE {cut_rows.expired_condition(last, keep, since)}")
     named = spark.table(cuts).select(f.explode("tables").alias("t")).select("t.name", "t.version").distinct()
     wanted = {(row["name"], row["version"]) for row in named.collect()}
     heads: dict[str, int] = {}
-    for table in (*tables, CUTS):
+    for table in tables:
         _compact(spark, catalog, table, branch)
         loaded = iceberg_tables.load_table(spark, full_name(catalog, table))
         if (head := iceberg_tables.current_snapshot(loaded, branch)) is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -33,9 +33,9 @@ from twofold_spark.sinks import (
     iceberg_writers,
     merge_sql,
 )
-from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.iceberg_filter import MergeFilter
-from twofold_spark.sinks.iceberg_tables import CUTS, MAIN
+from twofold_spark.sinks.iceberg_tables import MAIN
 from twofold_spark.sinks.interface import MirrorTable
 
 _MERGE_ON_READ = {
@@ -205,7 +205,7 @@ class IcebergSink:
         self._published = cut.versions
         self._loaded.clear()
 
-    def maintain(self, tables: Iterable[str], keep: dt.timedelta, since: int | None = None) -> None:
+    def maintain(self, tables: Collection[str], keep: dt.timedelta, since: int | None = None) -> None:
         maintain = iceberg_maintenance.maintain
         maintain(self._spark, self._catalog, self._branch, self._publisher, tables, keep, since)
 

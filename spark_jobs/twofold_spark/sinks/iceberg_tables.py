@@ -13,13 +13,12 @@ from pyspark.sql.types import DoubleType, FloatType, StructType
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.session import CATALOG
 from twofold_spark.sinks import column_changes, cut_rows
-from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit
+from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, Cut, CutLimit
 from twofold_spark.sinks.merge_sql import SPARK, escape_literal
 from twofold_spark.sources.unreadable_records import RECORD_PLACE
 
 SEQUENCE = "twofold.sequence"
 KEY = "twofold.key"
-CUTS = "twofold.cuts"
 MAIN = "main"
 """The branch that a table's plain name reads."""
 FORMAT_VERSION = 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,11 +65,12 @@ class Sink(Protocol):
     def publish(self, cut: Cut) -> None:
         """Make the cut visible to readers; it is durable when this returns."""
 
-    def maintain(self, tables: Iterable[str], keep: dt.timedelta, since: int | None = None) -> None:
-        """Compact small files, and remove cuts older than `keep`, except the last.
+    def maintain(self, tables: Collection[str], keep: dt.timedelta, since: int | None = None) -> None:
+        """Compact the small files of these tables, and remove versions older than `keep` that no
+        cut needs.
 
-        Cuts from commit record `since` on stay: kept global cuts name them. Versions that only
-        removed cuts need are removed too.
+        If `CUTS` is among them, cuts older than `keep` are removed before, except the last and
+        those from commit record `since` on, which kept global cuts name.
         """
 
     def close(self) -> None:

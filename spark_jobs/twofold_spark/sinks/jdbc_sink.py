@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.row_columns import OP
 from twofold_spark.sinks import jdbc_tables, merge_sql
-from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.jdbc_tables import Names
 from twofold_spark.sinks.mirror_database import MirrorDatabase, Run, configure_jdbc, own_transaction
@@ -130,10 +130,12 @@ class JdbcSink:
 
     def maintain(
         self,
-        tables: Iterable[str],  # noqa: ARG002  (autovacuum has them)
+        tables: Collection[str],
         keep: dt.timedelta,
         since: int | None = None,
     ) -> None:
+        if CUTS not in tables:
+            return  # autovacuum has them
         cuts = self._names.own("cuts")
         last = f"(SELECT max(sequence) FROM {cuts})"
         with self._database.transaction() as run:

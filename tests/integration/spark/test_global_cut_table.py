@@ -13,7 +13,7 @@ from twofold_common.global_waits import BranchPlace, LongWait, Wait
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.errors import Refused
 from twofold_spark.readers.cut_tables import read_cut
-from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.global_cut_table import GlobalCutTable
 from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut
 from twofold_spark.sinks.iceberg_sink import IcebergSink
@@ -74,8 +74,8 @@ def test_a_member_keeps_the_cuts_that_kept_global_cuts_name(spark: SparkSession,
     sink.open()
     for number in (1, 2, 3, 4):
         sink.publish(Cut(number, number, number, whole=True, versions={}, backfilling=(), stopped=()))
-    sink.maintain((), NOTHING, since=3)
+    sink.maintain([CUTS], NOTHING, since=3)
     assert [read_cut(spark, sequence=n, catalog=catalog).cut.sequence for n in (3, 4)] == [3, 4]
     assert spark.table(f"{catalog}.twofold.cuts").count() == 2
-    sink.maintain((), NOTHING, since=9)
+    sink.maintain([CUTS], NOTHING, since=9)
     assert spark.table(f"{catalog}.twofold.cuts").count() == 1, "the last one stays"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from twofold_spark.errors import Refused
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.sinks import iceberg_branches
-from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.iceberg_branches import MERGES, CutPublisher
 from twofold_spark.sinks.iceberg_tables import MAIN, full_name, load_table
 from twofold_spark.sinks.interface import Sink
@@ -193,6 +193,33 @@ def test_maintenance_of_tables_with_branches_keeps_cuts_and_tags(lake: Lake) -> 
     _commit(lake, 6)
     lake.mirror()
     lake.assert_equal()
+
+
+def test_maintenance_takes_a_share_of_the_tables_with_each_batch(lake: Lake) -> None:
+    """A job that runs on. Each batch changes all tables, also those that are due and wait."""
+    names = [lake.writer.table(table(name, {"id": "int8", "v": "int8"}), partitions=1) for name in "abcdefghijk"]
+    touched: list[list[str]] = []
+
+    def watched(sink: Sink) -> Sink:
+        maintain = sink.maintain
+
+        def note(tables: Collection[str], keep: dt.timedelta, since: int | None = None) -> None:
+            touched.append([*tables])
+            maintain(tables, keep, since)
+
+        sink.maintain = note  # type: ignore[method-assign]
+        return sink
+
+    for v in range(8):
+        with lake.writer.commit() as tx:
+            for name in names:
+                tx.upsert(name, {"id": v % 2, "v": v})
+    kept = {"maintain_every": 4, "maintain_at_once": False, "keep_cuts": dt.timedelta(0)}
+    lake.mirror(batch_rows=len(names), around=watched, **kept)
+    due = [CUTS, *(f"public.{name}" for name in names)]
+    assert touched == [due[at : at + 2] for at in (0, 2, 4, 6, 8)], "from the fourth batch on"
+    lake.assert_equal()
+    assert [_values(lake, name) for name in names] == [_values(lake, name, MERGES) for name in names]
 
 
 def test_a_table_that_was_dropped_between_merge_and_cut_holds_no_other_up(lake: Lake) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twofold_spark.errors import Refused
-from twofold_spark.mirror.batching import BatchSizer, MaintenanceSchedule, split_into_batches
+from twofold_spark.mirror.batching import BatchSizer, MaintenanceQueue, MaintenanceSchedule, split_into_batches
 from twofold_spark.sources.commit_records import (
     CommitRecord,
     OffsetRange,
@@ -121,3 +121,17 @@ def test_a_job_that_runs_on_counts_batches_whatever_they_hold() -> None:
     assert [n for n in range(40) if turns.is_due(n * 25, (n + 1) * 25)] == [0, 10, 20, 30]
     few = MaintenanceSchedule(10)
     assert [n for n in range(40) if few.is_due(95 + n, 96 + n)] == [4, 14, 24, 34]
+
+
+def test_tables_that_are_due_are_taken_in_shares() -> None:
+    names = [f"t{number}" for number in range(25)]
+    queue = MaintenanceQueue(at_once=False)
+    assert not queue
+    queue.add(names)
+    taken = [queue.take() for _ in range(8)]
+    assert taken == [names[at : at + 3] for at in range(0, 24, 3)]
+    queue.add(["t0", "t24"])
+    assert (queue.take(), queue.take(), bool(queue)) == (["t24"], ["t0"], False)
+    at_once = MaintenanceQueue(at_once=True)
+    at_once.add(names)
+    assert (at_once.take(), bool(at_once)) == (names, False)
