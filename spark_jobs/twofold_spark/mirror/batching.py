@@ -71,7 +71,7 @@ class MaintenanceQueue:
         self._due += [table for table in tables if table not in self._due]
         self._share = -(-len(self._due) // self._shares)
 
-    def take(self) -> list[str]:
+    def take_share(self) -> list[str]:
         """Take the next share."""
         share, self._due = self._due[: self._share], self._due[self._share :]
         return share

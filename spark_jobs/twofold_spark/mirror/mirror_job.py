@@ -146,7 +146,9 @@ class Mirror:
         Cuts from commit record `since` on stay.
         """
         if self._due_tables and self._sink is not None:
-            due = [table for table in self._due_tables.take() if table == CUTS or table in self._next.cut.versions]
+            due = [
+                table for table in self._due_tables.take_share() if table == CUTS or table in self._next.cut.versions
+            ]
             self._sink.maintain(due, self._keep_cuts, since)
 
     def _apply_all(

@@ -131,10 +131,13 @@ class Tail:
                 raise AssertionError(str(error))
 
     def to_end(self, within_s: float = 30) -> None:
-        deadline = time.monotonic() + within_s
+        """Read on while something comes; give up when nothing has come for so long."""
+        seen, came = len(self.seen), time.monotonic()
         while len(self.ends) < len(self._places):
-            assert time.monotonic() < deadline, f"not read to the end: {set(self._places) - set(self.ends)}"
             self.poll()
+            if len(self.seen) > seen:
+                seen, came = len(self.seen), time.monotonic()
+            assert time.monotonic() < came + within_s, f"not read to the end: {set(self._places) - set(self.ends)}"
 
     def wait_for(
         self, wanted: Callable[[Seen], bool], within_s: float = 60, *, unless: Callable[[], bool] = lambda: False

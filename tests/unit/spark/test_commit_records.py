@@ -128,10 +128,10 @@ def test_tables_that_are_due_are_taken_in_shares() -> None:
     queue = MaintenanceQueue(at_once=False)
     assert not queue
     queue.add(names)
-    taken = [queue.take() for _ in range(8)]
+    taken = [queue.take_share() for _ in range(8)]
     assert taken == [names[at : at + 3] for at in range(0, 24, 3)]
     queue.add(["t0", "t24"])
-    assert (queue.take(), queue.take(), bool(queue)) == (["t24"], ["t0"], False)
+    assert (queue.take_share(), queue.take_share(), bool(queue)) == (["t24"], ["t0"], False)
     at_once = MaintenanceQueue(at_once=True)
     at_once.add(names)
-    assert (at_once.take(), bool(at_once)) == (names, False)
+    assert (at_once.take_share(), bool(at_once)) == (names, False)
