@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -21,6 +22,7 @@ from helpers.connector import ledger as connector_ledger
 from helpers.connector.topics import gid_of
 from helpers.connector.workload import Workload
 from helpers.source.standby import ask, promote, standby_of
+from integration.connector.test_frontiers import Group, in_doubt
 from twofold.config import load
 from twofold.errors import Refused, SetupError
 from twofold.runner.initialisation import initialise
@@ -135,6 +137,52 @@ def test_from_standby_prepared_rows_are_in_kafka_before_their_outcome(version: s
     work.rollback(rolled_back)
     topics = here.check()
     assert {gid_of(s) for s in topics.rows} & {gid, parked, rolled_back} == {gid, parked}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_from_standby_a_member_of_a_group(version: str, connector: Maker, make_pair: MakePair) -> None:
+    """The other member's source is a primary. The coordinator is away while the standby does not
+    replay, while the connector is killed, and while the standby is promoted.
+    """
+    pairs: list[Pair] = []
+
+    def west(**options: Any) -> Installation:
+        pairs.append(make_pair(version, **options))
+        return pairs[0].here
+
+    group = Group(connector, west=west)
+    (pair,) = pairs
+    for here in group.members.values():
+        here.start()
+    for branch in group.prepare("first", 1):
+        branch.tpc_commit()
+    wait_until(lambda: group.shown() == group.both("1:first"), what="the first transfer is in the cut")
+
+    ask(pair.standby, "SELECT pg_wal_replay_pause()::text")
+    for branch in group.prepare("second", 2):
+        branch.tpc_commit()
+    until = time.monotonic() + 3
+    while time.monotonic() < until:  # frontiers are asked for five times a second
+        group.east.caught_up()
+        assert group.shown() == group.both("1:first"), "the standby has nothing of the second"
+    ask(pair.standby, "SELECT pg_wal_replay_resume()::text")
+    wait_until(lambda: group.shown() == group.both("1:first", "1:second"), what="it has replayed")
+
+    east, _ = group.prepare("third", 3)
+    gid = group.west.ask("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+    east.tpc_commit()
+    wait_until(lambda: "1:third" in in_doubt(group.frontier(group.west)), what="the standby's member has it in doubt")
+    group.west.runs[-1].kill9()
+    pair.wait_for_replay()
+    pair.promote()
+    group.west.start()
+    group.east.sql("INSERT INTO account VALUES (4, 1, 'plain')")
+    group.east.caught_up()
+    assert group.shown() == group.both("1:first", "1:second")
+    group.west.sql(f"COMMIT PREPARED '{gid}'")
+    wait_until(lambda: group.shown() == group.both("1:first", "1:second", "1:third"), what="all is whole")
+    for here in group.members.values():
+        here.check()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.request import urlopen
 
@@ -25,11 +25,14 @@ pytestmark = pytest.mark.core
 class Group:
     """Two databases, each with its connector; a coordinator over both."""
 
-    def __init__(self, connector: Maker, **settings: Any) -> None:
+    def __init__(self, connector: Maker, *, west: Callable[..., Installation] | None = None, **settings: Any) -> None:
+        """`west`: makes the connector of the second database, if it is another one."""
         names = sorted(fresh_prefix() for _ in range(2))
-        group = {"name": "bank", "members": names}
-        self.members = {name: connector(name=name, group=group, **settings) for name in names}
-        self.east, self.west = self.members.values()
+        settings["group"] = {"name": "bank", "members": names}
+        self.east, self.west = (
+            make(name=name, **settings) for name, make in zip(names, (connector, west or connector), strict=True)
+        )
+        self.members = dict(zip(names, (self.east, self.west), strict=True))
 
     def prepare(self, global_id: str, number: int) -> list[psycopg.Connection[Any]]:
         """Prepare a branch in each database."""
