@@ -8,6 +8,7 @@ round's few records do.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -85,36 +86,28 @@ class GroupTopics:
     def _read(self, spark: SparkSession, firsts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, list[Row]]:
         """Read these offsets of the topics; return what is decoded, by topic."""
         due = {topic: first for topic, first in firsts.items() if first < ends[topic]}
-        found: dict[str, list[Row]] = {topic: [] for topic in firsts}
         if not due:
-            return found
+            return {topic: [] for topic in firsts}
         records = kafka_reader.read_single_partitions(spark, self._kafka, due, ends)
         is_small = sum(ends[topic] - max(first, 0) for topic, first in due.items()) <= _FEW_OFFSETS
         if is_small:
             records = records.coalesce(1)
         records = records.where(f.col("value").isNotNull() | f.col("topic").isin(*self._commits))
-        rows = self._decode(records, due, whole=is_small)
-        if any(not _pick(row) for row in rows):
-            for topic in due:
-                self._find_subject(topic, refreshed=True)
-            rows = self._decode(records, due, whole=is_small)
-        for row in rows:
-            if (decoded := _pick(row)) is None:
-                raise Refused(
-                    f"the record at offset {row['offset']} of {row['topic']} cannot be decoded",
-                    at_stake="global cuts: what it says of other sources is not known",
-                    repair=f"check the registry's subject {row['topic']}-value, and find who else writes to the topic",
-                )
-            found[row["topic"]].append(decoded)
-        return found
+        subjects = {topic: self._find_subject(topic) for topic in due}
+        try:
+            found = self._decode(records, subjects, whole=is_small)
+        except Refused:  # mostly the registry has a newer version
+            subjects = {topic: self._find_subject(topic, refreshed=True) for topic in due}
+            found = self._decode(records, subjects, whole=is_small)
+        return {topic: found[topic] for topic in firsts}
 
-    def _decode(self, records: DataFrame, topics: Iterable[str], *, whole: bool) -> list[Row]:
-        """Decode each record by its topic's subject. Subjects with the same versions are mostly one
-        for all members.
+    def _decode(self, records: DataFrame, subjects: Mapping[str, Subject], *, whole: bool) -> dict[str, list[Row]]:
+        """Decode each record by its topic's subject; return the rows by topic.
+
+        Subjects with the same versions are mostly one for all members.
         """
         alike: dict[tuple[bool, frozenset[int]], tuple[Subject, list[str]]] = {}
-        for topic in topics:
-            subject = self._find_subject(topic)
+        for topic, subject in subjects.items():
             alike.setdefault((topic in self._commits, subject.ids), (subject, []))[1].append(topic)
         decoded, selected = [], []
         for number, ((is_commit, _), (subject, names)) in enumerate(alike.items()):
@@ -123,7 +116,17 @@ class GroupTopics:
             decoded.append(decoding.decode_record(value, subject).alias(name))
             columns = _select_commit(name, whole=whole) if is_commit else _select_frontier(name)
             selected.append(f.when(f.col(f"{name}.sequence").isNotNull(), f.struct("offset", *columns)).alias(name))
-        return list(records.select("topic", "offset", *decoded).select("topic", "offset", *selected).toLocalIterator())
+        rows = records.select("topic", "offset", *decoded).select("topic", "offset", *selected).toLocalIterator()
+        found: dict[str, list[Row]] = defaultdict(list)
+        for topic, offset, *made in rows:
+            if (row := next((each for each in made if each is not None), None)) is None:
+                raise Refused(
+                    f"the record at offset {offset} of {topic} cannot be decoded",
+                    at_stake="global cuts: what it says of other sources is not known",
+                    repair=f"check the registry's subject {topic}-value, and find who else writes to the topic",
+                )
+            found[topic].append(row)
+        return found
 
 
 def _select_frontier(record: str) -> list[Column]:
@@ -139,8 +142,3 @@ def _select_commit(record: str, *, whole: bool) -> list[Column]:
         f.size(f"{record}.ranges").alias("range_count"),
         f.expr(f"filter({record}.prepared.global_id, each -> each IS NOT NULL)").alias("global_ids"),
     ]
-
-
-def _pick(row: Row) -> Row | None:
-    """Return what one of the subjects made of the record."""
-    return next((each for each in row[2:] if each is not None), None)

@@ -236,6 +236,10 @@ class Writer:
         )  # fmt: skip
         return shape.table
 
+    def commits_as(self, schema: Any) -> None:
+        """Registers a version of the commit records' schema, and names it in those that follow."""
+        self._commit_id = self._register(f"{self.prefix}.commits-value", schema)
+
     def join_group(self) -> None:
         """Makes the topic of frontiers, which stays empty."""
         self._register(f"{self.prefix}.frontiers-value", schemas.fixed("frontier"))

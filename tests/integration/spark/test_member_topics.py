@@ -6,12 +6,13 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from fixtures.connector import wait_until
 from helpers.spark.writer import Writer, table
+from twofold_avro import schemas
 from twofold_spark.errors import Refused
 from twofold_spark.sources import group_topics, member_topics
 from twofold_spark.sources.commit_topic import CommitTopic
@@ -148,3 +149,21 @@ def test_a_few_commit_records_are_held_as_they_are_read_again(
     many = Topics(writer)
     assert read(spark, writer, many) == 7
     assert many.find_records(1) is None
+
+
+def test_a_newer_version_of_a_record_is_asked_for_and_what_has_none_is_refused(
+    spark: SparkSession, writer: Writer
+) -> None:
+    topics = Topics(writer)
+    commit(writer, 1)
+    assert read(spark, writer, topics) == 1
+    newer = schemas.fixed("commit")
+    assert isinstance(newer, dict)
+    writer.commits_as({**newer, "doc": "another version"})
+    commit(writer, 2)
+    assert read(spark, writer, topics) == 3
+    producer = Producer({"bootstrap.servers": writer.bootstrap})
+    producer.produce(f"{writer.prefix}.frontiers", b"\\0\\0\\0\\0\\0no frontier")
+    assert producer.flush(30) == 0
+    with pytest.raises(Refused, match=r"offset 0 of .*\.frontiers cannot be decoded"):
+        read(spark, writer, topics)
