@@ -214,7 +214,7 @@ class Writer:
         self._xid = 700
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
         self.main = self._producer("main")
-        self._commit_id = self._register(f"{prefix}.commits-value", schemas.fixed("commit"))
+        self._commit_id, self._commit_tail = self._register(f"{prefix}.commits-value", schemas.fixed("commit")), b""
         self._make(f"{prefix}.commits", 1)
 
     def table(self, shape: TableShape, *, partitions: int = 3) -> str:
@@ -236,9 +236,13 @@ class Writer:
         )  # fmt: skip
         return shape.table
 
-    def commits_as(self, schema: Any) -> None:
-        """Registers a version of the commit records' schema, and names it in those that follow."""
-        self._commit_id = self._register(f"{self.prefix}.commits-value", schema)
+    def add_to_commits(self, field: Row, encoded: bytes) -> None:
+        """Registers a version of the commit records' schema with one more field, and writes it in
+        those that follow."""
+        schema = schemas.fixed("commit")
+        assert isinstance(schema, dict)
+        newer = {**schema, "fields": [*schema["fields"], field]}
+        self._commit_id, self._commit_tail = self._register(f"{self.prefix}.commits-value", newer), encoded
 
     def join_group(self) -> None:
         """Makes the topic of frontiers, which stays empty."""
@@ -310,7 +314,9 @@ class Writer:
         return commit
 
     def declare(self, producer: Producer, commit: records.Commit) -> None:
-        producer.produce(f"{self.prefix}.commits", value=commit.to_bytes(self._commit_id), partition=0)
+        producer.produce(
+            f"{self.prefix}.commits", value=commit.to_bytes(self._commit_id) + self._commit_tail, partition=0
+        )
         assert producer.flush(30) == 0
 
     def visible(self) -> None:
