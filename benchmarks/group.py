@@ -46,8 +46,7 @@ from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.sinks.global_cut_table import member_catalog
-from twofold_spark.sinks.iceberg_group import IcebergGroup
+from twofold_spark.sinks.iceberg_group import IcebergGroup, member_catalog
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.streaming import StreamingJob, Trigger

@@ -72,8 +72,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check_group(options: argparse.Namespace) -> None:
     is_group = options.source_group is not None or len(set(options.prefixes)) > 1
-    if is_group and options.sink.name == "delta":
-        raise UsageError("the mirror of a source group needs --sink iceberg or jdbc=...")
     if options.global_wait is None:
         return
     if not is_group:

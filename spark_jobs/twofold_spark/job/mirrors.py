@@ -17,8 +17,8 @@ from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.mirror_progress import ProgressPublisher
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S
-from twofold_spark.sinks.global_cut_table import member_catalog
 from twofold_spark.sinks.global_cuts import GlobalCut
+from twofold_spark.sinks.iceberg_group import member_catalog
 from twofold_spark.sinks.interface import GroupPlace, Sink
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry

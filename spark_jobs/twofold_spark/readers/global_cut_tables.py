@@ -3,6 +3,9 @@ whole or absent. `cut.torn` has the exceptions, which `mirror --global-wait` all
 
     cut = read_global_cut(spark)
     cut["bank_east"]["public.accounts"].unionByName(cut["bank_west"]["public.accounts"])
+    cut = read_global_cut(spark, reader=DeltaReader(spark, "/lake/delta"))
+
+In PostgreSQL every snapshot is at a global cut: read the tables in one REPEATABLE READ transaction.
 """
 
 from __future__ import annotations
@@ -11,20 +14,23 @@ from collections.abc import Iterator, Mapping
 
 from pyspark.sql import SparkSession
 
-from twofold_spark.errors import SetupError
+from twofold_spark.errors import SetupError, UsageError
 from twofold_spark.readers.cut_tables import Tables, read_cut
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks.global_cut_table import GlobalCutTable, member_catalog
+from twofold_spark.sinks.delta_group import DeltaGroup
+from twofold_spark.sinks.delta_tables import DeltaReader
 from twofold_spark.sinks.global_cuts import GlobalCut
+from twofold_spark.sinks.iceberg_group import IcebergGroup
+from twofold_spark.sinks.interface import Reader
 
 
 class GlobalTables(Mapping[str, Tables]):
     """The cut of each member by its prefix; read on access."""
 
-    def __init__(self, spark: SparkSession, catalog: str, cut: GlobalCut) -> None:
+    def __init__(self, spark: SparkSession, place: DeltaGroup | IcebergGroup, cut: GlobalCut) -> None:
         self.cut = cut
+        self.place = place
         self._spark = spark
-        self._catalog = catalog
 
     @property
     def torn(self) -> tuple[str, ...]:
@@ -37,7 +43,7 @@ class GlobalTables(Mapping[str, Tables]):
         sequence = self.cut.members[prefix].sequence
         if not sequence:
             raise SetupError(f"the global cut {self.cut} has nothing of {prefix} yet")
-        tables = read_cut(self._spark, sequence=sequence, catalog=member_catalog(self._catalog, prefix))
+        tables = read_cut(self._spark, sequence=sequence, reader=self.place.make_reader(self._spark, prefix))
         if tables.cut.sequence != sequence:
             raise SetupError(
                 f"the global cut {self.cut} names the cut {sequence} of {prefix}, which is not kept or not whole; "
@@ -52,11 +58,19 @@ class GlobalTables(Mapping[str, Tables]):
         return len(self.cut.members)
 
 
-def read_global_cut(spark: SparkSession, *, catalog: str = CATALOG) -> GlobalTables:
-    """Return the last global cut of a group's mirror."""
-    cut = GlobalCutTable(spark, catalog).read_last()
+def read_global_cut(spark: SparkSession, *, catalog: str = CATALOG, reader: Reader | None = None) -> GlobalTables:
+    """Return the last global cut, of the Iceberg catalog or of a `DeltaReader`."""
+    match reader:
+        case None:
+            place: DeltaGroup | IcebergGroup = IcebergGroup(catalog)
+        case DeltaReader():
+            place = DeltaGroup(reader.folder)
+        case _:
+            raise UsageError(
+                "read_global_cut takes a catalog or a DeltaReader. In PostgreSQL read the tables by SQL, in one "
+                "REPEATABLE READ transaction: Spark reads each table in another one"
+            )
+    cut = place.make_cuts(spark).read_last()
     if cut is None:
-        raise SetupError(
-            f"no global cut is published in the catalog {catalog}: run `twofold-spark mirror` of a source group"
-        )
-    return GlobalTables(spark, catalog, cut)
+        raise SetupError(f"no global cut is published in {place}: run `twofold-spark mirror` of a source group")
+    return GlobalTables(spark, place, cut)

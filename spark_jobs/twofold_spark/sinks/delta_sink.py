@@ -22,24 +22,16 @@ from pyspark.sql.types import StructType
 
 from twofold_spark.errors import Refused
 from twofold_spark.row_columns import OP, UNCHANGED
-from twofold_spark.sinks import column_changes, cut_rows, merge_sql
+from twofold_spark.sinks import column_changes, cut_rows, delta_tables, merge_sql
 from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.delta_tables import APPLICATION, KEY, SPOILED, DeltaReader, refuse_spoiled
+from twofold_spark.sinks.global_cut_table import GLOBAL_CUTS
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.merge_sql import escape_literal
 from twofold_spark.sources.unreadable_records import RECORD_PLACE
 
 _TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
-_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-_LEAST_HOURS = 168
-"""Delta refuses to remove younger files."""
 _QUARANTINE = "twofold.quarantine"
-_PROPERTIES = {
-    "delta.enableDeletionVectors": "true",
-    "delta.enableTypeWidening": "true",
-    # A column of that type may be added later, and ALTER does not enable the feature.
-    "delta.feature.timestampNtz": "supported",
-}
 
 
 class DeltaSink:
@@ -54,6 +46,12 @@ class DeltaSink:
         """Version and sequence number of each table, as this job last saw it."""
 
     def open(self) -> Cut | None:
+        if self._reader.has_table(GLOBAL_CUTS):
+            raise Refused(
+                f"the folder {self._reader.folder} holds the mirror of a source group",
+                at_stake="the tables of several sources would be mixed",
+                repair="give another folder to --sink delta=",
+            )
         if not self._reader.has_table(CUTS):
             self._create(CUTS, cut_rows.COLUMNS, {"twofold.prefix": self._prefix})
         self._reader.check_prefix(self._prefix)
@@ -146,20 +144,11 @@ class DeltaSink:
         if CUTS in tables:
             expired = cut_rows.expired_condition(last, keep, since)
             self._spark.sql(f"DELETE FROM {self._reader.table_path(CUTS)} WHERE {expired}")
-        # VACUUM lists a table's folder in so many tasks, whatever it holds. The default of 10,000
-        # took two cores more than a minute for each table.
-        self._spark.conf.set(_LISTING_TASKS, self._spark.sparkContext.defaultParallelism)
-        hours = max(_LEAST_HOURS, round(keep.total_seconds() / 3600))
         for table in tables:
-            self._spark.sql(f"OPTIMIZE {self._reader.table_path(table)}")
-            self._spark.sql(f"VACUUM {self._reader.table_path(table)} RETAIN {hours} HOURS")
+            delta_tables.compact(self._spark, self._reader.table_path(table), keep)
 
     def close(self) -> None:
         """Do nothing: this sink holds nothing."""
 
     def _create(self, name: str, columns: str, properties: Mapping[str, str]) -> None:
-        all_properties = {**_PROPERTIES, **properties}
-        listed = ", ".join(f"'{escape_literal(k)}' = '{escape_literal(v)}'" for k, v in all_properties.items())
-        self._spark.sql(
-            f"CREATE TABLE {self._reader.table_path(name)} ({columns}) USING delta TBLPROPERTIES ({listed})"
-        )
+        delta_tables.create_table(self._spark, self._reader.table_path(name), columns, properties)

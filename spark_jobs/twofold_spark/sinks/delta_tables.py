@@ -1,7 +1,11 @@
-"""Delta's tables as the sink and readers know them: their folders, versions, and cuts."""
+"""Delta's tables as the sinks and readers know them: made, compacted; their folders, versions and
+cuts.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +18,15 @@ APPLICATION = "twofold"
 KEY = "twofold.key"
 SPOILED = "twofold.spoiled"
 """The property of a table that two jobs have merged into at once."""
+_PROPERTIES = {
+    "delta.enableDeletionVectors": "true",
+    "delta.enableTypeWidening": "true",
+    # A column of that type may be added later, and ALTER does not enable the feature.
+    "delta.feature.timestampNtz": "supported",
+}
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_LEAST_HOURS = 168
+"""Delta refuses to remove younger files."""
 
 
 class DeltaReader:
@@ -21,10 +34,10 @@ class DeltaReader:
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         self._spark = spark
-        self._folder = folder.rstrip("/")
+        self.folder = folder.rstrip("/")
 
     def table_folder(self, name: str) -> str:
-        return "/".join((self._folder, *name.split(".", 1)))
+        return "/".join((self.folder, *name.split(".", 1)))
 
     def table_path(self, name: str) -> str:
         """Return the table's name in SQL."""
@@ -61,12 +74,12 @@ class DeltaReader:
         return self._spark.sql(f"SELECT * FROM {self.table_path(name)} VERSION AS OF {int(version)}")
 
     def read_key(self, name: str) -> tuple[str, ...]:
-        return tuple(key for key in self._read_property(name, KEY).split(",") if key)
+        return tuple(key for key in self.read_property(name, KEY).split(",") if key)
 
     def check_prefix(self, prefix: str) -> None:
         if not self.has_table(CUTS):
-            raise SetupError(f"{self._folder} holds no mirror: run `twofold-spark mirror` into it first")
-        present = self._read_property(CUTS, "twofold.prefix")
+            raise SetupError(f"{self.folder} holds no mirror: run `twofold-spark mirror` into it first")
+        present = self.read_property(CUTS, "twofold.prefix")
         if present != prefix:
             raise Refused(
                 f"this folder holds the mirror of the prefix {present!r}, not of {prefix!r}",
@@ -74,7 +87,8 @@ class DeltaReader:
                 repair="use one folder for each prefix",
             )
 
-    def _read_property(self, name: str, key: str) -> str:
+    def read_property(self, name: str, key: str) -> str:
+        """Return a property of the table; an empty text if it has none."""
         found = self._read_snapshot(name).metadata().configuration().get(key)
         return str(found.get()) if found.isDefined() else ""
 
@@ -90,6 +104,23 @@ class DeltaReader:
     @property
     def _jvm(self) -> Any:
         return self._spark._jvm
+
+
+def create_table(spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+    """Create a table; `name` is that in SQL."""
+    escape = merge_sql.escape_literal
+    listed = ", ".join(f"'{escape(k)}' = '{escape(v)}'" for k, v in {**_PROPERTIES, **properties}.items())
+    spark.sql(f"CREATE TABLE {name} ({columns}) USING delta TBLPROPERTIES ({listed})")
+
+
+def compact(spark: SparkSession, name: str, keep: dt.timedelta) -> None:
+    """Compact a table's files, and remove those that only its states before `keep` need."""
+    # VACUUM lists a table's folder in so many tasks, whatever it holds. The default of 10,000 took
+    # two cores more than a minute for each table.
+    spark.conf.set(_LISTING_TASKS, spark.sparkContext.defaultParallelism)
+    hours = max(_LEAST_HOURS, round(keep.total_seconds() / 3600))
+    spark.sql(f"OPTIMIZE {name}")
+    spark.sql(f"VACUUM {name} RETAIN {hours} HOURS")
 
 
 def refuse_spoiled(table: str) -> Refused:

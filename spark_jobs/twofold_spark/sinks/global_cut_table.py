@@ -1,26 +1,27 @@
-"""Global cuts as rows of an Iceberg table: one row names the cut of every member. A second table
-says what the next one waits for.
+"""Global cuts as rows of a table, in Iceberg and Delta: one row names the cut of every member. A
+second table says what the next one waits for.
 
-Each member has a catalog of its own with its tables and its cuts. The row is what makes them one:
-it is written when every member has published its part.
+Each member has a place of its own with its tables and its cuts. The row is what makes them one: it
+is written when every member has published its part.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
 from twofold_common.global_waits import LongWait
-from twofold_spark.sinks import cut_rows, iceberg_maintenance, iceberg_rows, iceberg_tables
+from twofold_spark.sinks import cut_rows
 from twofold_spark.sinks.global_cuts import GlobalCut, check_members, make_row, read_row
 from twofold_spark.sinks.merge_sql import escape_literal
 
+GLOBAL_CUTS, GLOBAL_WAITS = "twofold.global_cuts", "twofold.global_waits"
 _TORN = "array<struct<global_id: string, shown: array<struct<prefix: string, sequence: bigint>>>>"
-_COLUMNS = (
+COLUMNS = (
     "number bigint, published_at timestamp, "
     "members array<struct<prefix: string, sequence: bigint, commit_offset: bigint>>, "
     f"torn {_TORN}"
@@ -33,40 +34,60 @@ _WAIT_COLUMNS = (
 _GROUP = "twofold.group"
 
 
-def member_catalog(catalog: str, prefix: str) -> str:
-    """Return the catalog of a member's tables: its name must be a word of SQL."""
-    return f"{catalog}_{re.sub('[^A-Za-z0-9_]', '_', prefix)}"
+class GlobalTableStore(Protocol):
+    """How a sink keeps the two tables."""
+
+    @property
+    def place(self) -> str:
+        """What the tables are in: the word for a refusal."""
+
+    def prepare(self) -> None:
+        """Prepare the place, or refuse it."""
+
+    def name(self, table: str) -> str:
+        """Return the table's name in SQL."""
+
+    def exists(self, table: str) -> bool:
+        """Whether the table exists."""
+
+    def create(self, table: str, columns: str, properties: Mapping[str, str]) -> None:
+        """Create the table."""
+
+    def read_property(self, table: str, key: str) -> str:
+        """Return a property of the table; an empty text if it has none."""
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Append a global cut; it is durable when this returns."""
+
+    def compact(self, table: str, keep: dt.timedelta) -> None:
+        """Compact the table, and expire what was its state before `keep`."""
 
 
 class GlobalCutTable:
-    """The table of a group's global cuts, in the catalog that is named."""
+    """The table of a group's global cuts."""
 
     in_one_transaction = False
 
-    def __init__(self, spark: SparkSession, catalog: str) -> None:
+    def __init__(self, spark: SparkSession, store: GlobalTableStore) -> None:
         self._spark = spark
-        self._catalog = catalog
-        self._namespace = f"{catalog}.twofold"
-        self._name = f"{self._namespace}.global_cuts"
-        self._waits = f"{self._namespace}.global_waits"
+        self._store = store
+        self._name, self._waits = store.name(GLOBAL_CUTS), store.name(GLOBAL_WAITS)
 
     def open(self, prefixes: tuple[str, ...]) -> GlobalCut | None:
         """Create the tables, or check whose they are; return the last global cut.
 
         Its members may be others: some of these may lack, and some more may be in it.
         """
-        self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
+        self._store.prepare()
         group = ",".join(sorted(prefixes))
-        properties = iceberg_tables.list_properties(iceberg_tables.FORMAT_VERSION, {_GROUP: group})
-        for name, columns in ((self._name, _COLUMNS), (self._waits, _WAIT_COLUMNS)):
-            self._spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg TBLPROPERTIES ({properties})")
-        present = iceberg_tables.load_table(self._spark, self._name).properties().get(_GROUP) or ""
+        for table, columns in ((GLOBAL_CUTS, COLUMNS), (GLOBAL_WAITS, _WAIT_COLUMNS)):
+            if not self._store.exists(table):
+                self._store.create(table, columns, {_GROUP: group})
+        present = self._store.read_property(GLOBAL_CUTS, _GROUP)
         last = self.read_last()
-        check_members([*last.members] if last is not None else present.split(","), prefixes, "warehouse")
+        check_members([*last.members] if last is not None else present.split(","), prefixes, self._store.place)
         if present != group:
-            self._spark.sql(
-                f"ALTER TABLE {self._name} SET TBLPROPERTIES ({iceberg_tables.format_properties({_GROUP: group})})"
-            )
+            self._spark.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ('{_GROUP}' = {_text(group)})")
         if not self._spark.table(self._waits).isEmpty():
             self.replace_waits(())  # an earlier process said so
         return last
@@ -84,15 +105,14 @@ class GlobalCutTable:
 
     def _read_outermost(self, *, first: bool = False) -> GlobalCut | None:
         """Return the last global cut that is kept, or the first."""
-        if not self._spark.catalog.tableExists(self._name):
+        if not self._store.exists(GLOBAL_CUTS):
             return None
         row = self._spark.table(self._name).orderBy("number", ascending=first).first()
         return read_row(row) if row is not None else None
 
     def publish(self, cut: GlobalCut) -> None:
         """Make it visible to readers; it is durable when this returns."""
-        row = {"number": cut.number, "published_at": dt.datetime.now(dt.UTC), **make_row(cut)}
-        iceberg_rows.append_row(self._spark, iceberg_tables.load_table(self._spark, self._name), row)
+        self._store.append({"number": cut.number, "published_at": dt.datetime.now(dt.UTC), **make_row(cut)})
 
     def forget(self, keep: dt.timedelta) -> GlobalCut | None:
         """Remove global cuts older than `keep`, except the last; return the first that stays."""
@@ -104,8 +124,8 @@ class GlobalCutTable:
 
     def maintain(self, keep: dt.timedelta) -> None:
         """Compact the tables, and expire what was their state before `keep`."""
-        for table in ("twofold.global_cuts", "twofold.global_waits"):
-            iceberg_maintenance.maintain_plain(self._spark, self._catalog, table, keep)
+        for table in (GLOBAL_CUTS, GLOBAL_WAITS):
+            self._store.compact(table, keep)
 
     def replace_waits(self, waits: Iterable[LongWait]) -> None:
         """Say what the next global cut waits for."""

@@ -86,6 +86,9 @@ class GroupPlace(Protocol):
     def make_cuts(self, spark: SparkSession) -> GlobalCuts:
         """Make the place of the global cuts."""
 
+    def make_reader(self, spark: SparkSession, prefix: str) -> Reader:
+        """Make what reads one member's tables."""
+
 
 class Reader(Protocol):
     """The place that the mirror is read from."""

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from twofold_common.global_waits import LongWait
 from twofold_spark.sinks.global_cuts import GlobalCut, check_members, make_row, read_row
-from twofold_spark.sinks.interface import Sink
+from twofold_spark.sinks.interface import Reader, Sink
 from twofold_spark.sinks.jdbc_sink import JdbcSink
-from twofold_spark.sinks.jdbc_tables import Names
+from twofold_spark.sinks.jdbc_tables import JdbcReader, Names
 from twofold_spark.sinks.mirror_database import MirrorDatabase, Run
 from twofold_spark.sources.postgres_connection import quote_literal
 
@@ -91,7 +91,7 @@ class JdbcGlobalCuts:
 
 
 class JdbcGroup:
-    """Makes the sinks of a group, which share one connection."""
+    """Makes the sinks of a group, which share one connection, and what reads them."""
 
     def __init__(self, url: str) -> None:
         self._database = MirrorDatabase(url)
@@ -101,6 +101,9 @@ class JdbcGroup:
 
     def make_cuts(self, spark: SparkSession) -> JdbcGlobalCuts:
         return JdbcGlobalCuts(spark, self._database)
+
+    def make_reader(self, spark: SparkSession, prefix: str) -> Reader:
+        return JdbcReader(spark, self._database.url, prefix)
 
 
 def _read_outermost(run: Run, order: str) -> GlobalCut | None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from pyspark.sql import SparkSession
 
 from twofold_spark.session import absolute_folder
+from twofold_spark.sinks.delta_group import DeltaGroup
 from twofold_spark.sinks.delta_sink import DeltaSink
 from twofold_spark.sinks.delta_tables import DeltaReader
 from twofold_spark.sinks.iceberg_group import IcebergGroup
@@ -49,8 +50,11 @@ class SinkChoice:
 
     def make_group(self, *, catalog: str, format_version: int = FORMAT_VERSION) -> GroupPlace:
         """Return what makes the sinks of a source group's mirror."""
-        if self.name == "jdbc":
-            return JdbcGroup(build_jdbc_url(self.address))
+        match self.name:
+            case "delta":
+                return DeltaGroup(self._folder)
+            case "jdbc":
+                return JdbcGroup(build_jdbc_url(self.address))
         return IcebergGroup(catalog, format_version)
 
     def make_reader(self, spark: SparkSession, *, catalog: str) -> Reader:

@@ -17,15 +17,16 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from fixtures.connector import Installation, wait_until
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.readers.global_cut_tables import GlobalTables, read_global_cut
-from twofold_spark.sinks.global_cut_table import member_catalog
+from twofold_spark.sinks.delta_tables import DeltaReader
 from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut
+from twofold_spark.sinks.iceberg_group import member_catalog
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
@@ -119,7 +120,7 @@ class GroupLake:
             raise failures[0]
 
     def read(self) -> GlobalTables:
-        return read_global_cut(self.spark, catalog=self.catalog)
+        return read_global_cut(self.spark, catalog=self.catalog, reader=self._reader())
 
     def last_cut(self) -> GlobalCut:
         return self.published_snapshot()[0] if self.choice.name == "jdbc" else self.read().cut
@@ -132,14 +133,23 @@ class GroupLake:
         if self.choice.name == "jdbc":
             with psycopg.connect(self.choice.address, row_factory=dict_row) as connection:
                 return connection.execute("SELECT * FROM twofold.global_waits").fetchall()
-        table = self.spark.table(f"{self.catalog}.twofold.global_waits")
-        return [each.asDict(recursive=True) for each in table.collect()]
+        return [each.asDict(recursive=True) for each in self.table("global_waits").collect()]
+
+    def table(self, name: str) -> DataFrame:
+        """A table of the group's own."""
+        in_delta = f"delta.`{self.choice.address}/twofold/{name}`"
+        return self.spark.table(in_delta if self.choice.name == "delta" else f"{self.catalog}.twofold.{name}")
+
+    def _reader(self) -> DeltaReader | None:
+        return DeltaReader(self.spark, self.choice.address) if self.choice.name == "delta" else None
 
     def transfers(self, published: GlobalCut | None = None) -> dict[str, dict[str, int]]:
         """The amounts by prefix and transfer, as of a global cut, or of the last one."""
         if self.choice.name == "jdbc":
             return self.published_snapshot()[1]
-        cut = self.read() if published is None else GlobalTables(self.spark, self.catalog, published)
+        cut = self.read()
+        if published is not None:
+            cut = GlobalTables(self.spark, cut.place, published)
         return {
             prefix: {row["id"]: row["amount"] for row in tables["public.transfer"].collect()}
             if "public.transfer" in tables.cut.versions

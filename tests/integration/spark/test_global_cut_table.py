@@ -10,13 +10,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from twofold_common.global_waits import BranchPlace, LongWait, Wait
+from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
-from twofold_spark.errors import Refused
+from twofold_spark.errors import Refused, UsageError
 from twofold_spark.readers.cut_tables import read_cut
+from twofold_spark.readers.global_cut_tables import read_global_cut
 from twofold_spark.sinks.cuts import CUTS, Cut
-from twofold_spark.sinks.global_cut_table import GlobalCutTable
+from twofold_spark.sinks.delta_group import DeltaGroup
+from twofold_spark.sinks.delta_sink import DeltaSink
+from twofold_spark.sinks.delta_tables import DeltaReader
 from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut
-from twofold_spark.sinks.iceberg_sink import IcebergSink
+from twofold_spark.sinks.iceberg_group import IcebergGroup, member_catalog
+from twofold_spark.sinks.interface import GroupPlace
+from twofold_spark.sinks.jdbc_tables import JdbcReader
 
 _number = itertools.count(1)
 AN_HOUR, NOTHING = dt.timedelta(hours=1), dt.timedelta(0)
@@ -24,19 +30,29 @@ AN_HOUR, NOTHING = dt.timedelta(hours=1), dt.timedelta(0)
 
 @pytest.fixture
 def catalog(spark: SparkSession, tmp_path: Path) -> str:
+    """One for the group, and one for the east."""
     name = f"cuts{next(_number)}"
-    for key, value in WAREHOUSE_CATALOG.settings(str(tmp_path), name).items():
-        spark.conf.set(key, value)
+    for each, folder in ((name, tmp_path), (member_catalog(name, "east"), tmp_path / "east")):
+        folder.mkdir(exist_ok=True)
+        for key, value in WAREHOUSE_CATALOG.settings(str(folder), each).items():
+            spark.conf.set(key, value)
     return name
+
+
+@pytest.fixture(params=["iceberg", "delta"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> GroupPlace:
+    if request.param == "delta":
+        return DeltaGroup(str(tmp_path / "delta"))
+    return IcebergGroup(request.getfixturevalue("catalog"))
 
 
 def global_cut(number: int, *prefixes: str) -> GlobalCut:
     return GlobalCut(number, {prefix: MemberCut(10 * number, 20 * number) for prefix in prefixes})
 
 
-def test_members_may_change_but_not_all_of_them(spark: SparkSession, catalog: str) -> None:
-    assert GlobalCutTable(spark, catalog).open(("east", "west")) is None
-    table = GlobalCutTable(spark, catalog)
+def test_members_may_change_but_not_all_of_them(spark: SparkSession, place: GroupPlace) -> None:
+    assert place.make_cuts(spark).open(("east", "west")) is None
+    table = place.make_cuts(spark)
     assert table.open(("east", "north")) is None
     table.publish(global_cut(1, "east", "north"))
     assert table.open(("south", "north")) == global_cut(1, "east", "north")
@@ -46,7 +62,7 @@ def test_members_may_change_but_not_all_of_them(spark: SparkSession, catalog: st
 
 
 def test_what_is_old_is_forgotten_except_the_last(spark: SparkSession, catalog: str) -> None:
-    table = GlobalCutTable(spark, catalog)
+    table = IcebergGroup(catalog).make_cuts(spark)
     table.open(("east", "west"))
     wait = LongWait(Wait("g", (BranchPlace("east", "committed", 1),)), 6.0, {"east": 1})
 
@@ -68,14 +84,68 @@ def test_what_is_old_is_forgotten_except_the_last(spark: SparkSession, catalog: 
         assert count(f"{each}.all_data_files") <= 3
 
 
-def test_a_member_keeps_the_cuts_that_kept_global_cuts_name(spark: SparkSession, catalog: str) -> None:
+def test_in_delta_what_is_old_is_forgotten_except_the_last(spark: SparkSession, tmp_path: Path) -> None:
+    table = DeltaGroup(str(tmp_path)).make_cuts(spark)
+    table.open(("east", "west"))
+    wait = LongWait(Wait("g", (BranchPlace("east", "committed", 1),)), 6.0, {"east": 1})
+
+    def describe(of: str) -> tuple[int, int]:
+        """The rows, and the files."""
+        name = f"delta.`{tmp_path}/twofold/{of}`"
+        return spark.table(name).count(), spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["numFiles"]
+
+    for number in (1, 2, 3):
+        table.publish(global_cut(number, "east", "west"))
+        table.replace_waits([wait])
+    assert table.forget(AN_HOUR) == global_cut(1, "east", "west")
+    table.maintain(AN_HOUR)
+    assert describe("global_cuts") == (3, 1), "compacted, and nothing is old"
+    assert table.forget(NOTHING) == table.read_last() == global_cut(3, "east", "west")
+    table.maintain(NOTHING)
+    assert describe("global_cuts") == describe("global_waits") == (1, 1)
+    assert read_global_cut(spark, reader=DeltaReader(spark, str(tmp_path))).cut == global_cut(3, "east", "west")
+    table.publish(global_cut(4, "east"))
+    assert table.read_last() == global_cut(4, "east")
+
+
+def test_a_member_keeps_the_cuts_that_kept_global_cuts_name(spark: SparkSession, place: GroupPlace) -> None:
     """Such as those of a member that was idle for longer than cuts are kept."""
-    sink = IcebergSink(spark, "east", catalog)
+    own = session.fork_session(spark)
+    sink, reader = place.make_sink(own, "east"), place.make_reader(spark, "east")
     sink.open()
     for number in (1, 2, 3, 4):
         sink.publish(Cut(number, number, number, whole=True, versions={}, backfilling=(), stopped=()))
     sink.maintain([CUTS], NOTHING, since=3)
-    assert [read_cut(spark, sequence=n, catalog=catalog).cut.sequence for n in (3, 4)] == [3, 4]
-    assert spark.table(f"{catalog}.twofold.cuts").count() == 2
+    assert [read_cut(spark, sequence=n, reader=reader).cut.sequence for n in (3, 4)] == [3, 4]
+    first = reader.find_cut(first=True)
+    assert first is not None
+    assert first.sequence == 3
     sink.maintain([CUTS], NOTHING, since=9)
-    assert spark.table(f"{catalog}.twofold.cuts").count() == 1, "the last one stays"
+    assert reader.find_cut(first=True) == reader.find_cut(), "the last one stays"
+
+
+def test_in_delta_a_second_job_s_global_cut_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Delta skips a row whose number the table has."""
+    one, other = (DeltaGroup(str(tmp_path)).make_cuts(spark) for _ in range(2))
+    one.open(("east", "west"))
+    assert other.open(("east", "west")) is None
+    one.publish(global_cut(1, "east", "west"))
+    with pytest.raises(Refused, match="another job published the global cut 1"):
+        other.publish(GlobalCut(1, {"east": MemberCut(5, 6)}))
+    assert one.read_last() == global_cut(1, "east", "west")
+
+
+def test_a_folder_has_the_mirror_of_a_group_or_of_one_prefix(spark: SparkSession, tmp_path: Path) -> None:
+    """The folder of a table in another's would be emptied by VACUUM."""
+    own = session.fork_session(spark)
+    DeltaSink(own, "east", str(tmp_path / "one")).open()
+    with pytest.raises(Refused, match="holds the mirror of one prefix, east"):
+        DeltaGroup(str(tmp_path / "one")).make_cuts(spark).open(("east", "west"))
+    DeltaGroup(str(tmp_path / "two")).make_cuts(spark).open(("east", "west"))
+    with pytest.raises(Refused, match="holds the mirror of a source group"):
+        DeltaSink(own, "east", str(tmp_path / "two")).open()
+
+
+def test_a_global_cut_in_postgresql_is_read_by_sql(spark: SparkSession) -> None:
+    with pytest.raises(UsageError, match="one REPEATABLE READ transaction"):
+        read_global_cut(spark, reader=JdbcReader(spark, "jdbc:postgresql://127.0.0.1/none"))

@@ -17,8 +17,8 @@ from fixtures.stack import fresh_prefix
 from helpers.spark.group_lake import Coordinator, GroupLake, regroup, transfer
 from twofold_spark.errors import Refused
 from twofold_spark.readers.cut_tables import read_cut
-from twofold_spark.sinks.global_cut_table import member_catalog
 from twofold_spark.sinks.global_cuts import GlobalCut
+from twofold_spark.sinks.iceberg_group import member_catalog
 
 pytestmark = pytest.mark.timeout(2400)
 

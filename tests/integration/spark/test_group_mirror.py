@@ -21,7 +21,7 @@ from twofold_common import java
 from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.readers.global_cut_tables import read_global_cut
-from twofold_spark.sinks.global_cut_table import member_catalog
+from twofold_spark.sinks.iceberg_group import member_catalog
 from twofold_spark.sinks.sink_choice import SinkChoice
 
 pytestmark = pytest.mark.timeout(900)
@@ -36,12 +36,15 @@ def group(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest
     for here in members.values():
         here.start()
     lake = GroupLake(spark, tmp_path, members, group)
-    if request.param == "jdbc":
-        lake.choice = SinkChoice("jdbc", request.getfixturevalue("database"))
+    match request.param:
+        case "delta":
+            lake.choice = SinkChoice("delta", str(tmp_path / "delta"))
+        case "jdbc":
+            lake.choice = SinkChoice("jdbc", request.getfixturevalue("database"))
     return lake
 
 
-KEPT = [pytest.param("iceberg", marks=pytest.mark.core), "jdbc"]
+KEPT = [pytest.param("iceberg", marks=pytest.mark.core), "delta", "jdbc"]
 
 
 @pytest.mark.parametrize("group", KEPT, indirect=True)
@@ -65,7 +68,7 @@ def test_no_cut_shows_half_of_a_transfer(group: GroupLake) -> None:
     assert group.last_cut() == last, "nothing is new, and nothing is published"
 
 
-@pytest.mark.parametrize("group", ["iceberg", "jdbc"], indirect=True)
+@pytest.mark.parametrize("group", ["iceberg", "delta", "jdbc"], indirect=True)
 def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: GroupLake) -> None:
     transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")
@@ -164,6 +167,7 @@ def test_the_command_takes_the_members_or_their_group(group: GroupLake, by: str)
     assert sorted(amounts) == [-10, 10]
 
 
+@pytest.mark.parametrize("group", ["iceberg", "delta"], indirect=True)
 def test_old_global_cuts_are_forgotten_with_the_members_cuts_that_only_they_name(group: GroupLake) -> None:
     group.kept = {"maintain_every": 1, "keep_cuts": dt.timedelta(0)}
     transfer(group.members, "one", 10)
@@ -171,11 +175,10 @@ def test_old_global_cuts_are_forgotten_with_the_members_cuts_that_only_they_name
     transfer(group.members, "two", 20)
     group.runs_until_it_shows("one", "two")
     assert len(group.published) > 1
-    for catalog, cuts in [
-        (group.catalog, "global_cuts"),
-        *((member_catalog(group.catalog, p), "cuts") for p in group.members),
-    ]:
-        assert group.spark.table(f"{catalog}.twofold.{cuts}").count() == 1
+    assert group.table("global_cuts").count() == 1
+    for prefix in group.members:
+        reader = group.read().place.make_reader(group.spark, prefix)
+        assert reader.find_cut(first=True) == reader.find_cut()
 
 
 def test_a_coordinator_in_trouble_never_changes_the_total(group: GroupLake) -> None:

@@ -23,7 +23,7 @@ from helpers.xa.manager import MANAGERS, XaManager
 from twofold_common import java
 from twofold_spark import read_cut, read_global_cut, session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
-from twofold_spark.sinks.global_cut_table import member_catalog
+from twofold_spark.sinks.iceberg_group import member_catalog
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 _number = itertools.count(1)
