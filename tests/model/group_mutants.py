@@ -71,12 +71,23 @@ def _let_all_go(waited_s: Any, limit_s: Any) -> set[str]:
     return {*waited_s} if _find_overdue(waited_s, limit_s) else set()
 
 
-def _name_nothing(members: Any, torn: Any, overdue: Any) -> Any:
-    return _choose_cut(members, torn, overdue)._replace(torn={})
+def _name_nothing(members: Any, torn: Any, overdue: Any, limits: Any = None) -> Any:
+    return _choose_cut(members, torn, overdue, limits)._replace(torn={})
 
 
-def _forget_what_was_torn(members: Any, torn: Any, overdue: Any) -> Any:
-    return _choose_cut(members, {}, overdue)
+def _forget_what_was_torn(members: Any, torn: Any, overdue: Any, limits: Any = None) -> Any:
+    return _choose_cut(members, {}, overdue, limits)
+
+
+def _cut_off_at_limits(members: Any, torn: Any, overdue: Any, limits: Any = None) -> Any:
+    choice = _choose_cut(members, torn, overdue)
+    if limits is None:
+        return choice
+    return choice._replace(cut={prefix: min(sequence, limits[prefix]) for prefix, sequence in choice.cut.items()})
+
+
+def _one_look(members: Any, whole: Any, torn: Any, overdue: Any, find_limits: Any) -> Any:
+    return _choose_cut(members, torn, overdue, find_limits(1))
 
 
 def _whole_when_shown(global_id: Any, shown: Any, frontiers: Any) -> bool:
@@ -91,7 +102,7 @@ _close, _speaks_of = group.close, Frontier.speaks_of
 _find_overdue, _choose_cut = global_cut_choice.find_overdue, global_cut_choice.choose_cut
 LIMIT = 20
 MUTANTS = (
-    GroupMutant("the end is asked before what is visible", frontier, "ORDER", ("end_lsn", "listed", "seen"), seed=26),
+    GroupMutant("the end is asked before what is visible", frontier, "ORDER", ("end_lsn", "listed", "seen"), seed=717),
     GroupMutant("the frontier does not wait for the stream", frontier, "is_due", _does_not_wait, seed=1),
     GroupMutant(
         "the frontier does not wait for what is held back",
@@ -100,8 +111,8 @@ MUTANTS = (
         _does_not_wait_for_what_is_held,
         seed=11324,
     ),
-    GroupMutant("in doubt is left out", frontier, "in_doubt", lambda _: frozenset(), seed=15),
-    GroupMutant("what PostgreSQL lists is left out", frontier, "in_doubt", _only_the_streams, seed=15),
+    GroupMutant("in doubt is left out", frontier, "in_doubt", lambda _: frozenset(), seed=69),
+    GroupMutant("what PostgreSQL lists is left out", frontier, "in_doubt", _only_the_streams, seed=69),
     GroupMutant("what was lowered is forgotten", global_cut.Lowering, "_lower", _forget_what_was_lowered, seed=2),
     GroupMutant("a frontier of a fenced connector is believed", GroupWorld, "outside_transactions", True, seed=3038),
     GroupMutant(
@@ -112,9 +123,9 @@ MUTANTS = (
         seed=24,
     ),
     GroupMutant("a frontier before a commit that is decided", prepared, "close", _close_with_a_frontier, seed=3216),
-    GroupMutant(
-        "a source without a frontier of its own", Frontier, "speaks_of", _of_itself_it_speaks_of_all, seed=1636
-    ),
+    GroupMutant("a source without a frontier of its own", Frontier, "speaks_of", _of_itself_it_speaks_of_all, seed=224),
+    GroupMutant("a limit cuts off and does not lower", global_cut_choice, "choose_cut", _cut_off_at_limits, seed=69),
+    GroupMutant("a limit does not grow", global_cut_choice, "choose_step", _one_look, seed=196),
     GroupMutant("torn before its time", global_cut_choice, "find_overdue", _let_go_at_once, limit=LIMIT),
     GroupMutant("more is torn than is overdue", global_cut_choice, "find_overdue", _let_all_go, limit=LIMIT),
     GroupMutant("what is torn is not named", global_cut_choice, "choose_cut", _name_nothing, limit=LIMIT),

@@ -21,7 +21,7 @@ from twofold.bridge import State, actions, events, frontier, initial, step
 from twofold.bridge.state import NO_FLOOR
 from twofold_common import global_cut_choice
 from twofold_common.global_cut import CommittedBranch, Frontier, Member
-from twofold_common.global_cut_choice import NOTHING_TORN
+from twofold_common.global_cut_choice import NOTHING_TORN, Choice
 from twofold_common.global_waits import WaitClock, find_waits
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
 
@@ -267,6 +267,9 @@ class GroupWorld:
     def __init__(self, seed: int, limit: int | None = None) -> None:
         """`limit`: so many steps a global transaction may hold others back; None is no limit."""
         self.random = random.Random(seed)
+        self._step_random = random.Random(f"{seed} steps")
+        """Of its own, so that most histories are the same with steps and without."""
+        self._takes_steps = False
         self._limit = limit
         self._now = 0
         self._clock = WaitClock()
@@ -411,6 +414,7 @@ class GroupWorld:
 
     def _look(self, *, partly: bool) -> None:
         """Read frontiers, then commit records; choose a cut, and check it."""
+        self._takes_steps = partly and self._step_random.random() < 0.3
         chosen = self._choose(self._read_members(partly=partly))
         for source in self.sources:
             check(self._cut[source.name] <= chosen[source.name], "a cut moved back")
@@ -438,12 +442,26 @@ class GroupWorld:
         waits = [each for each in find_waits(members) if each.global_id not in self.torn]
         overdue = global_cut_choice.find_overdue(self._clock.measure(waits, self._now), self._limit)
         before, choice = self.torn, global_cut_choice.choose_cut(members, self.torn, overdue)
+        if self._takes_steps:
+            choice = self._choose_step(members, choice, overdue)
         self.torn = choice.torn
         self.ever_torn |= self.torn.keys()
         for g in self.torn.keys() - before.keys():
             check(self._limit is not None, f"{g} is torn, and waiting has no limit")
             check(self._now - self._visible_at[g] > (self._limit or 0), f"{g} is torn before its time")
         return choice.cut
+
+    def _choose_step(self, members: dict[str, Member], whole: Choice, overdue: set[str]) -> Choice:
+        """Choose as the mirror does for a sink whose one transaction has a few commit records."""
+
+        def find_limits(factor: int) -> dict[str, int]:
+            return {name: each.cut + self._step_random.randint(1, 3) * factor for name, each in members.items()}
+
+        step = global_cut_choice.choose_step(members, whole, self.torn, overdue, find_limits)
+        stays = {name: each.cut for name, each in members.items()}
+        check(step.cut != stays or whole.cut == stays, "a step stays where the cut is")
+        check(all(step.cut[name] <= cut for name, cut in whole.cut.items()), "a step goes further than the cut")
+        return step
 
     def _check_whole(self, cut: Mapping[str, int]) -> None:
         """No transaction has a part of its branches in the sources of the cut."""
