@@ -19,18 +19,22 @@ from twofold_spark.errors import Refused
 from twofold_spark.readers.cut_tables import read_cut
 from twofold_spark.sinks.global_cuts import GlobalCut
 from twofold_spark.sinks.iceberg_group import member_catalog
+from twofold_spark.sinks.sink_choice import SinkChoice
 
 pytestmark = pytest.mark.timeout(2400)
 
 
-@pytest.fixture
-def group(spark: SparkSession, connector: Maker, tmp_path: Path) -> GroupLake:
+@pytest.fixture(params=["iceberg", "jdbc"])
+def group(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.FixtureRequest) -> GroupLake:
     names = sorted(fresh_prefix() for _ in range(2))
     name = fresh_prefix()
     members = {each: connector(name=each, group={"name": name, "members": names}) for each in names}
     for here in members.values():
         here.start()
-    return GroupLake(spark, tmp_path, members, name)
+    lake = GroupLake(spark, tmp_path, members, name)
+    if request.param == "jdbc":
+        lake.choice = SinkChoice("jdbc", request.getfixturevalue("database"))
+    return lake
 
 
 def follow(lake: GroupLake, holds: Callable[[GlobalCut], bool], many: int = 2) -> None:

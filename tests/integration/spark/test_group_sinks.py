@@ -1,18 +1,38 @@
-"""The mirror of a source group in PostgreSQL: whoever reads meanwhile sees global cuts."""
+"""The mirror of a source group in PostgreSQL and Delta: whoever reads meanwhile sees global cuts,
+wherever the mirror's process ends.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.connector import Installation, Maker, wait_until
+from fixtures.spark import QUICK_JAVA
 from fixtures.stack import fresh_prefix
-from helpers.spark.group_lake import Coordinator, GroupLake, find_whole, read_snapshot
+from helpers.spark.cutting_front import CuttingFront, Lost
+from helpers.spark.group_lake import Coordinator, GroupLake, find_whole, read_snapshot, transfer
+from twofold_common import java
+from twofold_spark.errors import Refused, SetupError
+from twofold_spark.sinks.delta_group import DeltaGlobalTables
 from twofold_spark.sinks.global_cuts import GlobalCut
+from twofold_spark.sinks.interface import Reader
 from twofold_spark.sinks.jdbc_group import JdbcGlobalCuts
 from twofold_spark.sinks.sink_choice import SinkChoice
 
@@ -28,10 +48,13 @@ def banks(connector: Maker) -> dict[str, Installation]:
     return members
 
 
-@pytest.fixture
-def group(spark: SparkSession, banks: dict[str, Installation], database: str, tmp_path: Path) -> GroupLake:
-    """In PostgreSQL."""
-    return GroupLake(spark, tmp_path, banks, min(banks), choice=SinkChoice("jdbc", database))
+@pytest.fixture(params=["jdbc"])
+def group(
+    spark: SparkSession, banks: dict[str, Installation], tmp_path: Path, request: pytest.FixtureRequest
+) -> GroupLake:
+    """In PostgreSQL, if a test names no other sinks."""
+    where = str(tmp_path / "delta") if request.param == "delta" else request.getfixturevalue("database")
+    return GroupLake(spark, tmp_path, banks, min(banks), choice=SinkChoice(request.param, where))
 
 
 class Auditor(threading.Thread):
@@ -100,6 +123,203 @@ def test_whoever_reads_postgresql_sees_whole_transfers_though_the_driver_dies(
         group.runs_until_it_shows(*coordinator.committed)
     assert [each.number for each in group.published] == [*range(1, len(group.published) + 1)]
     assert auditor.cuts
+
+
+@pytest.mark.parametrize("group", ["delta"], indirect=True)
+def test_in_delta_members_may_be_ahead_of_the_global_cut_that_is_read(
+    group: GroupLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies when all members have published their parts, before the row. Then the checkpoint is
+    lost. Maintenance comes with each cut, and nothing is kept for longer than it must.
+    """
+    transfer(group.members, "one", 10)
+    group.runs_until_it_shows("one")
+    last = group.last_cut()
+    transfer(group.members, "two", 20)
+    for here in group.members.values():
+        here.caught_up()
+    with monkeypatch.context() as dying:
+        dying.setattr(DeltaGlobalTables, "append", _die)
+        wait_until(lambda: _dies(group), 200, "it dies")
+    tables = {prefix: group.read().place.make_reader(group.spark, prefix) for prefix in group.members}
+    ahead = [prefix for prefix, reader in tables.items() if _last(reader) > last.members[prefix].sequence]
+    assert ahead, "members have published what no row names"
+    assert (group.last_cut(), group.assert_whole()) == (last, {"one"})
+
+    group.kept = {"maintain_every": 1, "keep_cuts": dt.timedelta(0)}
+    transfer(group.members, "three", 30)
+    group.run("lost")
+    group.runs_until_it_shows("one", "two", "three")
+    assert [each.number for each in group.published] == [*range(1, len(group.published) + 1)]
+
+
+@pytest.mark.parametrize("group", ["delta"], indirect=True)
+def test_every_global_cut_in_delta_is_whole_while_transfers_go_on(group: GroupLake) -> None:
+    coordinator = Coordinator(group.members, pause_s=0.2)
+    coordinator.start()
+    try:
+        wait_until(lambda: _publishes(group, "checkpoint") and len(group.published) > 3, 400, "four global cuts")
+    finally:
+        coordinator.stop()
+    for here in group.members.values():
+        here.caught_up()
+    group.runs_until_it_shows(*coordinator.committed)
+    assert group.assert_all_whole(coordinator.places) > 20
+
+
+def test_whoever_reads_postgresql_sees_whole_transfers_though_the_process_is_killed(group: GroupLake) -> None:
+    """Before its COMMIT, when all tables have changed in the transaction; and at any instant, after
+    which the checkpoint is lost.
+    """
+    coordinator, rng = Coordinator(group.members, pause_s=0.2), random.Random(3)
+    coordinator.start()
+    with Auditor(group.choice.address) as auditor:
+        try:
+            wait_until(lambda: _publishes(group, "checkpoint"), 200, "a global cut")
+            with (
+                running(group, "--trigger", "interval=100ms") as process,
+                psycopg.connect(group.choice.address) as held,
+            ):
+                held.execute("LOCK TABLE twofold.global_cuts IN SHARE MODE")
+                before = group.last_cut()
+                wait_until(lambda: _waits_for_global_cuts(group), 200, "the row is all that its transaction lacks")
+                os.killpg(process.pid, signal.SIGKILL)
+            with running(group, "--trigger", "interval=100ms", "--batch-rows", "100") as process:
+                publishes(process, 2)
+                assert group.last_cut().number >= before.number + 2
+                time.sleep(rng.random())  # any instant of a round will do
+                os.killpg(process.pid, signal.SIGKILL)
+            shutil.rmtree(group.folder / "warehouse" / "checkpoints")
+        finally:
+            coordinator.stop()
+        for here in group.members.values():
+            here.caught_up()
+        with running(group, "--trigger", "available-now") as process:
+            _, said = process.communicate(timeout=200)
+            assert process.returncode == 0, said
+        group.runs_until_it_shows(*coordinator.committed)
+    assert len(auditor.cuts) > 3
+    assert _numbers(group) == [*range(1, group.last_cut().number + 1)]
+
+
+@pytest.mark.parametrize("lost", get_args(Lost))
+def test_a_connection_that_ends_at_the_commit_doubles_and_loses_nothing(group: GroupLake, lost: Lost) -> None:
+    """The job cannot know what became of its transaction. The next start reads it from the row. A
+    keyless table would count twice.
+    """
+    transfer(group.members, "one", 10)
+    group.runs_until_it_shows("one")
+    before = group.last_cut().number
+    for here in group.members.values():
+        here.sql("INSERT INTO journal VALUES ('once')")
+    transfer(group.members, "two", 20)
+    for here in group.members.values():
+        here.caught_up()
+    with CuttingFront(group.choice.address, b"INSERT INTO twofold.global_cuts", lost) as front:
+        behind_it = replace(group, choice=SinkChoice("jdbc", front.conninfo))
+        wait_until(lambda: _loses_its_connection(behind_it), 200, "its connection is cut off")
+        assert front.has_cut
+    assert group.last_cut().number == before + (lost == "its answer")
+    shown = group.assert_whole()
+    assert "one" in shown
+    assert lost == "its answer" or shown == {"one"}
+    transfer(group.members, "three", 30)
+    group.runs_until_it_shows("one", "two", "three")
+    assert _numbers(group) == [*range(1, group.last_cut().number + 1)]
+    with psycopg.connect(group.choice.address) as connection:
+        for prefix in group.members:
+            assert connection.execute(f'SELECT line, _copies FROM "{prefix}_public".journal').fetchall() == [
+                ("once", 1)
+            ]
+
+
+@pytest.mark.parametrize("group", ["jdbc", "delta"], indirect=True)
+def test_members_come_and_go_and_strangers_are_refused(group: GroupLake, connector: Maker) -> None:
+    """The connectors' group stays: a mirror of some of the members is one of these."""
+    east, west = group.members.values()
+    transfer(group.members, "one", 10)
+    group.runs_until_it_shows("one")
+    alone = group.with_members({east.prefix: east})
+    east.sql("INSERT INTO transfer VALUES ('plain', 1, 0)")
+    east.caught_up()
+
+    def left() -> bool:
+        alone.run()
+        return bool(alone.published) and alone.transfers() == {east.prefix: {"one": 10, "plain": 0}}
+
+    wait_until(left, 120, "the cut names the east alone")
+    transfer(group.members, "two", 20)
+    again = group.with_members(group.members)
+
+    def is_back() -> bool:
+        again.run()
+        return bool(again.published) and again.transfers()[east.prefix].keys() >= {"two"}
+
+    wait_until(is_back, 180, "both are in the global cut again")
+    shown = again.transfers()
+    assert shown == {east.prefix: {"one": 10, "plain": 0, "two": 20}, west.prefix: {"one": -10, "two": -20}}
+
+    stranger = connector(name=fresh_prefix())
+    stranger.start()
+    stranger.caught_up()
+    strangers = group.with_members({stranger.prefix: stranger})
+    with pytest.raises(Refused, match=r"holds the global cuts of .* has none of these members"):
+        strangers.run()
+
+
+@contextmanager
+def running(group: GroupLake, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The job in a process group of its own, killed at the end if it has not ended."""
+    here = next(iter(group.members.values()))
+    line = [
+        sys.executable, "-m", "twofold_spark", "mirror", *(each for p in group.members for each in ("--prefix", p)),
+        "--bootstrap", here.reader.bootstrap, "--registry", here.reader.registry_url,
+        "--warehouse", str(group.folder / "warehouse"), "--sink", f"{group.choice.name}={group.choice.address}",
+        "--java-home", str(java.spark_java_home()), *arguments,
+    ]  # fmt: skip
+    ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=ours, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def publishes(process: subprocess.Popen[str], many: int) -> None:
+    """Return when the job has said that it published so many global cuts."""
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        many -= line.startswith("mirror: global cut ")
+        if not many:
+            return
+    raise AssertionError("the job ended: " + "".join(seen[-20:]))
+
+
+def _waits_for_global_cuts(group: GroupLake) -> bool:
+    with psycopg.connect(group.choice.address) as connection:
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'twofold.global_cuts'::regclass"
+        return connection.execute(waiting).fetchone() is not None
+
+
+def _numbers(group: GroupLake) -> list[int]:
+    with psycopg.connect(group.choice.address) as connection:
+        return [row[0] for row in connection.execute("SELECT number FROM twofold.global_cuts ORDER BY number")]
+
+
+def _loses_its_connection(group: GroupLake) -> bool:
+    try:
+        group.run()
+    except SetupError as error:
+        return "the mirror's database rejects a statement" in str(error)
+    return False
+
+
+def _last(reader: Reader) -> int:
+    cut = reader.find_cut()
+    return cut.sequence if cut is not None else 0
 
 
 def _publishes(group: GroupLake, checkpoint: str) -> bool:
