@@ -129,7 +129,7 @@ def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Name
     verification = Verification(
         spark,
         source,
-        reader=options.sink.make_reader(spark, catalog=options.catalog),
+        reader=options.sink.make_reader(spark, options.prefix, catalog=options.catalog),
         prefix=options.prefix,
         publication=options.publication or options.prefix,
         patience=options.patience,

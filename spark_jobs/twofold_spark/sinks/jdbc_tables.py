@@ -121,6 +121,13 @@ class JdbcReader:
             )
 
 
+def find_reader(spark: SparkSession, url: str, prefix: str) -> JdbcReader:
+    """Return what reads the mirror of this prefix: of a group's member, if the database has it."""
+    with own_transaction(spark, url) as run:
+        is_member = run(f"SELECT to_regclass({quote_literal(Names(prefix).own('mirrored'))})::text") is not None
+    return JdbcReader(spark, url, prefix if is_member else "")
+
+
 def read_key(run: Run, names: Names, name: str) -> tuple[str, ...] | None:
     """Return the key columns of a table (`schema.name`); None if the mirror did not create it."""
     key = run(f"SELECT to_json(key) FROM {names.own('mirrored')} WHERE name = {quote_literal(name)}")

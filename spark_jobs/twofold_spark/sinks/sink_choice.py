@@ -9,6 +9,7 @@ from typing import ClassVar
 from pyspark.sql import SparkSession
 
 from twofold_spark.session import absolute_folder
+from twofold_spark.sinks import jdbc_tables
 from twofold_spark.sinks.delta_group import DeltaGroup
 from twofold_spark.sinks.delta_sink import DeltaSink
 from twofold_spark.sinks.delta_tables import DeltaReader
@@ -18,7 +19,6 @@ from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, IcebergReader
 from twofold_spark.sinks.interface import GroupPlace, Reader, Sink
 from twofold_spark.sinks.jdbc_group import JdbcGroup
 from twofold_spark.sinks.jdbc_sink import JdbcSink
-from twofold_spark.sinks.jdbc_tables import JdbcReader
 from twofold_spark.sinks.mirror_database import MirrorDatabase
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 
@@ -57,12 +57,13 @@ class SinkChoice:
                 return JdbcGroup(build_jdbc_url(self.address))
         return IcebergGroup(catalog, format_version)
 
-    def make_reader(self, spark: SparkSession, *, catalog: str) -> Reader:
+    def make_reader(self, spark: SparkSession, prefix: str, *, catalog: str) -> Reader:
+        """Make what reads the mirror of this prefix."""
         match self.name:
             case "delta":
                 return DeltaReader(spark, self._folder)
             case "jdbc":
-                return JdbcReader(spark, build_jdbc_url(self.address))
+                return jdbc_tables.find_reader(spark, build_jdbc_url(self.address), prefix)
         return IcebergReader(spark, catalog)
 
     def default_checkpoint(self, warehouse: str, prefix: str | None) -> str:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -35,6 +35,9 @@ from twofold_spark.sinks.global_cuts import GlobalCut
 from twofold_spark.sinks.interface import Reader
 from twofold_spark.sinks.jdbc_group import JdbcGlobalCuts
 from twofold_spark.sinks.sink_choice import SinkChoice
+from twofold_spark.sources.postgres_connection import build_jdbc_url
+from twofold_spark.sources.source_database import SourceDatabase
+from twofold_spark.verify.verification import Verification
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -265,6 +268,22 @@ def test_members_come_and_go_and_strangers_are_refused(group: GroupLake, connect
     strangers = group.with_members({stranger.prefix: stranger})
     with pytest.raises(Refused, match=r"holds the global cuts of .* has none of these members"):
         strangers.run()
+
+
+def test_a_member_in_postgresql_is_compared_with_its_source(group: GroupLake) -> None:
+    """`verify` finds the member's schemas by its prefix."""
+    transfer(group.members, "one", 10)
+    group.runs_until_it_shows("one")
+    for prefix, here in group.members.items():
+        reader = group.choice.make_reader(group.spark, prefix, catalog=group.catalog)
+        source = SourceDatabase(group.spark, build_jdbc_url(here.conninfo))
+        with closing(source):
+            verification = Verification(
+                group.spark, source, reader=reader, prefix=prefix, publication=prefix, patience=5, report=print
+            )
+            assert [(each.rows, each.buckets) for each in verification.run() if each.table == "public.transfer"] == [
+                (1, 0)
+            ]
 
 
 @contextmanager

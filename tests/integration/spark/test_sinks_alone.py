@@ -183,7 +183,7 @@ def test_a_reader_in_delta_that_met_the_cuts_in_the_making_sees_them_when_they_a
     _cut_5(delta, t)
     elsewhere = delta.warehouse / "elsewhere"
     (elsewhere / "twofold" / "cuts" / "_delta_log").mkdir(parents=True)
-    reader = SinkChoice("delta", str(elsewhere)).make_reader(delta.spark, catalog=delta.catalog)
+    reader = SinkChoice("delta", str(elsewhere)).make_reader(delta.spark, delta.prefix, catalog=delta.catalog)
     assert reader.find_cut() is None
     shutil.copytree(delta.choice.address, elsewhere, dirs_exist_ok=True)
     cut = reader.find_cut()
