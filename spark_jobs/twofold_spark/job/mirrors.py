@@ -79,6 +79,7 @@ def _make_group_mirror(
         named_after_s=0 if options.trigger.ends else NAMED_AFTER_S,
         report=_print_global_cut,
         report_waits=lambda count: metrics.set_gauge("twofold_job_global_waits", count),
+        report_publishing=lambda seconds: metrics.add("twofold_job_stage_seconds_total", seconds, "publish"),
     )
 
 

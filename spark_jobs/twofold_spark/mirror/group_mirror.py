@@ -68,6 +68,7 @@ class GroupMirror:
         clock: Callable[[], float] = time.monotonic,
         report: Callable[[GlobalCut], None] = lambda _: None,
         report_waits: Callable[[int], None] = lambda _: None,
+        report_publishing: Callable[[float], None] = lambda _: None,
         warn: Callable[[str], None] = print_progress,
     ) -> None:
         self._kafka = kafka
@@ -89,6 +90,7 @@ class GroupMirror:
         self._is_maintenance_due = False
         self._report = report
         self._report_waits = report_waits
+        self._report_publishing = report_publishing
         self._warn = warn
         self._clock = clock
         self._wait_clock = WaitClock()
@@ -141,9 +143,11 @@ class GroupMirror:
         with cuts.together():
             batches = self._apply({prefix: choice.cut[prefix] for prefix in changed}, whole=cuts.in_one_transaction)
             unreported += (partial(mirror.report, batch) for mirror, batch in batches)
+            applied_at = self._clock()
             if is_admitted or changed & self._membership.joined:
                 unreported.append(partial(self._report, self._publish(cuts, choice)))
                 self._is_maintenance_due |= self._schedule.is_due(self._number - 1, self._number)
+        self._report_publishing(self._clock() - applied_at)
         for report in unreported:
             report()
         if is_admitted or changed:

@@ -48,6 +48,7 @@ class GroupLake:
     choice: SinkChoice = field(default_factory=lambda: SinkChoice("iceberg"))
     published: list[GlobalCut] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+    publishing_s: list[float] = field(default_factory=list)
     kept: dict[str, Any] = field(default_factory=dict)
     """How often the tables are maintained, how long cuts are kept, how many rows a batch has."""
 
@@ -82,6 +83,7 @@ class GroupLake:
             **settings,
             report=self.published.append,
             warn=self.said.append,
+            report_publishing=self.publishing_s.append,
         )
 
     def run(self, checkpoint: str = "checkpoint") -> None:

@@ -126,6 +126,7 @@ def test_whoever_reads_postgresql_sees_whole_transfers_though_the_driver_dies(
         group.runs_until_it_shows(*coordinator.committed)
     assert [each.number for each in group.published] == [*range(1, len(group.published) + 1)]
     assert auditor.cuts
+    assert max(group.publishing_s) > 0
 
 
 @pytest.mark.parametrize("group", ["delta"], indirect=True)
