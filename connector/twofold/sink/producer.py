@@ -323,9 +323,8 @@ class TransactionalProducer:
         """Raise why a record was refused."""
         if error.code() == MSG_SIZE_TOO_LARGE:
             size = len(record["key"] or b"") + len(record["value"] or b"")
-            key = (record["key"] or b"").hex() or "none"
-            raise too_large(
-                f"a row of {topic} is too large: its record has {size} bytes, more than the client's message.max.bytes allows; its key in Avro is {key}"
+            raise too_large(  # not its key: this is a line of the log, and a key may be a person's
+                f"a row of {topic} [{partition}] is too large: its record has {size} bytes, more than the client's message.max.bytes allows"
             )
         if error.code() == FATAL:
             self._check_state()

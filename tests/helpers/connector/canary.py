@@ -26,7 +26,10 @@ def _varint(number: int) -> bytes:
     return data + bytes([left])
 
 
-FORMS = (TEXT.encode(), TEXT.encode().hex().encode(), str(NUMBER).encode(), _varint(NUMBER), struct.pack(">i", NUMBER))
+FORMS = (
+    *(TEXT.encode(), _varint(NUMBER), struct.pack(">i", NUMBER), str(NUMBER).encode()),
+    *(each.hex().encode() for each in (TEXT.encode(), _varint(NUMBER))),
+)
 
 
 def sings(data: bytes | str) -> bool:
