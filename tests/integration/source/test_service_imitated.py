@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from fixtures.connector import Maker
 from fixtures.stack import VERSION
-from twofold.config import load
+from twofold.config import Config, load
 from twofold.errors import SetupError
 from twofold.ops.doctor import postgres as doctor
 from twofold.source import provisioning, readiness
@@ -44,6 +45,15 @@ LACKS = {
     "azure_pg_admin": ("set the server parameter wal_level = logical", "ALTER ROLE"),
     "neon_superuser": ("enable logical replication in the settings of the Neon project", "create the role in Neon"),
     "supabase_admin": ("Supabase does not list wal_level", "as the role postgres"),
+}
+PREPARED = "max_prepared_transactions = 100"
+SETS = {
+    "rds_superuser": f"set {PREPARED} in a custom DB parameter group of the instance, and reboot the instance",
+    "cloudsqlsuperuser": f"set the flag {PREPARED} on the instance, and restart the instance",
+    "alloydbsuperuser": f"set the flag {PREPARED} on the primary instance",
+    "azure_pg_admin": f"set the server parameter {PREPARED}, and restart the server",
+    "neon_superuser": f"ask Neon's support to set {PREPARED}",
+    "supabase_admin": "Supabase does not list max_prepared_transactions among the settings that its users can change",
 }
 UNREADY = {"wal_level": "replica", "max_prepared_transactions": "0", "max_replication_slots": "1", "fsync": "off"}
 CARRIER = "carrier"
@@ -138,6 +148,48 @@ def test_a_role_that_an_imitated_service_does_not_let_in_gets_its_statement(unre
         assert "ALTER ROLE" not in str(refused.value)
     with pytest.raises(SetupError, match=f'ALTER ROLE "{CARRIER}" REPLICATION$'):
         connect(conninfo, replication=True)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_doctor_names_an_imitated_service_with_its_rights_and_settings(
+    unready: PostgresServer, tmp_path: Path, role: str
+) -> None:
+    with imitated(unready, role) as conninfo:
+        found = {each.check: each for each in doctor.examine(configured(tmp_path, conninfo))}
+    page = f"({found['service'].remedy[0].removeprefix('-- see ')})"
+    assert found["service"].what == f"the server is {ROLES[role]}, by what it says of itself"
+    setting, right = LACKS[role]
+    assert setting in found["wal_level"].remedy[0]
+    assert right in found["role"].remedy[0]
+    assert found["max_prepared_transactions"].remedy == (f"-- {SETS[role]} {page}",)
+    for check in ("wal_level", "role"):
+        assert found[check].remedy[0].startswith("-- ")
+        assert found[check].remedy[0].endswith(page)
+    assert not [line for each in found.values() for line in each.remedy if line.startswith("ALTER ")]
+
+
+def test_doctor_names_an_imitated_aurora_with_its_cluster_parameter_group(
+    unready: PostgresServer, tmp_path: Path
+) -> None:
+    run(unready.dsn(), "CREATE FUNCTION public.aurora_version() RETURNS text LANGUAGE sql AS $$ SELECT '16.4.0' $$")
+    try:
+        with imitated(unready, "rds_superuser") as conninfo:
+            found = {each.check: each for each in doctor.examine(configured(tmp_path, conninfo))}
+    finally:
+        run(unready.dsn(), "DROP FUNCTION public.aurora_version")
+    assert found["service"].what.startswith("the server is Amazon Aurora PostgreSQL")
+    for check in ("wal_level", "max_prepared_transactions"):
+        assert "in a custom DB cluster parameter group of the cluster, and reboot it" in found[check].remedy[0]
+
+
+def configured(folder: Path, conninfo: str) -> Config:
+    """A configuration with this source, whose Kafka and registry nobody asks."""
+    file = folder / "shop.toml"
+    file.write_text(
+        f'name = "shop"\n[source]\ndsn = "{conninfo}"\n'
+        '[kafka]\nbootstrap = "127.0.0.1:1"\n[registry]\nurl = "http://127.0.0.1:1"\n'
+    )
+    return load(file)
 
 
 def test_doctor_and_init_name_an_imitated_service_and_its_settings(unready: PostgresServer, connector: Maker) -> None:

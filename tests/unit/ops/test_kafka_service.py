@@ -5,6 +5,7 @@ them; no broker.
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from twofold.config import load
 from twofold.ops.doctor import kafka
-from twofold.ops.doctor.cluster import Cluster
+from twofold.ops.doctor.cluster import Cluster, Topic
 from twofold.ops.doctor.kafka_service import APACHE_KAFKA, SERVICES, recognise
 from twofold.runner.sink_settings import names_of
 
@@ -20,6 +21,7 @@ MSK = "b-1.mytestcluster.123z8u.c2.kafka.us-west-1.amazonaws.com:9098"
 SERVERLESS = "boot-abcde1.c2.kafka-serverless.us-east-1.amazonaws.com:9098"
 CONFLUENT = "pkc-abc12.us-east-1.aws.confluent.cloud:9092"
 UUID = "69087c28-e59b-4b25-bee2-bd199e6a9ab2"
+COMPACTED = ("bank.progress", "bank.prepared")
 
 
 @pytest.mark.parametrize(
@@ -84,3 +86,84 @@ def test_an_imitated_service_names_its_own_way_to_a_brokers_setting(tmp_path: Pa
     )
     (own,) = kafka._transaction_log(dataclasses.replace(found, service=APACHE_KAFKA))
     assert "server.properties" in own.remedy[0]
+
+
+TOPIC_SETTINGS = {
+    "cleanup.policy": "delete",
+    "min.insync.replicas": "2",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
+BROKER_SETTINGS = {"transaction.max.timeout.ms": "900000", "transaction.state.log.replication.factor": "3"}
+FEW_LOGS = {**BROKER_SETTINGS, "transaction.state.log.replication.factor": "2"}
+
+
+@dataclass(frozen=True)
+class Imitation:
+    """What a service answers, and a part of the remedy of each finding."""
+
+    remedies: dict[str, str]
+    address: str = "kafka.example.org:9092"
+    cluster_id: str = "x"
+    broker: dict[str, str] = field(default_factory=lambda: BROKER_SETTINGS)
+    left_out: str = ""
+    """A topic's setting that it does not tell."""
+    replicas: int = 3
+
+    def topic(self, name: str) -> Topic:
+        settings = {key: value for key, value in TOPIC_SETTINGS.items() if key != self.left_out}
+        if name in COMPACTED:
+            settings["cleanup.policy"] = "compact"
+        return Topic(name, 1, self.replicas, self.replicas, 0, settings)
+
+
+PAGE = {"service": "-- see docs/services/kafka.md"}
+IMITATIONS = {
+    "MSK": Imitation(PAGE | {"transaction_log": "in a custom MSK configuration"}, MSK, broker=FEW_LOGS),
+    "MSK Serverless": Imitation(
+        PAGE
+        | {
+            "acl": "kafka-cluster:DescribeClusterDynamicConfiguration",
+            "unreported": "ask the operator of Amazon MSK Serverless",
+        },
+        SERVERLESS,
+        broker={},
+        left_out="min.insync.replicas",
+    ),
+    "Confluent Cloud": Imitation(
+        PAGE | {"unreported": "ask the operator of Confluent Cloud"},
+        CONFLUENT,
+        broker={"transaction.state.log.replication.factor": "3"},
+    ),
+    "Redpanda": Imitation(
+        PAGE | {"transaction_log": "cluster properties in place of transaction.state.log.replication.factor"},
+        cluster_id=f"redpanda.{UUID}",
+        broker=FEW_LOGS,
+    ),
+    "WarpStream": Imitation(
+        {"replicas": "kafka.replication = 1", "unreported": "ask the operator of the brokers"},
+        left_out="min.insync.replicas",
+        replicas=1,
+    ),
+    "AutoMQ": Imitation({"in_sync": "min.insync.replicas=1", "replicas": "kafka.replication = 1"}, replicas=1),
+    "Apache Kafka": Imitation({}),
+}
+
+
+@pytest.mark.parametrize("name", IMITATIONS)
+def test_an_imitated_service_is_told_what_it_lacks_in_its_own_way(tmp_path: Path, name: str) -> None:
+    """Its answers are as its documentation lets one expect them; nobody has seen them."""
+    imitated = IMITATIONS[name]
+    names = (*COMPACTED, "bank.commits", "bank.messages", "bank.public.account")
+    found = dataclasses.replace(
+        cluster(tmp_path, imitated.address),
+        topics={each: imitated.topic(each) for each in names},
+        may=dict.fromkeys(names, frozenset(kafka.RIGHTS)),
+        broker_config=imitated.broker,
+        service=recognise(imitated.cluster_id, [imitated.address]),
+    )
+    remedies: dict[str, str] = {}
+    for each in (each for check in kafka._CHECKS for each in check(found)):
+        remedies[each.check] = remedies.get(each.check, "") + "\n".join(each.remedy)
+    assert remedies.keys() == imitated.remedies.keys()
+    assert not [check for check, words in imitated.remedies.items() if words not in remedies[check]]

@@ -133,7 +133,8 @@ def _configs(admin: AdminClient, call_s: float, resources: list[Any]) -> dict[st
     found = {}
     for resource, future in futures.items():
         try:
-            found[resource.name] = {key: entry.value for key, entry in future.result().items()}
+            settings = future.result().items()
+            found[resource.name] = {key: entry.value for key, entry in settings if entry.value is not None}
         except KafkaException as error:
             if (
                 resource.restype != ResourceType.BROKER

@@ -18,6 +18,8 @@ RIGHTS = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
 
 Create is asked for each topic: a right on a prefix covers present and future ones.
 """
+TOLD = ("cleanup.policy", "min.insync.replicas", "retention.bytes", "retention.ms")
+"""Settings of topics that a run reads."""
 _finding = finder("kafka")
 
 
@@ -78,6 +80,21 @@ def _acls(cluster: Cluster) -> Iterator[Finding]:
             f"-- allow kafka-cluster:DescribeClusterDynamicConfiguration on the cluster in the IAM policy ({cluster.service.page})"
             if _has_iam(cluster)
             else f"{grant} --operation DescribeConfigs --cluster",
+        )
+
+
+def _unreported(cluster: Cluster) -> Iterator[Finding]:
+    """Check that Kafka tells what a run must know: some services leave settings out."""
+    missing = {each: "its topics" for topic in cluster.topics.values() for each in TOLD if each not in topic.config}
+    if cluster.broker_config and "transaction.max.timeout.ms" not in cluster.broker_config:
+        missing["transaction.max.timeout.ms"] = "its brokers"
+    for setting, owner in sorted(missing.items()):
+        yield _finding(
+            "unreported",
+            Severity.MUST,
+            f"Kafka does not report {setting} of {owner}",
+            "twofold run must know it before it writes, and refuses",
+            f"-- ask the operator of {cluster.service.name if cluster.service.page else 'the brokers'} to expose the setting",
         )
 
 
@@ -195,7 +212,7 @@ def _cleanup(cluster: Cluster) -> Iterator[Finding]:
     compacted = {cluster.names.progress, cluster.names.prepared, cluster.names.frontiers}
     for topic in cluster.topics.values():
         should = "compact" if topic.name in compacted else "delete"
-        if topic.config["cleanup.policy"] != should:
+        if topic.config.get("cleanup.policy", should) != should:
             yield _finding(
                 "cleanup_policy",
                 Severity.MUST,
@@ -224,7 +241,8 @@ def _partitions(cluster: Cluster) -> Iterator[Finding]:
 def _durable(cluster: Cluster) -> Iterator[Finding]:
     least = cluster.config.kafka.min_insync_replicas
     for topic in list(cluster.topics.values())[:SHOWN_MAX]:
-        in_sync_min = int(topic.config["min.insync.replicas"])
+        told = topic.config.get("min.insync.replicas")
+        in_sync_min = least if told is None else int(told)
         if topic.leaderless:
             yield _finding(
                 "no_leader",
@@ -233,7 +251,7 @@ def _durable(cluster: Cluster) -> Iterator[Finding]:
                 "nothing can be written to them or read from them",
                 "-- start the brokers that hold them",
             )
-        elif topic.in_sync < in_sync_min:
+        elif told is not None and topic.in_sync < in_sync_min:
             yield _finding(
                 "in_sync",
                 Severity.MUST,
@@ -273,7 +291,7 @@ def _durable(cluster: Cluster) -> Iterator[Finding]:
 
 def _retention(cluster: Cluster) -> Iterator[Finding]:
     commits = cluster.topics.get(cluster.names.commits)
-    if commits is None:
+    if commits is None or any(not {*TOLD} <= topic.config.keys() for topic in (commits, *cluster.tables)):
         return
     kept = _kept(commits.config["retention.ms"])
     longest = max((_kept(topic.config["retention.ms"]) for topic in cluster.tables), default=0.0)
@@ -303,6 +321,7 @@ _CHECKS: tuple[Callable[[Cluster], Iterator[Finding]], ...] = (
     _service,
     _acls,
     _missing,
+    _unreported,
     _transaction_timeout,
     _idle_connections,
     _lost_ends,
