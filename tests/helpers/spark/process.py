@@ -20,7 +20,7 @@ def running(
     """A job in a process group of its own, killed at the end if it has not ended."""
     line = [
         sys.executable, "-m", "twofold_spark", command,
-        "--bootstrap", lake.writer.bootstrap, "--registry", lake.writer.registry, "--prefix", lake.writer.prefix,
+        "--bootstrap", lake.writer.bootstrap, "--registry", lake.writer.registry, "--prefix", lake.prefix,
         "--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--java-home", str(java.spark_java_home()),
         *(("--sink", "=".join(filter(None, (lake.choice.name, lake.choice.address)))) if command == "mirror" else ()), *arguments,
     ]  # fmt: skip

@@ -1,30 +1,42 @@
 """The data policy behind Kafka: canaries in every column under it are in no table of the mirror or
-of the changelog, and `verify` says what it does not compare.
+of the changelog, also where records are put into the quarantine, and `verify` says what it does not
+compare.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
+import re
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 
-from fixtures.connector import Maker, wait_until
+from fixtures.connector import Installation, Maker, wait_until
 from fixtures.spark import Lake
-from helpers.connector.canary import sings
+from helpers.connector.canary import TEXT, sings
 from helpers.connector.canary_work import CHANGES, RULES, TABLES, CanaryWork, rules
+from helpers.spark import process as spark_process
 from twofold.config import load
 from twofold.runner.initialisation import initialise
 from twofold.runner.status_report import read_status
+from twofold.stack.process import choose_port
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_database import SourceDatabase
 from twofold_spark.verify.verification import Verification
 
 pytestmark = pytest.mark.timeout(900)
+KEY = b"k" * 40
 
 
-def test_policy_leaves_no_canary_in_a_mirror(lake: Lake, connector: Maker, tmp_path: Path) -> None:
-    (tmp_path / "policy.key").write_bytes(b"k" * 40)
+@pytest.fixture
+def carried(lake: Lake, connector: Maker, tmp_path: Path) -> Installation:
+    """Random work with changes of columns, a first load and a prepared transaction, in Kafka."""
+    (tmp_path / "policy.key").write_bytes(KEY)
     policy = {"key_file": str(tmp_path / "policy.key"), "columns": rules(RULES)}
     here = connector(init=False, policy=policy, source={"tables": ["public.person", "public.letter"]})
     here.sql(*filter(str.strip, TABLES.split(";")))
@@ -42,19 +54,35 @@ def test_policy_leaves_no_canary_in_a_mirror(lake: Lake, connector: Maker, tmp_p
         before = here.ask("SELECT pg_current_wal_insert_lsn() - '0/0'")
         here.sql("INSERT INTO letter (id) VALUES (0)")
         wait_until(lambda: any(r["applied_lsn"] > before for r in here.records("commits")), 120)
-    lake.mirror()
-    lake.changelog()
-    tables = [
+    return here
+
+
+def cells(lake: Lake) -> dict[str, list[bytes]]:
+    """Every value of every table that the jobs have made, by the table's name."""
+    names = [
         f"{lake.catalog}.{space.namespace}.{table.tableName}"
         for space in lake.spark.sql(f"SHOW NAMESPACES IN {lake.catalog}").collect()
         for table in lake.spark.sql(f"SHOW TABLES IN {lake.catalog}.{space.namespace}").collect()
     ]
-    cells = {name: [str(cell) for row in lake.spark.table(name).collect() for cell in row] for name in tables}
-    assert len(cells[f"{lake.catalog}.public.person"]) > 20
-    assert len(cells) >= 4
-    assert not [name for name, found in cells.items() if any(map(sings, found))]
+    return {
+        name: [
+            bytes(cell) if isinstance(cell, bytearray) else str(cell).encode()
+            for row in lake.spark.table(name).collect()
+            for cell in row
+        ]
+        for name in names
+    }
+
+
+def test_policy_leaves_no_canary_in_a_mirror(lake: Lake, carried: Installation) -> None:
+    lake.mirror()
+    lake.changelog()
+    found = cells(lake)
+    assert len(found[f"{lake.catalog}.public.person"]) > 20
+    assert len(found) >= 4
+    assert not [name for name, values in found.items() if any(map(sings, values))]
     said: list[str] = []
-    source = SourceDatabase(lake.spark, build_jdbc_url(here.conninfo))
+    source = SourceDatabase(lake.spark, build_jdbc_url(carried.conninfo))
     read_policy = Registry(lake.writer.registry).read_policy
     try:
         verify = Verification(
@@ -64,3 +92,58 @@ def test_policy_leaves_no_canary_in_a_mirror(lake: Lake, connector: Maker, tmp_p
     finally:
         source.close()
     assert any("public.person: under a data policy, NOT compared: doc (drop), email (hash)" in line for line in said)
+
+
+def test_policy_leaves_no_canary_in_a_quarantine(lake: Lake, carried: Installation) -> None:
+    """Nor in what jobs say that put records there: their schemas are gone from the registry."""
+    for table in ("person", "letter"):
+        forget_earlier_schemas(lake, carried.table(table))
+    said = [job(lake, "mirror", "--unreadable", "stop", status=5)]
+    assert "cannot be decoded; the quarantine table has them" in said[0]
+    said += [*watched_mirror(lake), job(lake, "changelog", "--unreadable", "skip", status=0)]
+    found = cells(lake)
+    quarantined = found[f"{lake.catalog}.twofold.quarantine"]
+    for table in ("person", "letter"):
+        assert quarantined.count(carried.table(table).encode()) > 20
+    assert any(hmac.new(KEY, TEXT.encode(), hashlib.sha256).hexdigest().encode() in each for each in quarantined)
+    assert not [name for name, values in found.items() if any(map(sings, values))]
+    assert not [text[:200] for text in said if sings(text)]
+
+
+def forget_earlier_schemas(lake: Lake, topic: str) -> None:
+    """Delete all versions of a topic's envelope but the last."""
+    versions = f"{lake.writer.registry}/subjects/{topic}-value/versions"
+    with urllib.request.urlopen(versions, timeout=20) as answer:
+        numbers = json.load(answer)
+    assert len(numbers) > 1
+    for number in numbers[:-1]:
+        urllib.request.urlopen(urllib.request.Request(f"{versions}/{number}", method="DELETE"), timeout=20).close()
+
+
+def job(lake: Lake, command: str, *arguments: str, status: int) -> str:
+    """What a job says that ends by itself."""
+    with spark_process.running(lake, "--trigger", "available-now", *arguments, command=command) as process:
+        _, said = process.communicate(timeout=180)
+    assert process.returncode == status, said
+    return str(said)
+
+
+def watched_mirror(lake: Lake) -> tuple[str, str]:
+    """What a mirror says that goes on without such records, and its metrics."""
+    address = f"127.0.0.1:{choose_port(None, 'metrics')}"
+
+    def page() -> str:
+        try:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+                return str(answer.read().decode())
+        except urllib.error.URLError:  # it does not listen yet
+            return ""
+
+    arguments = ("--trigger", "interval=200ms", "--unreadable", "skip", "--metrics", address)
+    with spark_process.running(lake, *arguments) as process:
+        wait_until(lambda: re.search(r"twofold_job_batches_total\S* [1-9]", page()), 180, "a batch is applied")
+        metrics = page()
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    return said, metrics
