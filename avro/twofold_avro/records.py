@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self
 
@@ -120,6 +120,22 @@ class Pin(Record):
     bound: bytes | None = None
     relation: int | None = None
     stored: str | None = None
+
+    @property
+    def oid(self) -> int | None:
+        """The oid of the table whose rows the topic has or had."""
+        return abs(self.relation) if self.relation else None
+
+    @property
+    def is_passed_over(self) -> bool:
+        """Whether rows of a table that was gone were passed over.
+
+        A later table of that name restarts the topic.
+        """
+        return self.relation is not None and self.relation <= 0
+
+    def pass_over(self) -> Pin:
+        return replace(self, relation=-(self.oid or 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from twofold.runner.topic_mismatch import PASSED_OVER
 from twofold_avro.records import Pin, Range
 
 
@@ -82,8 +81,7 @@ class TableCounts:
 
     def _pinned(self, topic: str, pin: Pin) -> TableCount:
         known = self._tables.get(topic) or TableCount(topic, f"{pin.schema}.{pin.table}", pin.backfill)
-        gone = pin.relation == PASSED_OVER
-        return replace(known, load=pin.backfill, schema_id=pin.value_schema_id, gone=gone)
+        return replace(known, load=pin.backfill, schema_id=pin.value_schema_id, gone=pin.is_passed_over)
 
 
 def _changes(before: TableCount | None, now: TableCount) -> Iterator[TableChange]:

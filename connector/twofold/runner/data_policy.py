@@ -31,22 +31,33 @@ class DataPolicy:
             return shape
         return replace(shape, columns=tuple(self._of(shape, column) for column in shape.columns))
 
-    def require_rules(self, shape: TableShape, before: Any) -> None:
-        """Refuse a new column without a rule where a hidden one is gone: a renamed column looks so.
+    def require_rules(self, shape: TableShape, before: Any, former: str | None = None) -> None:
+        """Refuse what would show values that were hidden so far and that no rule speaks of now.
+
+        Rules go by names. So a hidden column needs one as long as it is there, also if its table
+        has had the `former` name. Where a hidden column is gone, a new one needs a rule: a renamed
+        column looks so.
 
         `before`: the envelope of the rows so far.
         """
-        written = {column.name for column in shape.columns}
-        gone = sorted(policy_of(before).keys() - written)
-        new = sorted(written - column_names(before) - policy_of(before).keys())
-        exposed = [name for name in new if self._rule_of(shape, name) is None]
-        if not gone or not exposed:
+        hidden, table = policy_of(before), f"{shape.schema}.{shape.table}"
+        ruleless = {c.name for c in shape.columns if self._rule_of(shape, c.name) is None}
+        gone = sorted(hidden.keys() - {c.name for c in shape.columns})
+        shown = sorted(ruleless & hidden.keys())
+        new = sorted(ruleless - column_names(before) - hidden.keys()) if gone else []
+        if not shown and not new:
             return
-        table, column = f"{shape.schema}.{shape.table}", exposed[0]
+        if former is not None:
+            what = f"{table} was {former}, of which the data policy hides {', '.join(sorted(hidden))}, and it has no rule for {', '.join([*shown, *new])} of {table}"
+        elif shown:
+            what = f"the data policy has hidden {', '.join(shown)} of {table} so far, and has no rule for it any more"
+        else:
+            what = f"{table} has lost {', '.join(gone)}, which the data policy hides, and got {', '.join(new)}, for which it has no rule"
+        lines = [f'{{ column = "{table}.{c}", action = "{hidden.get(c, "hash")}" }}' for c in (*shown, *new)]
         raise Refused(
-            f"{table} has lost {', '.join(gone)}, which the data policy hides, and got {', '.join(exposed)}, for which it has no rule",
-            at_stake="a renamed column would be readable in the topic; nothing of it was written",
-            repair=f'put {{ column = "{table}.{column}", action = "hash" }} into policy.columns, or the action "keep" if it need not be hidden',
+            what,
+            at_stake="values that were hidden would be readable in the topic; nothing of them was written",
+            repair=f'put {", ".join(lines)} into policy.columns, or the action "keep" for what need not be hidden',
         )
 
     def _rule_of(self, shape: TableShape, column: str) -> ColumnRule | None:

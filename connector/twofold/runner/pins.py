@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from twofold.lives.load_life import RowsPassedOver, TableRecreated, TableUnpublished, TopicPinned, TopicUnpinned
 from twofold.runner.table_lives import TableLives
-from twofold.runner.topic_mismatch import PASSED_OVER
 from twofold.source.messages import Relation
 from twofold.source.rewrites import TableStorage, unsent_change
 from twofold_avro.names import topic_of
@@ -34,6 +33,8 @@ class Pins:
         self._lives = lives
         self._load_first = load_first
         self._unwritten: dict[str, Pin] = {}
+        self._ever = dict(pins)
+        """The last pin of each topic, also of one that is forgotten or restarts."""
 
     @property
     def all(self) -> Mapping[str, Pin]:
@@ -49,6 +50,10 @@ class Pins:
     def find(self, topic: str) -> Pin | None:
         return self._pins.get(topic)
 
+    def former(self, topic: str, oid: int) -> list[tuple[str, Pin]]:
+        """Return what is pinned of the table under other names, before it has its own pin."""
+        return former_pins(self._ever, topic, oid)
+
     def topic_of(self, relation: Relation) -> str:
         return topic_of(self._prefix, relation.schema, relation.table)
 
@@ -61,7 +66,7 @@ class Pins:
         return pins
 
     def _write(self, topic: str, pin: Pin) -> None:
-        self._pins[topic] = self._unwritten[topic] = pin
+        self._pins[topic] = self._unwritten[topic] = self._ever[topic] = pin
 
     # --- the topics of a session's beginning
 
@@ -71,7 +76,7 @@ class Pins:
         A table that is not `in_use` is not loaded, and rows that do not fit are passed over. A
         table that is published again after rows of it were passed over restarts by itself.
         """
-        gone = {topic for topic, pin in self._pins.items() if pin.relation == PASSED_OVER}
+        gone = {topic for topic, pin in self._pins.items() if pin.is_passed_over}
         for topic in {*topics, *(gone & in_use)}:
             if topic in in_use:
                 self._pins.pop(topic, None)
@@ -95,7 +100,7 @@ class Pins:
         self._pass_over(topic)
 
     def _pass_over(self, topic: str) -> None:
-        self._write(topic, replace(self._pins[topic], backfill="ready", bound=None, relation=PASSED_OVER))
+        self._write(topic, replace(self._pins[topic].pass_over(), backfill="ready", bound=None))
 
     # --- a version of a table is committed
 
@@ -159,7 +164,14 @@ class Pins:
 
     def gone(self, topic: str) -> None:
         """Note that a load found no such table: a later one restarts the topic."""
-        self._write(topic, replace(self._pins[topic], relation=PASSED_OVER))
+        self._write(topic, self._pins[topic].pass_over())
+
+
+def former_pins(pins: Mapping[str, Pin], topic: str, oid: int) -> list[tuple[str, Pin]]:
+    """Return the pins of a table that was renamed; none once its own topic is pinned."""
+    if topic in pins and pins[topic].oid == oid:
+        return []
+    return [(other, pin) for other, pin in pins.items() if pin.oid == oid]
 
 
 Ids = tuple[int | None, int]

@@ -20,10 +20,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from twofold.errors import Refused, TwofoldError, Unreachable
-from twofold.runner.subjects import Subjects
+from twofold.runner.subjects import RequireRules, Subjects
 from twofold.sink.schema_registry import Registry, SubjectSchema, value_subject
 from twofold.sink.topic_rules import RequiredTopic
 from twofold.sink.topics import Topics
@@ -51,7 +51,7 @@ class Registrar:
         registry: Registry,
         topics: Topics,
         prefix: str,
-        require_rules: Callable[[TableShape, Any], None] = lambda *_: None,
+        require_rules: RequireRules = lambda *_: None,
     ) -> None:
         self._registry = registry
         self._topics = topics
@@ -101,6 +101,9 @@ class Registrar:
 
     def like_before(self, shape: TableShape, topic: str, pin: Pin | None) -> TableShape:
         return self._ask(lambda: self._subjects.like_before(shape, topic, pin))
+
+    def require_former_rules(self, shape: TableShape, topic: str, pin: Pin) -> None:
+        self._ask(lambda: self._subjects.require_former_rules(shape, topic, pin))
 
     def known_envelope(self, shape: TableShape, topic: str) -> int | None:
         return self._ask(lambda: self._subjects.known_envelope(shape, topic))

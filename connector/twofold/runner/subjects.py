@@ -22,15 +22,17 @@ from twofold_avro.types import encoding_of
 from twofold_common.table_names import table_argument
 
 _log = logging.getLogger(__name__)
+RequireRules = Callable[[TableShape, Any, str | None], None]
+"""Refuses a shape that would show what an earlier envelope hid.
+
+The last argument is the table's former name, if it has had another.
+"""
 
 
 class Subjects:
     """The subjects of one prefix."""
 
-    def __init__(
-        self, registry: Registry, prefix: str, require_rules: Callable[[TableShape, Any], None] = lambda *_: None
-    ) -> None:
-        """`require_rules` refuses a shape that would show what an earlier envelope hid."""
+    def __init__(self, registry: Registry, prefix: str, require_rules: RequireRules = lambda *_: None) -> None:
         self._registry = registry
         self._prefix = prefix
         self._require_rules = require_rules
@@ -53,16 +55,34 @@ class Subjects:
         Readers of earlier rows could not continue otherwise, and registries refuse it. Refused: a
         column that the data policy hides may have another name now.
         """
-        if pin and pin.value_schema_id is not None:
-            before = self._registry.schema(pin.value_schema_id)
-        elif versions := self._registry.versions(value_subject(topic)):
-            before = versions[-1]
-        else:
+        before = self._last_envelope(topic, pin)
+        if before is None:
             return shape
-        self._require_rules(shape, json.loads(before))
+        self._require_rules(shape, json.loads(before), None)
         optional = _optional_columns(before)
         kept = {c.name for c in shape.key if c.name in optional and encoding_of(c.type).total}
         return replace(shape, columns=tuple(replace(c, optional=c.name in kept) for c in shape.columns))
+
+    def require_former_rules(self, shape: TableShape, topic: str, pin: Pin) -> None:
+        """Refuse a table whose columns were hidden under its former name and are not under its new
+        one; `topic` and `pin` are those of the former name.
+        """
+        before = self._last_envelope(topic, pin)
+        if before is not None:
+            self._require_rules(shape, json.loads(before), f"{pin.schema}.{pin.table}")
+
+    def newly_hidden(self, shape: TableShape, topic: str) -> dict[str, str]:
+        """Return the columns that the topic's last rows show and the data policy hides, with its
+        actions.
+        """
+        before = self._last_envelope(topic, None)
+        return {} if before is None else newly_hidden(json.loads(before), envelope_schema(shape, self._prefix))
+
+    def _last_envelope(self, topic: str, pin: Pin | None) -> str | None:
+        if pin and pin.value_schema_id is not None:
+            return self._registry.schema(pin.value_schema_id)
+        versions = self._registry.versions(value_subject(topic))
+        return versions[-1] if versions else None
 
     def ask_ahead(self, topic: str, pin: Pin) -> None:
         """Ask for what the table's first row needs, and register nothing; the registry's client
@@ -96,7 +116,8 @@ class Subjects:
                 raise misread_columns(shape, columns)
         registered = self._registry.register(subject, text)
         if versions and (hidden := newly_hidden(versions[-1], new)):
-            _warn_of_readable_rows(shape, topic, hidden)
+            what, remedy = readable_rows(shape, topic, hidden)
+            _log.warning("%s; remedy: %s", what, remedy)
         return registered
 
     def withdraw_key(self, shape: TableShape, topic: str) -> None:
@@ -113,14 +134,12 @@ class Subjects:
         return canonical(envelope_schema(shape, self._prefix))
 
 
-def _warn_of_readable_rows(shape: TableShape, topic: str, hidden: dict[str, str]) -> None:
-    name, columns = f"{shape.schema}.{shape.table}", ", ".join(f"{c} ({action})" for c, action in hidden.items())
-    _log.warning(
-        "%s: the data policy hides %s from here on, and earlier rows in the topic stay readable; remedy: stop the connector, delete the topic %s, and have it recreated: twofold backfill start %s",
-        name,
-        columns,
-        topic,
-        table_argument(shape.schema, shape.table),
+def readable_rows(shape: TableShape, topic: str, hidden: dict[str, str]) -> tuple[str, str]:
+    """Say that rows from before a change of the data policy stay readable, and the remedy."""
+    columns = ", ".join(f"{c} ({action})" for c, action in hidden.items())
+    return (
+        f"{shape.schema}.{shape.table}: the data policy hides {columns} from here on, and earlier rows in the topic stay readable",
+        f"stop the connector, delete the topic {topic}, and have it recreated: twofold backfill start {table_argument(shape.schema, shape.table)}",
     )
 
 

@@ -30,7 +30,7 @@ from twofold.runner.root_flaws import RootFlaws
 from twofold.runner.row_plans import RowPlans
 from twofold.runner.table_lives import TableLives
 from twofold.runner.table_version import DescribedVersion, KeyChanged, TableVersion, key_id_changed
-from twofold.runner.topic_mismatch import PASSED_OVER, Decision, TopicRestart, VersionKey, decide
+from twofold.runner.topic_mismatch import Decision, TopicRestart, VersionKey, decide
 from twofold.sink.batch import PROVISIONAL_KEY_ID, VOID
 from twofold.sink.topic_rules import RequiredTopic
 from twofold.source import messages as m
@@ -110,7 +110,7 @@ class Tables:
         relations = tuple(each for each in relations if not self.events.is_outbox(each))
         for relation in relations:
             topic = self.pins.topic_of(relation)
-            if (pin := self.pins.find(topic)) and pin.relation == PASSED_OVER:
+            if (pin := self.pins.find(topic)) and pin.is_passed_over:
                 raise TopicRestart(f"{relation.schema}.{relation.table}", topic, relation.oid)
             self.pins.note_if_recreated(topic, relation.oid)
         new = (relation for relation in relations if self.pins.topic_of(relation) not in self.pins)
@@ -143,6 +143,8 @@ class Tables:
             return DescribedVersion(self._outbox(relation), self._versions.count())
         topic = self.pins.topic_of(relation)
         shape = self._registrar.like_before(self._catalog.shape(relation), topic, self.pins.find(topic))
+        for former, pin in self.pins.former(topic, relation.oid):
+            self._registrar.require_former_rules(shape, former, pin)
         number = self._versions.count()
         if known := self._versions.like(shape, topic):
             return DescribedVersion(known, number)
@@ -258,7 +260,7 @@ class Tables:
         table = self._version(shape, topic, partitions, key_id)
         # Shapes with different keys may have one envelope. A key other than the pinned one is
         # refused at its commit, because it may be rolled back.
-        if pin and pin.key_schema == self._registrar.key(shape, pin) and pin.relation != PASSED_OVER:
+        if pin and pin.key_schema == self._registrar.key(shape, pin) and not pin.is_passed_over:
             known_id = self._registrar.known_envelope(shape, topic)
             if pin.value_schema_id == known_id:
                 self._commit(table, value_id=known_id)
@@ -282,7 +284,7 @@ class Tables:
         shape, topic, registrar = table.shape, table.topic, self._registrar
         pin = self.pins.find(topic)
         key_text = registrar.key(shape, pin)
-        if pin is not None and (pin.key_schema != key_text or pin.relation == PASSED_OVER):
+        if pin is not None and (pin.key_schema != key_text or pin.is_passed_over):
             raise KeyChanged(shape)
         if pin is not None:
             partitions = pin.partitions

@@ -12,12 +12,6 @@ from typing import NamedTuple
 from twofold.errors import Refused, RunEnded
 from twofold_avro.records import Pin
 
-PASSED_OVER = 0
-"""A pin's relation that says: rows of a table that was gone were passed over.
-
-A later table of that name restarts the topic.
-"""
-
 
 class VersionKey(NamedTuple):
     """A table's version by what its topic depends on, as its rows or the catalog have it."""

@@ -113,7 +113,45 @@ def test_policy_refuses_a_hidden_column_under_a_name_without_a_rule(monkeypatch:
     exposed(monkeypatch, "email", rule)
 
 
+def test_policy_refuses_a_hidden_column_whose_rule_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a table that has another name now, and whose earlier rows are still to come."""
+    with pytest.raises(Refused, match=r"has hidden email of public\.t so far, and has no rule") as refused:
+        exposed(monkeypatch, "email")
+    assert '{ column = "public.t.email", action = "hash" }' in refused.value.repair
+    exposed(monkeypatch, "email", ("public.t.email", "keep"))
+
+
 def test_policy_asks_for_no_rule_where_nothing_hidden_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     rules = DataPolicy(load(EXAMPLE))
     rules.require_rules(SHAPE, envelope_schema(replace(SHAPE, columns=SHAPE.columns[:2]), "p"))  # one is new
     rules.require_rules(replace(SHAPE, columns=SHAPE.columns[:2]), envelope_schema(SHAPE, "p"))  # one is gone
+
+
+def renamed(monkeypatch: pytest.MonkeyPatch, columns: tuple[ColumnShape, ...], *rules: tuple[str, str]) -> None:
+    """What becomes of a table with a hashed email and a dropped amount that is public.u now."""
+    before = envelope_schema(apply(monkeypatch, ("public.t.email", "hash"), ("public.t.amount", "drop")), "p")
+    monkeypatch.setenv("TWOFOLD_POLICY__COLUMNS", json.dumps([{"column": c, "action": a} for c, a in rules]))
+    policy = DataPolicy(load(EXAMPLE))
+    policy.require_rules(policy.apply(replace(SHAPE, table="u", columns=columns)), before, "public.t")
+
+
+def test_policy_refuses_a_table_whose_hidden_columns_have_no_rule_under_its_new_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = ("public.t.email", "hash"), ("public.t.amount", "drop")
+    with pytest.raises(Refused, match=r"public\.u was public\.t, .* no rule for amount, email of public\.u") as refused:
+        renamed(monkeypatch, SHAPE.columns, *old)
+    lines = '{ column = "public.u.amount", action = "drop" }, { column = "public.u.email", action = "hash" }'
+    assert lines in refused.value.repair
+    with pytest.raises(Refused, match=r"no rule for email of public\.u"):
+        renamed(monkeypatch, SHAPE.columns, *old, ("public.u.amount", "keep"))
+    renamed(monkeypatch, SHAPE.columns, *old, ("public.u.amount", "keep"), ("public.u.email", "hash"))
+    renamed(monkeypatch, SHAPE.columns, ("public.*.email", "hash"), ("public.*.amount", "drop"))
+    renamed(monkeypatch, SHAPE.columns[:1], *old)
+
+
+def test_policy_refuses_a_table_of_which_a_hidden_column_was_renamed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = (SHAPE.columns[0], ColumnShape("mail", EMAIL), SHAPE.columns[2])
+    with pytest.raises(Refused, match=r"no rule for mail of public\.u"):
+        renamed(monkeypatch, columns, ("public.*.email", "hash"), ("public.*.amount", "drop"))
+    renamed(monkeypatch, columns, ("public.*.mail", "hash"), ("public.*.amount", "drop"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -19,9 +20,10 @@ from twofold.errors import Refused
 from twofold.lives.load_life import LoadEnded, TopicEmptied
 from twofold.runner.collector import Collector
 from twofold.runner.registrar import Registrar
+from twofold.runner.subjects import RequireRules
 from twofold.runner.table_version import CHANGED_SHAPE
 from twofold.runner.tables import Tables
-from twofold.runner.topic_mismatch import PASSED_OVER, TopicRestart
+from twofold.runner.topic_mismatch import TopicRestart
 from twofold.runner.waiting_rows import CollectedEvent
 from twofold.sink.batch import VOID
 from twofold.sink.topic_rules import RequiredTopic
@@ -91,7 +93,12 @@ class Topics:
         return []
 
 
-def tables(registry: Registry, pins: dict[str, Pin], now: m.Relation | None = None) -> Tables:
+def tables(
+    registry: Registry,
+    pins: dict[str, Pin],
+    now: m.Relation | None = None,
+    require_rules: RequireRules = lambda *_: None,
+) -> Tables:
     """`now`: as the catalog has it."""
     catalog: Any = Catalog()
     catalog.now = now
@@ -105,7 +112,7 @@ def tables(registry: Registry, pins: dict[str, Pin], now: m.Relation | None = No
         tombstones=True,
         placeholders=False,
         catalog=catalog,
-        registrar=Registrar(registry_, topics, "p"),
+        registrar=Registrar(registry_, topics, "p", require_rules),
         pins=pins,
         load_first=False,
     )
@@ -170,6 +177,24 @@ def announced(registry: Registry, columns: Columns) -> dict[str, Pin]:
 
 def numeric(precision: int, scale: int) -> tuple[int, int]:
     return 1700, (precision << 16 | scale) + 4
+
+
+def test_policy_is_that_of_the_former_name_too_where_a_table_was_renamed() -> None:
+    """Until its topic under the new name is pinned."""
+    registry, columns = Registry(), OTHER_KEY[0]
+    asked: list[tuple[str, str | None]] = []
+    here = tables(
+        registry,
+        announced(registry, columns),
+        require_rules=lambda shape, before, former: asked.append((shape.table, former)),
+    )
+    renamed = replace(relation(columns), table="u")
+    here.describe(renamed)
+    assert asked == [("u", "public.t")]
+    here.announce([renamed])
+    asked.clear()
+    here.describe(renamed)
+    assert asked == [("u", None)]
 
 
 OTHER_KEY: tuple[Columns, Columns] = (
@@ -319,7 +344,8 @@ def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_st
     here = tables(registry, announced(registry, before))
     assert topics(collect(here, transaction(1, said(before), insert(b"1", b"10")))) == [TOPIC]
     assert topics(collect(here, transaction(2, said(after), insert(b"1", b"11")))) == [VOID]
-    assert here.pins[TOPIC].relation == PASSED_OVER
+    assert here.pins[TOPIC].is_passed_over
+    assert here.pins[TOPIC].oid == OID
     [waits] = collect(here, prepared(said(before), insert(b"2", b"20"), said(after), insert(b"2", b"21")))
     assert waits.prepared is not None
     here.settle(waits.prepared.rows.provisional)

@@ -11,7 +11,7 @@ import pytest
 from twofold.errors import Refused
 from twofold.lives.load_life import LoadLife, LoadPhase
 from twofold.runner.supervisor import OFTEN, OFTEN_WITHIN_S, TopicsToRestart
-from twofold.runner.topic_mismatch import PASSED_OVER, Decision, TopicRestart, VersionKey, decide
+from twofold.runner.topic_mismatch import Decision, TopicRestart, VersionKey, decide
 from twofold_avro.records import Pin
 
 ID, CODE = '"int"', '"string"'
@@ -28,7 +28,7 @@ READY, LOADING, EMPTYING = LoadLife(), LoadLife(LoadPhase.READING), LoadLife(Loa
         ({}, (1, None), (1, None), READY, Decision.REFUSE),
         ({}, (1, CODE), (1, CODE), EMPTYING, Decision.START_OVER),
         ({"relation": 7}, (1, CODE), (1, CODE), READY, Decision.START_OVER),
-        ({"relation": PASSED_OVER}, (1, ID), (1, ID), READY, Decision.START_OVER),
+        ({"relation": -1}, (1, ID), (1, ID), READY, Decision.START_OVER),
         ({"relation": None}, (1, CODE), (1, CODE), READY, Decision.REFUSE),
         ({}, (1, CODE), (1, CODE), LOADING, Decision.START_OVER),
         ({"key_schema": None}, (1, ID), (1, ID), READY, Decision.START_OVER),

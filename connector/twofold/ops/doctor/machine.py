@@ -1,4 +1,6 @@
-"""Checks this machine: the compiled row path, the spool's folder, the clock, open files."""
+"""Checks this machine: the compiled row path, the spool's folder, the key of hashes, the clock and
+open files.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from twofold.config import Config
-from twofold.errors import TwofoldError
+from twofold.errors import TwofoldError, UsageError
 from twofold.ops.doctor.finding import Finding, Severity, finder
 from twofold.row_path import COMPILE, COST, NOT_COMPILED
 from twofold.source.connection import connect
@@ -83,6 +85,14 @@ def _memory_disk(config: Config) -> Iterator[Finding]:
         )
 
 
+def _policy_key(config: Config) -> Iterator[Finding]:
+    try:
+        _ = config.policy.hash_key
+    except UsageError as error:
+        what, _, remedy = str(error).partition("; ")
+        yield _finding("policy_key", Severity.MUST, what, "twofold run ends: it could not hash", f"-- {remedy}")
+
+
 def _clock(config: Config) -> Iterator[Finding]:
     try:
         with connect(config.conninfo) as connection:
@@ -115,4 +125,11 @@ def _files(_: Config) -> Iterator[Finding]:
         )
 
 
-_CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (_spool, _memory_disk, _compiled, _files, _clock)
+_CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
+    _spool,
+    _memory_disk,
+    _compiled,
+    _policy_key,
+    _files,
+    _clock,
+)

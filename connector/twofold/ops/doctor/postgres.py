@@ -12,7 +12,7 @@ from psycopg import sql
 from twofold.config import Config
 from twofold.errors import SetupError, Unreachable
 from twofold.gids import describe
-from twofold.ops.doctor import outbox, settings
+from twofold.ops.doctor import outbox, policy, settings
 from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
 from twofold.ops.doctor.tables import published
 from twofold.runner.initialisation import wanted_publication
@@ -71,6 +71,7 @@ def examine(config: Config) -> Iterator[Finding]:
             yield from check(source)
         yield from published(config, connection)
         yield from outbox.examine(config, connection)
+        yield from policy.examine(config, connection, initialised=source.slot is not None)
     wanted = wanted_publication(config)
     if source.slot is None and wanted is not None:
         for found in publishable.examine(config.conninfo, config.publication, wanted):
