@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from fixtures.spark import QUICK_JAVA, Lake
@@ -15,14 +15,19 @@ from twofold_common import java
 
 @contextmanager
 def running(
-    lake: Lake, *arguments: str, command: str = "mirror", environment: Mapping[str, str] | None = None
+    lake: Lake,
+    *arguments: str,
+    command: str = "mirror",
+    environment: Mapping[str, str] | None = None,
+    program: Sequence[str] = ("-m", "twofold_spark"),
 ) -> Iterator[subprocess.Popen[str]]:
     """A job in a process group of its own, killed at the end if it has not ended."""
     line = [
-        sys.executable, "-m", "twofold_spark", command,
+        sys.executable, *program, command,
         "--bootstrap", lake.writer.bootstrap, "--registry", lake.writer.registry, "--prefix", lake.prefix,
         "--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--java-home", str(java.spark_java_home()),
-        *(("--sink", "=".join(filter(None, (lake.choice.name, lake.choice.address)))) if command == "mirror" else ()), *arguments,
+        *(("--sink", "=".join(filter(None, (lake.choice.name, lake.choice.address)))) if command == "mirror" else ()),
+        *lake.place, *arguments,
     ]  # fmt: skip
     ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
     with subprocess.Popen(
