@@ -16,6 +16,7 @@ pytest_plugins = [
     "fixtures.crashes",
     "fixtures.spark",
     "fixtures.catalogs",
+    "fixtures.object_store",
     "fixtures.secured",
     "fixtures.chromium",
     "fixtures.backfill",

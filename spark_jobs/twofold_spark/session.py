@@ -20,9 +20,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from twofold_common import java
-from twofold_spark import jars
+from twofold_spark import jars, object_store
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG, CatalogChoice
-from twofold_spark.errors import SetupError, UsageError
+from twofold_spark.errors import SetupError
 from twofold_spark.signals import java_spared
 
 CATALOG = "twofold"
@@ -49,11 +49,12 @@ def absolute_folder(text: str) -> str:
     return text if "://" in text else str(Path(text).absolute())
 
 
-def local_settings(warehouse: Path, *, memory: str) -> dict[str, str]:
+def local_settings(warehouse: str, *, memory: str) -> dict[str, str]:
     """All settings of a session on one machine, except its catalog's."""
+    in_s3 = object_store.is_s3(warehouse)
     return {
-        "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars.fetch()),
-        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+        "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars.fetch(s3=in_s3)),
+        "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} {object_store.JAVA_OPTIONS}" if in_s3 else _JAVA_OPTIONS,
         "spark.driver.memory": memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -66,7 +67,7 @@ def local_settings(warehouse: Path, *, memory: str) -> dict[str, str]:
         # Keys of a batch written into the generated code would make it different each time.
         "spark.sql.optimizer.inSetSwitchThreshold": "0",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(warehouse / "spark"),
+        **({} if in_s3 else {"spark.sql.warehouse.dir": f"{warehouse}/spark"}),
         "spark.sql.extensions": (
             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,io.delta.sql.DeltaSparkSessionExtension"
         ),
@@ -88,9 +89,13 @@ def open_session(
     master: str = "local[2]",
     memory: str = "512m",
     java_home: str | None = None,
+    checkpoint: str | None = None,
     name: str = "twofold",
 ) -> SparkSession:
-    """Return the existing session, or make one for this machine."""
+    """Return the existing session, or make one for this machine.
+
+    `checkpoint` is where the stream's is kept, if that is not in the warehouse.
+    """
     existing = SparkSession.getActiveSession() or _submitted_session()
     if existing is not None:
         if choice != WAREHOUSE_CATALOG and existing.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
@@ -98,18 +103,17 @@ def open_session(
                 existing.conf.set(key, value)
         _check_session(existing, catalog)
         return existing
-    if "://" in str(warehouse):
-        raise UsageError(
-            f"--warehouse {warehouse} must be a folder of this machine: without spark-submit the catalog is a file in it. "
-            "For tables elsewhere, use spark-submit with a catalog of your own (docs/use/spark.md shows how)"
-        )
-    warehouse = Path(warehouse)
+    place = str(warehouse)
+    object_store.check_place(place, choice.kind, checkpoint)
     _choose_java(java_home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    _make_folder(warehouse)
     builder = SparkSession.builder.master(master).appName(name)
-    settings = local_settings(warehouse, memory=memory) | choice.settings(str(warehouse), catalog)
+    settings = local_settings(place, memory=memory) | choice.settings(place, catalog)
+    if object_store.is_s3(place):
+        settings |= object_store.list_session_settings(catalog, choice.properties)
+    else:
+        _make_folder(Path(place))
     for key, value in settings.items():
         builder = builder.config(key, value)
     with java_spared():

@@ -61,7 +61,8 @@ def build_parser() -> argparse.ArgumentParser:
     line = _Parser(prog="twofold-spark", description="Carries Twofold's topics into tables.")
     line.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = line.add_subparsers(dest="command", required=True, parser_class=_Parser)
-    commands.add_parser("jars", help="fetch the locked jars and print the class path")
+    jars = commands.add_parser("jars", help="fetch the locked jars and print the class path")
+    jars.add_argument("--s3", action="store_true", help="also those of a warehouse in S3")
     session_options, job_options, sink_option = _session_options(), _job_options(), _sink_option()
     mirror = commands.add_parser(
         "mirror",
@@ -93,7 +94,7 @@ def _session_options(*, prefixes: bool = False) -> _Parser:
         "--warehouse",
         type=session.absolute_folder,
         required=True,
-        help="folder of the tables; under spark-submit also s3a://...",
+        help="folder of the tables, or s3://... with a catalog",
     )
     if prefixes:
         sources = options.add_mutually_exclusive_group(required=True)

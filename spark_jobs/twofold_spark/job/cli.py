@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         match options.command:
             case "jars":
-                print(os.pathsep.join(str(jar) for jar in jars.fetch()))  # noqa: T201  (what the command is for)
+                print(os.pathsep.join(str(jar) for jar in jars.fetch(s3=options.s3)))  # noqa: T201  (what the command is for)
             case "mirror":
                 _check_group(options)
                 with _open_session(options) as spark:
@@ -157,6 +157,7 @@ def _open_session(options: argparse.Namespace) -> Iterator[SparkSession]:
             choice=choice,
             memory=options.memory,
             java_home=options.java_home,
+            checkpoint=getattr(options, "checkpoint", None),
         )
     try:
         yield spark

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
-from fixtures.spark import KEPT_SHORT, Lake
+from fixtures.spark import KEPT_SHORT, KEPT_STORED, Lake
 from helpers.spark.writer import Open, Writer, table
 from twofold_spark.errors import Refused
 from twofold_spark.sinks.cuts import Cut
@@ -250,7 +250,7 @@ def _bank(w: Writer, rng: random.Random, tx: Open) -> None:
                 tx.upsert(name, {**row, "note": row["note"] if unchanged else f"n{rng.random()}"}, unchanged=unchanged)
 
 
-@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
+@pytest.mark.parametrize("kept", KEPT_STORED, indirect=True)
 def test_a_random_bank_ends_equal_and_every_cut_has_its_total(kept: Lake) -> None:
     lake, w, rng = kept, kept.writer, random.Random(7)
     columns = {"id": "int8", "balance": "int8", "note": "text"}

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from twofold_spark import session
+from twofold_spark import object_store, session
+from twofold_spark.catalog_choice import WAREHOUSE_CATALOG, CatalogChoice
 from twofold_spark.errors import UsageError
 from twofold_spark.job.arguments import build_parser
 from twofold_spark.job.cli import main
@@ -61,8 +62,40 @@ def test_a_warehouse_is_a_folder_by_its_whole_path_or_a_place_as_spark_knows_it(
     assert {given: build_parser().parse_args((*_LINE, "--warehouse", given)).warehouse for given in places} == places
 
 
-def test_the_jobs_own_catalog_is_refused_where_there_is_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+_REST = CatalogChoice.choose(None, "http://catalog", None)
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "choice", "checkpoint", "message"),
+    [
+        ("s3://lake", WAREHOUSE_CATALOG, None, "--warehouse s3://lake needs a catalog, .*: add --catalog-uri"),
+        ("s3://lake", _REST, "/folder", "--checkpoint /folder must be in S3"),
+        ("/lake", _REST, "s3://lake/c", "--checkpoint s3://lake/c must be a folder"),
+        ("gs://lake", _REST, None, "--warehouse gs://lake must be .* use spark-submit"),
+    ],
+)
+def test_a_warehouse_that_the_jobs_own_session_cannot_use_is_refused(
+    monkeypatch: pytest.MonkeyPatch, warehouse: str, choice: CatalogChoice, checkpoint: str | None, message: str
+) -> None:
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    with pytest.raises(UsageError, match=r"--warehouse s3a://bucket/lake must be .* use spark-submit"):
-        session.open_session("s3a://bucket/lake")
+    with pytest.raises(UsageError, match=message):
+        session.open_session(warehouse, choice=choice, checkpoint=checkpoint)
+
+
+def test_both_clients_of_s3_are_told_what_the_catalogs_file_says() -> None:
+    file = {
+        "s3.endpoint": "http://store:9000",
+        "s3.path-style-access": "true",
+        "s3.secret-access-key": "x",
+        "token": "t",
+    }
+    settings = object_store.list_session_settings("c", file)
+    assert settings["spark.sql.catalog.c.io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
+    assert {name: value for name, value in settings.items() if ".s3a." in name} == {
+        "spark.hadoop.fs.s3a.endpoint": "http://store:9000",
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.secret.key": "x",
+    }
+    own = object_store.list_session_settings("c", {"io-impl": "mine"})
+    assert own["spark.sql.catalog.c.io-impl"] == "mine"
