@@ -33,6 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import psycopg
 from bench import writers
@@ -276,8 +277,13 @@ def follow(
     place = IcebergGroup(catalog)
 
     def one(prefix: str) -> Mirror:
-        report = {} if len(prefixes) > 1 else {"report": lambda applied: cuts.note({prefix: applied.cut.sequence})}
-        return Mirror(kafka, registry, prefix, lambda spark: place.make_sink(spark, prefix), **report)  # type: ignore[arg-type]
+        report: dict[str, Any] = (
+            {} if len(prefixes) > 1 else {"report": lambda applied: cuts.note({prefix: applied.cut.sequence})}
+        )
+        # As a job that runs on.
+        return Mirror(
+            kafka, registry, prefix, lambda spark: place.make_sink(spark, prefix), maintain_at_once=False, **report
+        )
 
     mirrors = {prefix: one(prefix) for prefix in prefixes}
     if len(prefixes) == 1:

@@ -27,11 +27,12 @@ _BLOCK_BYTES = 64
 _SIZE = b"\x80\x01"
 """64, as Avro writes it: so many hexadecimal digits follow."""
 
-HASH_BYTES = cython.declare(cython.Py_ssize_t, 66)
-"""Of a hash with its size."""
+HASH_SIZE = len(_SIZE) + 64
+"""Bytes of a hash as an encoded string."""
+HASH_BYTES = cython.declare(cython.Py_ssize_t, HASH_SIZE)
 PLACE_BYTES = cython.declare(cython.Py_ssize_t, 128)
 """A place has a value's size and one, the value, and its hash."""
-SHORT_BYTES = cython.declare(cython.Py_ssize_t, 128 - 66 - 1)
+SHORT_BYTES = cython.declare(cython.Py_ssize_t, 128 - HASH_SIZE - 1)
 PLACE_BITS = cython.declare(cython.uint, 14)
 WAYS = cython.declare(cython.Py_ssize_t, 4)
 

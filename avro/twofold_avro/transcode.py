@@ -24,6 +24,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from twofold_avro.errors import MalformedRow
+from twofold_avro.hashing import HASH_SIZE
 from twofold_avro.names import avro_name
 from twofold_avro.shapes import ColumnShape, TableShape
 from twofold_avro.text import NO_DIGITS, array_elements, binary_text, numeric_text
@@ -213,8 +214,7 @@ class Writer:
 
 
 FRAME_BYTES = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
-HASH_BYTES = cython.declare(cython.Py_ssize_t, 66)
-"""Of a hash as an encoded string: its size and the hexadecimal digits."""
+HASH_BYTES = cython.declare(cython.Py_ssize_t, HASH_SIZE)
 SLACK = cython.declare(cython.Py_ssize_t, 128)
 """Room that is always there: more than all fixed-size parts that are written between two copies."""
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.sources import decoding, kafka_reader
-from twofold_spark.sources.kafka_client import Kafka, open_admin
+from twofold_spark.sources.kafka_client import Kafka, list_stable_offsets, open_admin
 from twofold_spark.sources.member_topics import MemberTopics
 from twofold_spark.sources.registry import Registry, Subject
 
@@ -40,8 +40,7 @@ class GroupTopics:
 
     def read(self, spark: SparkSession) -> None:
         """Hand each member what is new of it."""
-        for topic in (*self._frontiers, *self._commits):
-            self._find_subject(topic)
+        subjects = {topic: self._find_subject(topic) for topic in (*self._frontiers, *self._commits)}
         ends = {**self._list_ends(spark, self._frontiers), **self._list_ends(spark, self._commits)}
         if ends == self._ends:
             return
@@ -49,7 +48,7 @@ class GroupTopics:
         for prefix, member in self._members.items():
             frontier, commit = f"{prefix}.frontiers", f"{prefix}.commits"
             firsts[frontier], firsts[commit] = member.find_firsts(ends[frontier], ends[commit])
-        rows = self._read(spark, firsts, ends)
+        rows = self._read(spark, subjects, firsts, ends)
         for prefix, member in self._members.items():
             member.take_frontiers(rows[f"{prefix}.frontiers"])
             member.take_commits(spark, rows[f"{prefix}.commits"])
@@ -72,18 +71,17 @@ class GroupTopics:
 
     def _list_ends(self, spark: SparkSession, topics: Iterable[str]) -> dict[str, int]:
         """Return where each topic's last stable offset is."""
-        jvm: Any = spark._jvm
-        common, client = jvm.org.apache.kafka.common, jvm.org.apache.kafka.clients.admin
         self._admin = self._admin or open_admin(spark, self._kafka)
-        places = {topic: common.TopicPartition(topic, 0) for topic in topics}
-        wanted = jvm.java.util.HashMap()
-        for place in places.values():
-            wanted.put(place, client.OffsetSpec.latest())
-        committed = client.ListOffsetsOptions(common.IsolationLevel.READ_COMMITTED)
-        answers = self._admin.listOffsets(wanted, committed).all().get()
-        return {topic: answers[place].offset() for topic, place in places.items()}
+        ends = list_stable_offsets(spark, self._admin, [(topic, 0) for topic in topics])
+        return {topic: end for (topic, _), end in ends.items()}
 
-    def _read(self, spark: SparkSession, firsts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, list[Row]]:
+    def _read(
+        self,
+        spark: SparkSession,
+        subjects: Mapping[str, Subject],
+        firsts: Mapping[str, int],
+        ends: Mapping[str, int],
+    ) -> dict[str, list[Row]]:
         """Read these offsets of the topics; return what is decoded, by topic."""
         due = {topic: first for topic, first in firsts.items() if first < ends[topic]}
         if not due:
@@ -93,12 +91,11 @@ class GroupTopics:
         if is_small:
             records = records.coalesce(1)
         records = records.where(f.col("value").isNotNull() | f.col("topic").isin(*self._commits))
-        subjects = {topic: self._find_subject(topic) for topic in due}
         try:
-            found = self._decode(records, subjects, whole=is_small)
+            found = self._decode(records, {topic: subjects[topic] for topic in due}, whole=is_small)
         except Refused:  # mostly the registry has a newer version
-            subjects = {topic: self._find_subject(topic, refreshed=True) for topic in due}
-            found = self._decode(records, subjects, whole=is_small)
+            newer = {topic: self._find_subject(topic, refreshed=True) for topic in due}
+            found = self._decode(records, newer, whole=is_small)
         return {topic: found[topic] for topic in firsts}
 
     def _decode(self, records: DataFrame, subjects: Mapping[str, Subject], *, whole: bool) -> dict[str, list[Row]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -49,6 +49,26 @@ def open_admin(spark: SparkSession, kafka: Kafka) -> Any:
     for name, value in {**kafka.client, "bootstrap.servers": kafka.bootstrap}.items():
         settings.put(name, value)
     return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+
+
+def list_stable_offsets(
+    spark: SparkSession, admin: Any, places: Iterable[tuple[str, int]], *, within_ms: int | None = None
+) -> dict[tuple[str, int], int]:
+    """Return the last stable offset of each partition, which is given by its topic and number.
+
+    A limit of time, if one is given, takes the place of the client's own.
+    """
+    jvm: Any = spark._jvm
+    common, client = jvm.org.apache.kafka.common, jvm.org.apache.kafka.clients.admin
+    partitions = {place: common.TopicPartition(*place) for place in places}
+    wanted = jvm.java.util.HashMap()
+    for partition in partitions.values():
+        wanted.put(partition, client.OffsetSpec.latest())
+    committed = client.ListOffsetsOptions(common.IsolationLevel.READ_COMMITTED)
+    if within_ms is not None:
+        committed = committed.timeoutMs(within_ms)
+    answers = admin.listOffsets(wanted, committed).all().get()
+    return {place: answers[partition].offset() for place, partition in partitions.items()}
 
 
 def read_first_offset(spark: SparkSession, kafka: Kafka, topic: str) -> int:

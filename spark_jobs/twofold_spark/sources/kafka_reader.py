@@ -85,9 +85,7 @@ def read_single_partitions(
     What retention has removed is missing. A task has a bounded number of records.
     """
     options = {
-        "assign": json.dumps({topic: [0] for topic in firsts}),
-        "startingOffsets": json.dumps({topic: {"0": first} for topic, first in firsts.items()}),
-        "endingOffsets": json.dumps({topic: {"0": ends[topic]} for topic in firsts}),
+        **_offset_options({topic: {0: first} for topic, first in firsts.items()}, {t: {0: ends[t]} for t in firsts}),
         "failOnDataLoss": "false",
         "maxRecordsPerPartition": str(_SMALL_RECORDS_PER_TASK),
     }
@@ -120,13 +118,17 @@ def _read_offsets(
     *,
     fail_on_data_loss: bool,
 ) -> DataFrame:
-    options = {
-        "assign": json.dumps({topic: sorted(first)}),
-        "startingOffsets": json.dumps({topic: {str(p): offset for p, offset in first.items()}}),
-        "endingOffsets": json.dumps({topic: {str(p): offset for p, offset in end.items()}}),
-        "failOnDataLoss": str(fail_on_data_loss).lower(),
-    }
+    options = {**_offset_options({topic: first}, {topic: end}), "failOnDataLoss": str(fail_on_data_loss).lower()}
     return _load_records(spark, client, options)
+
+
+def _offset_options(firsts: Mapping[str, Mapping[int, int]], ends: Mapping[str, Mapping[int, int]]) -> dict[str, str]:
+    """Make the options that name offsets, by topic and partition."""
+    return {
+        "assign": json.dumps({topic: sorted(first) for topic, first in firsts.items()}),
+        "startingOffsets": json.dumps({topic: dict(first) for topic, first in firsts.items()}),
+        "endingOffsets": json.dumps({topic: dict(end) for topic, end in ends.items()}),
+    }
 
 
 def _load_records(spark: SparkSession, client: Mapping[str, str], options: Mapping[str, str]) -> DataFrame:

@@ -18,7 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from twofold_spark.sources.commit_records import OffsetRange
-from twofold_spark.sources.kafka_client import Kafka, open_admin
+from twofold_spark.sources.kafka_client import Kafka, list_stable_offsets, open_admin
 
 MARKERS_WITHIN_S = 5.0
 """How long to wait for a transaction's markers.
@@ -67,12 +67,4 @@ class StableOffsets:
     def _read(self, spark: SparkSession, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         with self._admin_lock:
             self._admin = self._admin or open_admin(spark, self._kafka)
-        jvm: Any = spark._jvm
-        common, client = jvm.org.apache.kafka.common, jvm.org.apache.kafka.clients.admin
-        partitions = {place: common.TopicPartition(*place) for place in places}
-        wanted = jvm.java.util.HashMap()
-        for partition in partitions.values():
-            wanted.put(partition, client.OffsetSpec.latest())
-        committed = client.ListOffsetsOptions(common.IsolationLevel.READ_COMMITTED).timeoutMs(_ANSWER_WITHIN_MS)
-        answers = self._admin.listOffsets(wanted, committed).all().get()
-        return {place: answers[partition].offset() for place, partition in partitions.items()}
+        return list_stable_offsets(spark, self._admin, places, within_ms=_ANSWER_WITHIN_MS)

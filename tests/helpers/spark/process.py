@@ -7,21 +7,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from fixtures.spark import QUICK_JAVA, Lake
 from twofold_common import java
 
 
-@contextmanager
 def running(
     lake: Lake,
     *arguments: str,
     command: str = "mirror",
     environment: Mapping[str, str] | None = None,
     program: Sequence[str] = ("-m", "twofold_spark"),
-) -> Iterator[subprocess.Popen[str]]:
-    """A job in a process group of its own, killed at the end if it has not ended."""
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A job on the lake, in a process group of its own."""
     line = [
         sys.executable, *program, command,
         "--bootstrap", lake.writer.bootstrap, "--registry", lake.writer.registry, "--prefix", lake.prefix,
@@ -29,6 +28,14 @@ def running(
         *(("--sink", "=".join(filter(None, (lake.choice.name, lake.choice.address)))) if command == "mirror" else ()),
         *lake.place, *arguments,
     ]  # fmt: skip
+    return in_its_own_group(line, environment)
+
+
+@contextmanager
+def in_its_own_group(
+    line: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A job in a process group of its own, killed at the end if it has not ended."""
     ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
     with subprocess.Popen(
         line, stderr=subprocess.PIPE, text=True, env={**ours, **(environment or {})}, start_new_session=True
@@ -55,10 +62,16 @@ def cut(process: subprocess.Popen[str], sequence: int) -> None:
 
 
 def _published(process: subprocess.Popen[str]) -> Iterator[int]:
+    for line in lines(process):
+        if line.startswith("mirror: "):
+            yield int(line.rsplit(" ", 1)[1])
+
+
+def lines(process: subprocess.Popen[str]) -> Iterator[str]:
+    """Yields what the job says; its end is a failure of whoever still waits for a line."""
     assert process.stderr is not None
     seen = []
     for line in process.stderr:
         seen.append(line)
-        if line.startswith("mirror: "):
-            yield int(line.rsplit(" ", 1)[1])
+        yield line
     raise AssertionError("the job ended: " + "".join(seen[-20:]))

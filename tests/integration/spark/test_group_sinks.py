@@ -13,8 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -24,8 +23,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.connector import Installation, Maker, wait_until
-from fixtures.spark import QUICK_JAVA
 from fixtures.stack import fresh_prefix
+from helpers.spark import process as spark_process
 from helpers.spark.cutting_front import CuttingFront, Lost
 from helpers.spark.group_lake import Coordinator, GroupLake, find_whole, read_snapshot, transfer
 from twofold_common import java
@@ -287,9 +286,8 @@ def test_a_member_in_postgresql_is_compared_with_its_source(group: GroupLake) ->
             ]
 
 
-@contextmanager
-def running(group: GroupLake, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The job in a process group of its own, killed at the end if it has not ended."""
+def running(group: GroupLake, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """The job of the group, in a process group of its own."""
     here = next(iter(group.members.values()))
     line = [
         sys.executable, "-m", "twofold_spark", "mirror", *(each for p in group.members for each in ("--prefix", p)),
@@ -297,25 +295,15 @@ def running(group: GroupLake, *arguments: str) -> Iterator[subprocess.Popen[str]
         "--warehouse", str(group.folder / "warehouse"), "--sink", f"{group.choice.name}={group.choice.address}",
         "--java-home", str(java.spark_java_home()), *arguments,
     ]  # fmt: skip
-    ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=ours, start_new_session=True) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+    return spark_process.in_its_own_group(line)
 
 
 def publishes(process: subprocess.Popen[str], many: int) -> None:
     """Return when the job has said that it published so many global cuts."""
-    assert process.stderr is not None
-    seen = []
-    for line in process.stderr:
-        seen.append(line)
+    for line in spark_process.lines(process):
         many -= line.startswith("mirror: global cut ")
         if not many:
             return
-    raise AssertionError("the job ended: " + "".join(seen[-20:]))
 
 
 def _waits_for_global_cuts(group: GroupLake) -> bool:
