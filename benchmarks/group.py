@@ -11,8 +11,9 @@ transfers of two branches each, so that a frontier is due all the time; the thir
 - cost: 1,000 plain transactions a second. Two connectors of each of the first two databases run
   side by side, one of a group and one of none, in three rounds. Their CPU time is compared, as a
   whole and by kind of thread: the one that asks, and the threads of Kafka's clients.
-- latency: ten transfers a second. From COMMIT PREPARED of the branch that is ended last to the cut,
-  with a trigger of a second: by the mirror of the group, and by a mirror of that source alone.
+- latency: ten transfers a second, once the mirror has shown what was there before. From COMMIT
+  PREPARED of the branch that is ended last to the cut, with a trigger of a second: by the mirror of
+  the group, and by a mirror of that source alone.
 
 The last line is one JSON object.
 """
@@ -227,11 +228,15 @@ def measure_latency(ground: Ground, bank: Bank, seconds: float) -> dict[str, obj
             job, close = follow(spark, Kafka(ground.bootstrap), Registry(registry.url), wanted, folder, cuts)
 
             def load(wanted: list[str] = wanted, cuts: Cuts = cuts, length: float = length) -> dict[int, tuple[str, float]]:  # fmt: skip
+                show(bank.transfer_for(1), wanted, cuts)  # a start reads the loads before
                 ended = bank.transfer_for(length)
+                show(bank.transfer_for(5), wanted, cuts)  # to look for their places takes processors
+                return ended
+
+            def show(ended: dict[int, tuple[str, float]], wanted: list[str], cuts: Cuts) -> None:
                 last = {connectors.prefixes[name]: max(n for n, (by, _) in ended.items() if by == name) for name in ("east", "west")}  # fmt: skip
                 places = find_places(ground.bootstrap, registry.url, last)
                 wait_until("all is shown", lambda: all(cuts.reached(p) >= places[p][last[p]] for p in last if p in wanted), 120)  # fmt: skip
-                return ended
 
             ended = run_beside(job, load)
             close()
