@@ -1,11 +1,14 @@
 """Tries each catalog; status 1 if a read was torn where several tables change at once.
 
     python -m readers [--reads 10000] [--kills 50] [--catalogs rest,sqlite]
-                      [--readers spark,pyiceberg,duckdb]
+                      [--readers spark,pyiceberg,duckdb] [--format-version 3]
 
 Takes servers of its own. Each catalog gets all reads and kills. The last line is JSON: the reads of
 the catalogs that change several tables at once, of which none may be torn. Where one table changes
 after the other, the lines above say how many were, and for how long.
+
+Trino is a fourth reader, of REST catalogs and format 2. It is a download of 821 MB, and needs Java
+24: `--readers trino --catalogs rest --format-version 2`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from pyspark.sql import SparkSession
 from helpers.spark.ground import jobs_ground
 from helpers.spark.writer import Writer
 from readers.places import KINDS, opened_place
-from readers.programs import READERS, make_reader
+from readers.programs import KNOWN_READERS, READERS, make_reader
 from readers.tally import Outcome, summarize
 from readers.trial import try_catalog
 
@@ -43,6 +46,8 @@ def main() -> int:
 def _try(kind: str, spark: SparkSession, writer: Writer, folder: Path, options: argparse.Namespace) -> Outcome:
     with ExitStack() as ending:
         lake, tables, arguments = ending.enter_context(opened_place(kind, spark, writer, folder))
+        lake.format_version = options.format_version
+        arguments = (*arguments, "--format-version", str(options.format_version))
         readers = [make_reader(name, lake, tables, ending) for name in options.readers]
         return try_catalog(lake, tables, readers, options=arguments, reads=options.reads, kills=options.kills)
 
@@ -52,8 +57,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--reads", type=int, default=10_000, help="reads of each catalog, at least (10000)")
     parser.add_argument("--kills", type=int, default=50, help="kill -9 of each catalog's mirror (50)")
     parser.add_argument("--catalogs", type=_choose(KINDS), default=["rest", "sqlite"], help=",".join(KINDS))
-    parser.add_argument("--readers", type=_choose(READERS), default=list(READERS), help=",".join(READERS))
-    return parser.parse_args()
+    parser.add_argument("--readers", type=_choose(KNOWN_READERS), default=list(READERS), help=",".join(KNOWN_READERS))
+    parser.add_argument("--format-version", type=int, choices=(2, 3), default=3, help="of the tables (3)")
+    options = parser.parse_args()
+    if "trino" in options.readers and ("sqlite" in options.catalogs or options.format_version != 2):
+        parser.error("trino reads neither format 3 nor a catalog in SQLite: add --catalogs rest --format-version 2")
+    return options
 
 
 def _choose(known: Sequence[str]) -> Callable[[str], list[str]]:

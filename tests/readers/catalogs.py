@@ -52,20 +52,20 @@ class RestTables:
     """By Iceberg's REST protocol."""
 
     def __init__(self, address: str, *, commits_at_once: bool) -> None:
-        self._address = address
+        self.address = address
         self.commits_at_once = commits_at_once
         self.kind = "rest" if commits_at_once else "rest-apart"
 
     def main(self, table: str) -> int:
-        url = f"{self._address}/v1/namespaces/{SCHEMA}/tables/{table}?snapshots=refs"
+        url = f"{self.address}/v1/namespaces/{SCHEMA}/tables/{table}?snapshots=refs"
         with urllib.request.urlopen(url, timeout=60) as answer:
             return _main(json.load(answer)["metadata"])
 
     def for_pyiceberg(self) -> Catalog:
-        return RestCatalog("rest", uri=self._address)
+        return RestCatalog("rest", uri=self.address)
 
     def duckdb_attaches(self) -> Sequence[str]:
-        return (f"ATTACH '' AS lake (TYPE iceberg, ENDPOINT '{self._address}', AUTHORIZATION_TYPE 'none')",)
+        return (f"ATTACH '' AS lake (TYPE iceberg, ENDPOINT '{self.address}', AUTHORIZATION_TYPE 'none')",)
 
     def duckdb_name(self, table: str) -> str:
         return f"lake.{SCHEMA}.{table}"

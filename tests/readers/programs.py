@@ -1,4 +1,4 @@
-"""Spark, pyiceberg and DuckDB, as readers of two tables by their plain names."""
+"""Spark, pyiceberg, DuckDB and Trino, as readers of two tables by their plain names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Final, Protocol
 from pyspark.sql import SparkSession
 
 from fixtures.spark import Lake
+from helpers.spark import trino_server
 from helpers.spark.duckdb_client import DuckdbProcess
-from readers.catalogs import SCHEMA, CatalogOfTables
+from helpers.spark.trino_server import TrinoServer
+from readers.catalogs import SCHEMA, CatalogOfTables, RestTables
 
 TABLES: Final = ("accounts", "vault")
 READERS: Final = ("spark", "pyiceberg", "duckdb")
+"""Those of the short forms; Trino is a download of 821 MB."""
+KNOWN_READERS: Final = (*READERS, "trino")
 _QUERY: Final = "SELECT sum(balance) FROM (SELECT balance FROM {} UNION ALL SELECT balance FROM {})"
 
 
@@ -70,6 +74,20 @@ class Duckdb:
         return int(total)
 
 
+class Trino:
+    """One statement, in a server of its own. It reads no deletion vectors, so it needs format 2."""
+
+    name = "trino"
+
+    def __init__(self, server: TrinoServer) -> None:
+        self._server = server
+        self._query = _QUERY.format(*(f"{trino_server.CATALOG}.{SCHEMA}.{table}" for table in TABLES))
+
+    def read_total(self) -> int:
+        ((total,),) = self._server.query(self._query)
+        return int(total)
+
+
 def make_reader(name: str, lake: Lake, tables: CatalogOfTables, ending: ExitStack) -> TotalReader:
     """Make a reader of the lake's tables."""
     match name:
@@ -77,6 +95,12 @@ def make_reader(name: str, lake: Lake, tables: CatalogOfTables, ending: ExitStac
             return SparkSql(lake.spark, lake.catalog)
         case "pyiceberg":
             return Pyiceberg(tables)
+        case "trino":
+            assert isinstance(tables, RestTables), "the command refuses other catalogs"
+            server = TrinoServer(lake.warehouse / "trino", trino_server.rest_catalog(tables.address))
+            ending.callback(server.stop)
+            server.start()
+            return Trino(server)
         case _:
             process = DuckdbProcess()
             ending.callback(process.close)

@@ -131,6 +131,11 @@ class _Trial:
             process.terminate()
             process.communicate(timeout=120)
 
+    def describe(self) -> str:
+        """Say how far it is."""
+        torn = sum(len(each.tally.torn) for each in self.reading)
+        return f"{sum(each.tally.reads for each in self.reading)} reads, {torn} torn"
+
     def _await_cuts(self, process: subprocess.Popen[str], many: int) -> None:
         spark_process.cuts(process, many)
         self.cuts += many
@@ -158,8 +163,9 @@ def try_catalog(
     """Mirror a bank until all kills and reads are done; its end must be in the tables."""
     began, bank, trial = time.monotonic(), opened(lake.writer), _Trial(lake, tables, readers, options)
     try:
-        for _ in range(kills):
+        for number in range(kills):
             trial.kill_one()
+            print(f"{tables.kind}: kill {number + 1} of {kills}, {trial.describe()}", flush=True)
         trial.finish(bank, reads)
     finally:
         trial.ending.set()

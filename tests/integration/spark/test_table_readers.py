@@ -3,11 +3,9 @@ types, at older versions and at branches."""
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -19,32 +17,14 @@ from pyspark.sql import functions as f
 from fixtures.catalogs import RestCatalogServer
 from fixtures.spark import _Kafka, _Registry, new_lake
 from helpers.spark.duckdb_client import DuckdbProcess
+from helpers.spark.every_type import EVERY, make_row
 from helpers.spark.writer import Writer
 from readers.places import rest_place
 from readers.programs import READERS, make_reader
 from readers.trial import try_catalog
-from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.sinks.iceberg_branches import MERGES
 
-_PRICE = TypeShape(0, "pg_catalog", "numeric", typmod=(12 << 16 | 2) + 4)
-_TEXT = TypeShape(0, "pg_catalog", "text")
-_TYPES = {
-    "id": TypeShape(0, "pg_catalog", "int8"),
-    "price": _PRICE,
-    "free": TypeShape(0, "pg_catalog", "numeric"),
-    "at": TypeShape(0, "pg_catalog", "timestamptz"),
-    "local": TypeShape(0, "pg_catalog", "timestamp"),
-    "day": TypeShape(0, "pg_catalog", "date"),
-    "uid": TypeShape(0, "pg_catalog", "uuid"),
-    "doc": TypeShape(0, "pg_catalog", "jsonb"),
-    "raw": TypeShape(0, "pg_catalog", "bytea"),
-    "tags": TypeShape(0, "pg_catalog", "_text", kind="array", element=_TEXT),
-}
-EVERY = TableShape(
-    1, "public", "every", tuple(ColumnShape(c, t, in_key=c == "id", in_identity=c == "id") for c, t in _TYPES.items())
-)
-_AT = dt.datetime(2024, 2, 29, 12, 0, 0, 1, tzinfo=dt.UTC)
 _IN_SPARK = {
     "id": "bigint",
     "price": "decimal(12,2)",
@@ -69,21 +49,6 @@ _IN_DUCKDB = {
     "raw": "BLOB",
     "tags": "VARCHAR[]",
 }
-
-
-def _row(key: int, note: str) -> dict[str, Any]:
-    return {
-        "id": key,
-        "price": Decimal("12345.67"),
-        "free": "1e400",
-        "at": _AT,
-        "local": _AT.replace(tzinfo=None),
-        "day": _AT.date(),
-        "uid": "01234567-89ab-cdef-0123-456789abcdef",
-        "doc": json.dumps({"note": note}),
-        "raw": b"\x00\xff",
-        "tags": [note, None],
-    }
 
 
 @pytest.fixture
@@ -112,7 +77,7 @@ def test_every_program_reads_all_types_older_versions_and_the_branch(
     for note in ("one", "two"):
         with lake.writer.commit() as tx:
             for key in range(3):
-                tx.upsert("every", _row(key, note))
+                tx.upsert("every", make_row(key, note))
             if note == "two":
                 tx.delete("every", 1)
         lake.mirror()
