@@ -42,6 +42,12 @@ _CONSUMERS = {
 Each read of ranges has consumers of its own, and each holds some MB of prefetched records. In a
 backlog of large batches they filled the driver's memory.
 """
+_LOCAL_FILES = {"spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"}
+"""Files of this machine by Java alone.
+
+Without Hadoop's native library, which pyspark does not bring, Hadoop starts a process `chmod` for
+each file that it writes: 120 of them for a batch of six tables.
+"""
 
 
 def absolute_folder(text: str) -> str:
@@ -66,6 +72,9 @@ def local_settings(warehouse: str, *, memory: str) -> dict[str, str]:
         "spark.sql.codegen.cache.maxEntries": "5000",
         # Keys of a batch written into the generated code would make it different each time.
         "spark.sql.optimizer.inSetSwitchThreshold": "0",
+        # With bucketed scans, which these tables do not have, Spark clones the session for each
+        # frame that is cached.
+        "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         **({} if in_s3 else {"spark.sql.warehouse.dir": f"{warehouse}/spark"}),
         "spark.sql.extensions": (
@@ -77,6 +86,7 @@ def local_settings(warehouse: str, *, memory: str) -> dict[str, str]:
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.pollingDelay": "20ms",
         "spark.log.level": "ERROR",
+        **_LOCAL_FILES,
         **_CONSUMERS,
     }
 
