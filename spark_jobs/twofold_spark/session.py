@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, is_remote
 
 from twofold_common import java
 from twofold_spark import jars, object_store
@@ -106,6 +106,7 @@ def open_session(
 
     `checkpoint` is where the stream's is kept, if that is not in the warehouse.
     """
+    _refuse_connect()
     existing = SparkSession.getActiveSession() or _submitted_session()
     if existing is not None:
         if choice != WAREHOUSE_CATALOG and existing.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
@@ -175,6 +176,20 @@ def _make_folder(warehouse: Path) -> None:
 def _submitted_session() -> SparkSession | None:
     """Return spark-submit's session; spark-submit starts the JVM first and passes its port."""
     return SparkSession.builder.getOrCreate() if "PYSPARK_GATEWAY_PORT" in os.environ else None
+
+
+def _refuse_connect() -> None:
+    """Refuse Spark Connect: its client has no JVM, and Spark would run a batch's handler elsewhere.
+
+    PySpark looks at the same variables. The first is set once a session of Connect exists.
+    """
+    asked = "SPARK_REMOTE" in os.environ or os.environ.get("SPARK_API_MODE", "").lower() == "connect"
+    if is_remote() or asked:
+        raise SetupError(
+            "the jobs do not run over Spark Connect, because they need the JVM of Spark's driver: "
+            "unset SPARK_REMOTE and SPARK_API_MODE, and run the job where the driver is, by spark-submit "
+            "(docs/services/spark.md has a way for each platform)"
+        )
 
 
 def _check_session(spark: SparkSession, catalog: str) -> None:
