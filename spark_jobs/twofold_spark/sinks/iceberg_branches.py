@@ -18,7 +18,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from twofold_spark.errors import Refused
+from twofold_spark.errors import Refused, SetupError
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.iceberg_tables import MAIN
 
@@ -31,9 +31,9 @@ _CONFLICT = "CommitFailedException"
 
 
 def choose_branch(spark: SparkSession, cuts: str) -> str:
-    """Return the branch that merges go to: `main` itself where the catalog keeps no others.
+    """Return the branch that merges go to, once the cuts' table has it.
 
-    Nessie is such a catalog, because it has branches of its own.
+    Refuse a catalog that keeps no branches of tables.
     """
     loaded = iceberg_tables.load_table(spark, cuts)
     try:
@@ -41,10 +41,18 @@ def choose_branch(spark: SparkSession, cuts: str) -> str:
     except Py4JJavaError as error:
         if loaded.snapshot(MERGES) is not None or not any(name in str(error) for name in _NO_BRANCHES):
             raise
-        return MAIN
-    # An old Nessie answers that it made the branch, and did not.
-    kept = iceberg_tables.load_table(spark, cuts).snapshot(MERGES) is not None
-    return MERGES if kept else MAIN
+        raise _refuse_without_branches(cuts) from error
+    # Nessie 0.99 answers that it made the branch, and did not.
+    if iceberg_tables.load_table(spark, cuts).snapshot(MERGES) is None:
+        raise _refuse_without_branches(cuts)
+    return MERGES
+
+
+def _refuse_without_branches(cuts: str) -> SetupError:
+    return SetupError(
+        f"the catalog of {cuts} keeps no branches of Iceberg tables, and the mirror merges into one: give another "
+        "--catalog-uri. Nessie is such a catalog: of a table it keeps the last version alone"
+    )
 
 
 def follow_main(spark: SparkSession, name: str, loaded: Any, branch: str) -> None:

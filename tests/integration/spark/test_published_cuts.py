@@ -18,7 +18,7 @@ from fixtures.spark import Lake, _Kafka, _Registry, new_lake
 from helpers.spark.bank import opened
 from helpers.spark.writer import Writer, table
 from twofold_spark.catalog_choice import CatalogChoice
-from twofold_spark.errors import Refused
+from twofold_spark.errors import Refused, SetupError
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.sinks import iceberg_branches
@@ -141,6 +141,17 @@ def test_a_mirror_of_an_earlier_version_goes_over_in_place(lake: Lake, monkeypat
     _commit(lake, 6, "t")
     lake.mirror()
     lake.assert_equal()
+
+
+def test_a_catalog_that_keeps_no_branches_is_refused_before_anything_is_merged(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Nessie 0.99, which answers that it made the branch."""
+    _two_tables(lake)
+    monkeypatch.setattr(iceberg_branches, "follow_main", lambda *_: None)
+    with pytest.raises(SetupError, match=r"keeps no branches of Iceberg tables.* give another --catalog-uri"):
+        lake.mirror()
+    assert not lake.spark.catalog.tableExists(full_name(lake.catalog, "public.t"))
 
 
 def test_compaction_of_main_is_followed_and_others_rows_are_refused(lake: Lake) -> None:
