@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
-from fixtures.spark import KEPT_SHORT, KEPT_STORED, Lake
+from fixtures.spark import KEPT_SHORT, KEPT_STORED, STORED, Lake
 from helpers.spark.writer import Open, Writer, table
 from twofold_spark.errors import Refused
 from twofold_spark.sinks.cuts import Cut
@@ -162,9 +162,9 @@ def test_a_truncate_takes_what_was_before_it_and_nothing_after(lake: Lake) -> No
     assert lake.rows(accounts) == {}
 
 
-@pytest.mark.core
-def test_added_widened_and_dropped_columns_reach_the_table_before_their_rows(lake: Lake) -> None:
-    w = lake.writer
+@pytest.mark.parametrize("kept", STORED, indirect=True)
+def test_added_widened_and_dropped_columns_reach_the_table_before_their_rows(kept: Lake) -> None:
+    lake, w = kept, kept.writer
     things = w.table(table("things", {"id": "int8", "small": "int4", "gone": "text"}))
     with w.commit() as tx:
         tx.upsert(things, {"id": 1, "small": 7, "gone": "soon"})
