@@ -19,8 +19,9 @@ from typing import Protocol
 from chaos import packets
 from chaos.ground import Database, Servers
 from chaos.keeper import Keeper
+from chaos.lanes import LANES
 from chaos.lateness import LateRequests
-from chaos.plan import LANES, Fault
+from chaos.plan import Fault
 from helpers.source.standby import ask, promote
 
 REACHED_S = 8.0

@@ -23,7 +23,7 @@ from pathlib import Path
 from chaos.__main__ import say
 from chaos.ground import Servers
 from chaos.group.trial import GroupTrial
-from chaos.plan import LANES
+from chaos.lanes import LANES
 from chaos.trial import Trial
 from twofold.stack import temporary_folder
 

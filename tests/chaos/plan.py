@@ -5,7 +5,7 @@ Pure: the same seed gives the same plan on every machine. Faults run in lanes si
 befalls the connectors, the servers, the network and the machine, requests that come late), one
 after the other within a lane, so that each fault meets the others in ever new ways. How far the
 lanes come depends on the machine, and so does the interleaving: a seed repeats the plan, not the
-accident.
+accident. `lanes` has the kinds.
 """
 
 from __future__ import annotations
@@ -15,61 +15,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-FAILPOINTS: Final = (
-    "after_read", "after_decode", "after_staging", "after_begin", "after_produce", "after_flush", "before_commit_record", "after_commit_record", "before_commit", "after_commit",
-    "before_feedback", "after_feedback", "before_open", "after_open", "before_abort", "after_abort", "after_start_replication", "fence_main", "fence_prepared", "after_takeover",
-    "after_progress_read", "after_checks",
-)  # fmt: skip
-
-_OF_MAIN: Final = {"late-commit": 14, "late-partitions": 2, "late-produce": 2, "late-init": 2}
-_OF_POOL: Final = {"late-commit": 7, "late-abort": 10, "late-partitions": 2, "late-produce": 2, "late-init": 2}
-LANES: Final = {
-    "connector": {
-        "connector-kill": 5, "connector-pause": 2, "connector-outlasted": 1, "connector-stop": 2, "failpoint": 8,
-    },
-    "servers": {
-        "broker-kill": 3, "broker-stop": 1, "broker-pause": 3, "postgres-kill": 2, "postgres-stop": 1, "postgres-pause": 2, "postgres-promote": 1,
-        "registry-kill": 1, "registry-stop": 1, "registry-pause": 1, "spark-kill": 2, "spark-stop": 1, "spark-pause": 1,
-    },
-    "surroundings": {
-        "net-cut": 4, "net-freeze": 3, "net-halfopen": 2, "net-delay": 3, "disk-full": 2, "clock": 2, "lost-packets": 3,
-    },
-    "coordinator": {"coordinator-kill": 3, "coordinator-pause": 1},
-    "late main": _OF_MAIN, "late main.2": _OF_MAIN, "late pool": _OF_POOL, "late pool too": _OF_POOL,
-}  # fmt: skip
-"""Kinds of faults by lane, and how often each is drawn beside the others of its lane.
-Late requests have four lanes, since of each producer one at a time is withheld."""
+from chaos.lanes import ANYBODY, BURST, CALM_S, FAILPOINTS, GAP_S, GROUP_LANES, LANES, NET_VICTIMS, OTHERS_S, SECONDS
 
 PROMOTABLE: Final = ("17", "18")
 """Versions of PostgreSQL whose slots survive a promotion."""
 VERSIONS: Final = ("15", "16", "17", "18")
 """Of the databases of a group, in turn."""
-KINDS: Final = frozenset(kind for name, lane in LANES.items() if name != "coordinator" for kind in lane)
-GROUP_KINDS: Final = frozenset(
-    kind for lane in ("connector", "servers", "surroundings", "coordinator") for kind in LANES[lane]
-) - {"connector-outlasted", "failpoint", "disk-full", "clock", "lost-packets"}
-"""What befalls the databases of a group. The others need a second connector of the same
-configuration, or a machine that they change for all.
-"""
-GAP_S: Final = {
-    "connector": (0.3, 4.0),
-    "servers": (0.5, 5.0),
-    "surroundings": (0.2, 3.0),
-    "coordinator": (2.0, 12.0),
-    "late main": (0.1, 1.0),
-    "late main.2": (0.1, 1.0),
-    "late pool": (0.1, 1.0),
-    "late pool too": (0.1, 1.0),
-}
-"""From the end of a fault to the next of its lane."""
-
-SECONDS: Final = {
-    "connector-outlasted": (9.0, 12.0), "connector-pause": (0.2, 5.0), "connector-stop": (0.0, 1.5), "connector-kill": (0.0, 1.5), "failpoint": (0.0, 1.5),
-    "clock": (1.0, 5.0), "disk-full": (1.0, 5.0), "net-delay": (2.0, 6.0), "lost-packets": (2.0, 13.0), "postgres-promote": (0.0, 0.0),
-}  # fmt: skip
-"""How long a fault lasts; a process that was killed stays away that long. Others: `OTHERS_S`."""
-OTHERS_S: Final = (0.2, 4.0)
-
 MOMENTS: Final = {
     "added": 3, "produced": 3, "before-record": 3, "behind-record": 2, "before-end": 2, "idle": 2, "after": 2, "kill": 1, "failover": 1,
 }  # fmt: skip
@@ -142,13 +93,13 @@ class Plan:
     def faults(self, lane: str, kinds: Collection[str]) -> Iterator[Fault]:
         """Without end: the lane takes as many as its time allows."""
         rng = random.Random(f"{self.seed} {lane}")
-        weights = {kind: weight for kind, weight in LANES[lane].items() if kind in kinds}
+        weights = {kind: weight for kind, weight in {**LANES, **GROUP_LANES}[lane].items() if kind in kinds}
         while weights:
             (kind,) = rng.choices(list(weights), list(weights.values()))
             yield Fault(
                 kind,
                 victim=rng.randrange(60),
-                gap=round(rng.uniform(*GAP_S[lane]) * self.pace, 2),
+                gap=round(_gap(lane, rng) * self.pace, 2),
                 seconds=round(rng.uniform(*SECONDS.get(kind, OTHERS_S)), 2),
                 detail=_detail(lane, kind, rng),
             )
@@ -199,6 +150,12 @@ def _settings(rng: random.Random, seed: int, kinds: Collection[str], version: st
     )
 
 
+def _gap(lane: str, rng: random.Random) -> float:
+    gap = rng.uniform(*GAP_S[lane])
+    ends_burst = lane in CALM_S and rng.random() < 1 / BURST
+    return gap + rng.uniform(*CALM_S[lane]) if ends_burst else gap
+
+
 def _detail(lane: str, kind: str, rng: random.Random) -> str:
     match kind:
         case "failpoint":
@@ -207,7 +164,7 @@ def _detail(lane: str, kind: str, rng: random.Random) -> str:
         case "clock":
             return rng.choice(["-3600", "+3600", "-86400", "+30", "-5", "+31536000"])
         case "net-cut" | "net-freeze" | "net-halfopen" | "net-delay":
-            return rng.choice(["broker", "broker", "brokers", "postgres", "postgres", "registry"])
+            return rng.choice(NET_VICTIMS.get(lane, ANYBODY))
         case _ if kind.startswith("late-"):
             whose = {"late main": "main$", "late main.2": "main.2$"}.get(lane, "prepared")
             moment, cut = (rng.choices(list(each), list(each.values()))[0] for each in (MOMENTS, CUTS))

@@ -13,7 +13,11 @@ from statistics import median
 from typing import Any, Final
 
 RESULTS: Final = Path(".chaos/results.jsonl")
-GROUP_RESULTS: Final = Path(".chaos/group.jsonl")
+GROUP_RESULTS: Final = {
+    "iceberg": Path(".chaos/group.jsonl"),
+    "delta": Path(".chaos/group-delta.jsonl"),
+    "jdbc": Path(".chaos/group-jdbc.jsonl"),
+}
 APART_RESULTS: Final = Path(".chaos/apart.jsonl")
 BEGIN, END = "<!-- written by python -m chaos.report -->", "<!-- end -->"
 
@@ -40,7 +44,7 @@ def totals(results: Path, *more: str) -> dict[str, Any]:
     return {
         "seed": sorted({each["seed"] for each in of}),
         "faults": sum(faults(of).values()),
-        **{name: sum(each[name] for each in of) for name in ("transactions", *more)},
+        **{name: sum(each.get(name, 0) for each in of) for name in ("transactions", *more)},
         "violations": sum(each["violations"] for each in of),
     }
 

@@ -29,7 +29,11 @@ CATALOG = "twofold"
 CUTS_LOOKED_AT = 15
 
 
-def session(warehouse: Path, jars: str) -> SparkSession:
+def session(warehouse: Path, jars: str, *, in_delta: bool = False) -> SparkSession:
+    extensions = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+    delta = {"spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"} if in_delta else {}
+    if in_delta:
+        extensions += ",io.delta.sql.DeltaSparkSessionExtension"
     catalog = f"spark.sql.catalog.{CATALOG}"
     settings = {
         "spark.driver.extraClassPath": jars,
@@ -41,7 +45,8 @@ def session(warehouse: Path, jars: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "ERROR",
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.extensions": extensions,
+        **delta,
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         f"{catalog}.type": "jdbc",
         f"{catalog}.uri": f"jdbc:sqlite:{warehouse}/catalog.db?busy_timeout=30000",

@@ -25,8 +25,9 @@ from chaos.faults import Faults
 from chaos.ground import Database, Servers, write_configuration
 from chaos.journal import Writer
 from chaos.keeper import Keeper
+from chaos.lanes import LANES
 from chaos.mirror import MirrorJob
-from chaos.plan import LANES, Plan, draw
+from chaos.plan import Plan, draw
 from chaos.reading import avro, read_all
 from chaos.soak import Samples
 

@@ -1,10 +1,14 @@
 """The workload of a group's round, through a mirror of each source alone: how often does a reader
 of them all find another total, or a transfer in part? A measurement, without violations.
+
+The tables are read afterwards, as of each moment at which one of the mirrors published a cut: four
+jobs of Spark leave a reader beside them no processor.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import ExitStack
 
 from chaos.group.checker_process import CheckerProcess
@@ -36,8 +40,11 @@ class ApartTrial(GroupTrial):
             checker = ending.enter_context(
                 CheckerProcess(self.folder, self.servers, self.members, self.folder, environment, "--apart")
             )
+            begun = time.time()
             threading.Event().wait(self.seconds)
-            found = checker.end()
+            for keeper in (coordinator, *(job.keeper for job in jobs.values())):
+                keeper.close()
+            found = checker.end(begun, time.time())
         return GroupResult(self.plan.seed, self.seconds, len(self.members), looks=found["looks"], wrong=found["wrong"])
 
     def _mirror(self, prefix: str) -> MirrorJob:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,9 +50,9 @@ def create(dsn: str) -> None:
         connection.execute("INSERT INTO account SELECT n, %s FROM generate_series(1, %s) n", (BALANCE, ACCOUNTS))
 
 
-def draw_branches(rng: random.Random, name: str, databases: int) -> list[Branch]:
-    """One to all of the databases have a branch, now and then one of them two."""
-    chosen = rng.sample(range(databases), min(rng.choice((1, 2, 2, 2, 3, 4)), databases))
+def draw_branches(rng: random.Random, name: str, databases: Sequence[int]) -> list[Branch]:
+    """One to all of these databases have a branch, now and then one of them two."""
+    chosen = rng.sample(databases, min(rng.choice((1, 2, 2, 2, 3, 4)), len(databases)))
     if rng.random() < 0.05:
         chosen.append(rng.choice(chosen))
     amounts = [rng.randint(1, 100) for _ in chosen[1:]]

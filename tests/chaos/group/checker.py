@@ -2,19 +2,20 @@
 product chooses a cut.
 
     python -m chaos.group.checker --warehouse FOLDER --prefix P ... --bootstrap ... --registry URL
-                                  --source FILE --jars CLASSPATH [--apart]
+                                  --source FILE --jars CLASSPATH [--sink delta=FOLDER] [--apart]
 
-While stdin is open it reads as a user does, by `read_global_cut`, which is all that it imports of
-the product. When stdin is closed, `--source` holds the databases' tables as they are in the end.
-The last global cut must become equal to them. Then every global cut that was ever published is read
-by plain SQL. In each the total over all databases is the same, and every transfer has all its
-branches or none.
+While stdin is open it reads as a user does, by `read_global_cut` or a snapshot of PostgreSQL. On
+stdin come the times between which there were faults. When it is closed, `--source` holds the
+databases' tables as they are in the end. The last global cut must become equal to them. Then every
+global cut that was ever published is read by plain SQL, if the sink keeps older ones. In each the
+total over all databases is the same, and every transfer has all its branches or none.
 
 `torn_without` counts how often that would not hold without a global cut: at each commit record of
 any source, each source shown as far as its own topics went.
 
-With `--apart` the warehouse has a mirror of each source alone, and what is read is the last cut of
-each. `wrong` counts the reads in which the total is another, or a transfer is there in part.
+With `--apart` the warehouse has a mirror of each source alone. What is read when stdin is closed is
+the last cut of each, each time that one was published. `wrong` counts the reads in which the total
+is another, or a transfer is there in part.
 
 The last line is JSON; exit status 1: there are violations.
 """
@@ -28,59 +29,41 @@ import sys
 import threading
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
-
 from chaos.group.bank import ACCOUNTS, BALANCE
-from chaos.group.mirrored import CATALOG, GlobalCut, Mirrored, open_session
+from chaos.group.mirrored import InDelta, InIceberg, Mirrored, open_session
+from chaos.group.shown import COLUMNS, GlobalCut, Shown, View
+from chaos.group.snapshots import Snapshots
 from chaos.group.topics import Spans
 from chaos.violation import Violation
-from twofold_spark import TwofoldError, read_global_cut
 
-LOOK_EVERY_S: Final = 3.0
 CAUGHT_UP_S: Final = 300.0
 """So long after the last fault the mirror may take to show all that was committed."""
 
 
 class Checker:
-    def __init__(self, spark: SparkSession, prefixes: list[str]) -> None:
-        self._spark = spark
-        self._mirrored = Mirrored(spark, prefixes)
-        self._prefixes = prefixes
+    def __init__(self, view: View, prefixes: list[str]) -> None:
+        self._view = view
         self._total = len(prefixes) * ACCOUNTS * BALANCE
         self.violations: list[Violation] = []
         self.looks = 0
-        self.wrong = 0
-        self.checked = 0
+        self.checked: set[int] = set()
+        """The numbers of the global cuts whose tables were read."""
 
     def look(self) -> None:
         """As a user does, while the mirror runs: all accounts and parts of the last global cut."""
-        try:
-            cut = read_global_cut(self._spark, catalog=CATALOG)
-            tables = {table: [cut[prefix][f"public.{table}"] for prefix in cut] for table in ("account", "part")}
-        except (TwofoldError, KeyError):
-            # None is published yet, it is being loaded, or a table has no row yet.
-            return
-        self._check(f"read_global_cut {cut.cut}", tables["account"], tables["part"])
-        self.looks += 1
-
-    def look_apart(self) -> None:
-        """As one does who has a mirror of each source alone: the last cut of each."""
-        cut = self._mirrored.last_of_each()
-        if cut.complete:
-            before = len(self.violations)
-            self._check("the last cuts", self._mirrored.tables(cut, "account"), self._mirrored.tables(cut, "part"))
-            self.wrong += len(self.violations) > before
-            self.looks += 1
+        self.looks += self._check(self._view.look())
 
     def wait_for(self, source: dict[str, Any]) -> None:
         """Until the last global cut is what the databases hold."""
         begun = time.monotonic()
-        wanted = {table: {p: sorted(map(tuple, rows[table])) for p, rows in source.items()} for table in ("account", "part")}  # fmt: skip
+        wanted = {table: {p: sorted(map(tuple, rows[table])) for p, rows in source.items()} for table in COLUMNS}
         while True:
-            found = self._mirrored.rows_of_last()
+            found = self._view.rows_of_last()
+            self.look()
             if found == wanted:
                 return
             if time.monotonic() > begun + CAUGHT_UP_S:
@@ -88,31 +71,26 @@ class Checker:
                 return
             time.sleep(1)
 
-    def check_all(self) -> None:
+    def check_all(self) -> list[GlobalCut]:
         """Every global cut of the table. One with a table that is being loaded is left out."""
-        before: GlobalCut | None = None
-        for cut in self._mirrored.cuts():
-            if before is not None and not cut.follows(before):
+        cuts = self._view.cuts()
+        for before, cut in pairwise(cuts):
+            if not cut.follows(before):
                 self.violations.append(Violation("order", f"global cut {cut} comes after {before}"))
-            before = cut
+        for cut in cuts:
             if cut.missing:
                 self.violations.append(Violation("cut", f"global cut {cut} names cuts that {cut.missing} do not have"))
             elif cut.complete:
-                self._check(
-                    f"global cut {cut}", self._mirrored.tables(cut, "account"), self._mirrored.tables(cut, "part")
-                )
-                self.checked += 1
+                self._check(self._view.show(cut))
+        return cuts
 
-    def _check(self, what: str, accounts: list[DataFrame], parts: list[DataFrame]) -> None:
-        """Two questions, of all databases at once."""
-        total = _union(accounts).groupBy().sum("balance").collect()[0][0]
-        if total != self._total:
-            self.violations.append(Violation("total", f"{what}: {total}, not {self._total}"))
-        by_transfer = _union(parts).groupBy("transfer").agg({"*": "count", "branches": "max", "amount": "sum"})
-        torn = by_transfer.where("`count(1)` <> `max(branches)` OR `sum(amount)` <> 0").collect()
-        if torn:
-            some = [(row["transfer"], row["count(1)"], row["max(branches)"]) for row in torn[:5]]
-            self.violations.append(Violation("torn", f"{what}: of {len(torn)} transfers a part is visible: {some}"))
+    def _check(self, shown: Shown | None) -> bool:
+        """Whether there was something to check."""
+        if shown is None:
+            return False
+        self.violations += shown.violations(self._total)
+        self.checked.add(shown.number)
+        return True
 
     @staticmethod
     def _differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[Violation]:
@@ -129,39 +107,33 @@ class Checker:
         return violations
 
 
-def _union(tables: list[DataFrame]) -> DataFrame:
-    first, *others = tables
-    for other in others:
-        first = first.unionByName(other)
-    return first
-
-
 def main() -> int:
     options = _options()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    folders = {prefix: options.warehouse / prefix / ("lake" if options.apart else "") for prefix in options.prefix}
-    spark = open_session(options.warehouse, folders, options.jars)
-    checker = Checker(spark, options.prefix)
+    said: list[str] = []
     over = threading.Event()
-    threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
-    look = checker.look_apart if options.apart else checker.look
-    while not over.wait(LOOK_EVERY_S):
-        look()
+    threading.Thread(target=_wait_for_end, args=(said, over), daemon=True).start()
     if options.apart:
-        print(json.dumps({"looks": checker.looks, "wrong": checker.wrong}))
+        over.wait()
+        print(json.dumps(_look_apart(options)))
         return 0
+    view = _open(options)
+    checker = Checker(view, options.prefix)
+    while not over.wait(view.look_every_s):
+        checker.look()
+    begun, ended = json.loads(said[0])
     source = json.loads(options.source.read_text())
     checker.wait_for(source)
-    checker.check_all()
+    cuts = checker.check_all()
     spans = Spans.read(options.bootstrap, options.registry, options.prefix)
-    spark.stop()
     for violation in checker.violations[:20]:
         print(f"  !!! {violation}")
     print(
         json.dumps(
             {
                 "transactions": len({row[0] for tables in source.values() for row in tables["part"]}),
-                "cuts": checker.checked,
+                "cuts": len(checker.checked),
+                "under_faults": sum(cut.number in checker.checked and begun < cut.published_at < ended for cut in cuts),
                 "looks": checker.looks,
                 "torn_without": len(spans.torn_moments()),
                 "violations": len(checker.violations),
@@ -172,8 +144,25 @@ def main() -> int:
     return 1 if checker.violations else 0
 
 
-def _wait_for_end(over: threading.Event) -> None:
-    sys.stdin.read()
+def _open(options: argparse.Namespace) -> View:
+    name, _, address = options.sink.partition("=")
+    if name == "jdbc":
+        return Snapshots(address, options.prefix)
+    folders = {prefix: options.warehouse / prefix for prefix in options.prefix}
+    spark = open_session(options.warehouse, folders, options.jars, in_delta=name == "delta")
+    return Mirrored(spark, options.prefix, InDelta(address) if name == "delta" else InIceberg())
+
+
+def _look_apart(options: argparse.Namespace) -> dict[str, int]:
+    folders = {prefix: options.warehouse / prefix / "lake" for prefix in options.prefix}
+    mirrored = Mirrored(open_session(options.warehouse, folders, options.jars), options.prefix, InIceberg())
+    total = len(options.prefix) * ACCOUNTS * BALANCE
+    wrong = [bool(shown.violations(total)) for shown in mirrored.moments()]
+    return {"looks": len(wrong), "wrong": sum(wrong)}
+
+
+def _wait_for_end(said: list[str], over: threading.Event) -> None:
+    said.append(sys.stdin.read())
     over.set()
 
 
@@ -182,6 +171,7 @@ def _options() -> argparse.Namespace:
     for name in ("bootstrap", "registry", "jars"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--prefix", action="append", required=True)
+    parser.add_argument("--sink", default="iceberg")
     parser.add_argument("--apart", action="store_true")
     for name in ("warehouse", "source"):
         parser.add_argument(f"--{name}", type=Path, required=True)

@@ -45,9 +45,9 @@ class CheckerProcess:
             env={**os.environ, **environment},
         )
 
-    def end(self) -> dict[str, Any]:
-        """What it found, and its lines."""
-        said, _ = self._process.communicate(timeout=CHECKED_S)
+    def end(self, begun: float, ended: float) -> dict[str, Any]:
+        """What it found, and its lines. There were faults between these times."""
+        said, _ = self._process.communicate(json.dumps([begun, ended]), timeout=CHECKED_S)
         lines = said.splitlines()
         if not lines or not lines[-1].startswith("{"):
             raise RuntimeError(f"the checker failed: {self._log.read_text()[-3000:]}")

@@ -5,7 +5,8 @@ moment.
     python -m chaos.group.coordinator --seed 1 --log FILE --settle DSN DSN ...
 
 A transfer is prepared in each of its databases. The decision is a line of the log. Then its
-branches are ended in any order, some of them late.
+branches are ended in any order, some of them late. One transfer at a time is very late: the log
+says until when some of its branches are left, also by those that recover it.
 
 Recovery is that of XA managers. What is prepared and belongs to no transfer of this life is
 committed if its decision is in the log, and rolled back otherwise. `--settle` does that alone,
@@ -23,7 +24,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +39,16 @@ THINK_S: Final = 0.4
 PLAIN: Final = 0.3
 """So many transfers stay within one database, and are not prepared."""
 ROLLED_BACK: Final = 0.15
-A_VERY_LATE_ONE_EVERY_S: Final = 20.0
+NONE_VERY_LATE_S: Final = 20.0
+"""On average so long after one very late transfer comes the next. While one waits, all transfers
+behind it wait as well.
+"""
+LATE_SPREAD: Final = 15
+"""The latest of the very late ones against the least."""
+STRETCH_S: Final = 30.0
+"""So long transfers go between all databases, and then so long within each half of them: what waits
+in one half does not hold back the other.
+"""
 RECOVERY_EVERY_S: Final = 2.0
 _SESSION: Final = "SET lock_timeout = '300ms'"
 
@@ -67,21 +77,39 @@ class Sessions:
 
 
 class Log:
-    """The decisions to commit. A line is in the file when `decide` returns."""
+    """The decisions to commit: a name, and of a very late transfer a time and the gids of the
+    branches that are left until then. A line is in the file when `decide` returns.
+    """
 
     def __init__(self, file: Path) -> None:
-        self._decided = set(file.read_text().split()) if file.exists() else set()
+        self._decided: set[str] = set()
+        self._left_until: dict[str, float] = {}
         self._file = file
         self._lock = threading.Lock()
+        for line in file.read_text().splitlines() if file.exists() else ():
+            self._note(*line.split())
 
-    def decide(self, name: str) -> None:
+    def decide(self, name: str, until: float = 0.0, gids: Iterable[str] = ()) -> None:
+        words = (name, str(until), *gids)
         with self._lock:
             with self._file.open("a") as file:
-                file.write(name + "\n")
-            self._decided.add(name)
+                file.write(" ".join(words) + "\n")
+            self._note(*words)
+
+    def _note(self, name: str, until: str, *gids: str) -> None:
+        self._decided.add(name)
+        self._left_until |= dict.fromkeys(gids, float(until))
 
     def outcome(self, name: str) -> str:
         return "COMMIT" if name in self._decided else "ROLLBACK"
+
+    def left_until(self, gid: str) -> float:
+        return self._left_until.get(gid, 0.0)
+
+    @property
+    def all_left_until(self) -> float:
+        """When no transfer is very late any more."""
+        return max(self._left_until.values(), default=0.0)
 
 
 class Coordinator:
@@ -101,7 +129,7 @@ class Coordinator:
         """
         self._due: list[tuple[float, int, str, int, str]] = []
         """When, a number, the transfer, the database, the statement."""
-        self._very_late_from = time.monotonic() + self._rng.expovariate(1 / A_VERY_LATE_ONE_EVERY_S)
+        self._very_late_from = max(time.time(), log.all_left_until) + self._rng.expovariate(1 / NONE_VERY_LATE_S)
 
     def run(self) -> None:
         for work, times in ((self._work, WORKERS), (self._end, ENDERS)):
@@ -127,7 +155,8 @@ class Coordinator:
                 name = bank.name_of(gid)
                 with self._lock:
                     owned = name in self._left
-                if not owned and (hurry or self._rng.random() < 0.5):
+                due = time.time() > self._log.left_until(gid) and self._rng.random() < 0.5
+                if not owned and (hurry or due):
                     self._carry_out(sessions, database, f"{self._log.outcome(name)} PREPARED '{gid}'")
                 left += 1
         return left
@@ -155,20 +184,31 @@ class Coordinator:
         )
 
     def _transfer(self, sessions: Sessions, rng: random.Random, name: str) -> None:
-        branches = bank.draw_branches(rng, name, len(self._dsns))
+        branches = bank.draw_branches(rng, name, self._draw_databases(rng))
         with self._lock:
             self._left[name] = len(branches)
         prepared = all(self._prepare(sessions, rng, name, len(branches), branch) for branch in branches)
-        if prepared and rng.random() > ROLLED_BACK:
-            self._log.decide(name)
         rng.shuffle(branches)
+        if prepared and rng.random() > ROLLED_BACK:
+            very_late = branches[rng.randint(1, len(branches)) :]
+            late_s = self._draw_lateness(rng) if very_late else 0.0
+            self._log.decide(name, time.time() + late_s, (branch.gid for branch in very_late if late_s))
         at = time.monotonic()
         for branch in branches:
+            left_s = max(0.0, self._log.left_until(branch.gid) - time.time())
             with self._lock:
                 statement = f"{self._log.outcome(name)} PREPARED '{branch.gid}'"
-                heapq.heappush(self._due, (at, next(self._numbers), name, branch.database, statement))
+                heapq.heappush(self._due, (at + left_s, next(self._numbers), name, branch.database, statement))
                 self._lock.notify()
-            at += self._delay(rng)
+            at += rng.uniform(0.1, 2.0) if rng.random() < 0.1 else rng.uniform(0.0, 0.03)
+
+    def _draw_databases(self, rng: random.Random) -> Sequence[int]:
+        """All, or one half."""
+        every = range(len(self._dsns))
+        half = len(every) // 2
+        if half < 2 or int(time.time() / STRETCH_S) % 2:
+            return every
+        return rng.choice((every[:half], every[half:]))
 
     def _prepare(self, sessions: Sessions, rng: random.Random, name: str, of: int, branch: Branch) -> bool:
         return self._carry_out(
@@ -180,13 +220,14 @@ class Coordinator:
             f"PREPARE TRANSACTION '{branch.gid}'",
         )
 
-    def _delay(self, rng: random.Random) -> float:
-        """Between two branches: mostly none, at times seconds, every now and then very long."""
+    def _draw_lateness(self, rng: random.Random) -> float:
+        """How long some branches are left: mostly no longer than the others."""
         with self._lock:
-            if time.monotonic() > self._very_late_from:
-                self._very_late_from = time.monotonic() + rng.expovariate(1 / A_VERY_LATE_ONE_EVERY_S)
-                return rng.uniform(self._late_s / 4, self._late_s)
-        return rng.uniform(0.1, 2.0) if rng.random() < 0.1 else rng.uniform(0.0, 0.03)
+            if time.time() < self._very_late_from:
+                return 0.0
+            seconds = self._late_s / LATE_SPREAD ** rng.random()
+            self._very_late_from = time.time() + seconds + rng.expovariate(1 / NONE_VERY_LATE_S)
+            return seconds
 
     def _end(self) -> None:
         sessions = Sessions(self._dsns)

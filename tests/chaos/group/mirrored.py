@@ -1,25 +1,69 @@
-"""A group's warehouse, read by plain SQL as docs/use/spark.md describes it: the rows of
-`twofold.global_cuts` name the cut of each member, and a member's cut names its tables' versions.
+"""A group's mirror in Iceberg or Delta, read by plain SQL as docs/use/spark.md describes it: the
+rows of `twofold.global_cuts` name the cut of each member, and a member's cut names its tables'
+versions. `look` alone reads as a user does, by `read_global_cut`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from chaos.group.shown import COLUMNS, GlobalCut, Rows, Shown
 from chaos.tables import session
+from twofold_spark import DeltaReader, GlobalTables, TwofoldError, read_global_cut
 
 CATALOG: Final = "twofold"
-TABLES: Final = frozenset({"public.account", "public.part"})
 
 
-def open_session(warehouse: Path, folders: Mapping[str, Path], jars: str) -> SparkSession:
+def catalog_of(prefix: str) -> str:
+    return f"{CATALOG}_{prefix}"
+
+
+class Place(Protocol):
+    """Where the tables are; the group's own are those of no prefix."""
+
+    def name(self, prefix: str, table: str) -> str:
+        """In SQL."""
+
+    def exists(self, spark: SparkSession, prefix: str, table: str) -> bool: ...
+
+    def read(self, spark: SparkSession) -> GlobalTables: ...
+
+
+class InIceberg:
+    def name(self, prefix: str, table: str) -> str:
+        return f"{catalog_of(prefix) if prefix else CATALOG}.{table}"
+
+    def exists(self, spark: SparkSession, prefix: str, table: str) -> bool:
+        return spark.catalog.tableExists(self.name(prefix, table))
+
+    def read(self, spark: SparkSession) -> GlobalTables:
+        return read_global_cut(spark, catalog=CATALOG)
+
+
+class InDelta:
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def name(self, prefix: str, table: str) -> str:
+        return f"delta.`{self._path(prefix, table)}`"
+
+    def exists(self, spark: SparkSession, prefix: str, table: str) -> bool:
+        return any((self._path(prefix, table) / "_delta_log").glob("*.json"))
+
+    def read(self, spark: SparkSession) -> GlobalTables:
+        return read_global_cut(spark, reader=DeltaReader(spark, str(self._folder)))
+
+    def _path(self, prefix: str, table: str) -> Path:
+        return self._folder.joinpath(prefix, *table.split("."))
+
+
+def open_session(warehouse: Path, folders: Mapping[str, Path], jars: str, *, in_delta: bool = False) -> SparkSession:
     """With a catalog for each member in its folder."""
-    spark = session(warehouse, jars)
+    spark = session(warehouse, jars, in_delta=in_delta)
     # A cached table stays as it is for as long as somebody asks for it.
     spark.conf.set(f"spark.sql.catalog.{CATALOG}.cache-enabled", "false")
     for prefix, folder in folders.items():
@@ -37,95 +81,100 @@ def open_session(warehouse: Path, folders: Mapping[str, Path], jars: str) -> Spa
     return spark
 
 
-def catalog_of(prefix: str) -> str:
-    return f"{CATALOG}_{prefix}"
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalCut:
-    """A row of the global cuts, with the rows of the members' cuts that it names."""
-
-    number: int
-    sequences: dict[str, int]
-    parts: dict[str, Any]
-    """By prefix; None if the member has no such cut."""
-
-    def __str__(self) -> str:
-        return f"{self.number} {self.sequences}"
-
-    @property
-    def missing(self) -> list[str]:
-        """The members whose cut it names and who have no such cut."""
-        return [prefix for prefix, sequence in self.sequences.items() if sequence and self.parts[prefix] is None]
-
-    @property
-    def complete(self) -> bool:
-        """Every member has all its tables. False while one of them has no cut yet, or loads."""
-        return all(part is not None and self._whole(part) >= TABLES for part in self.parts.values())
-
-    def follows(self, before: GlobalCut) -> bool:
-        return self.number == before.number + 1 and all(
-            self.sequences[prefix] >= sequence for prefix, sequence in before.sequences.items()
-        )
-
-    @staticmethod
-    def _whole(part: Any) -> set[str]:
-        loading = {f"public.{topic.rpartition('.')[2]}" for topic in part["backfilling"]}
-        return {each["name"] for each in part["tables"]} - loading
-
-
 class Mirrored:
-    """The global cuts of a warehouse."""
+    """The global cuts of a warehouse or a folder."""
 
-    def __init__(self, spark: SparkSession, prefixes: list[str]) -> None:
+    look_every_s = 3.0
+
+    def __init__(self, spark: SparkSession, prefixes: list[str], place: Place) -> None:
         self._spark = spark
         self._prefixes = prefixes
+        self._place = place
+        self._looked_at = 0
+
+    def look(self) -> Shown | None:
+        """What was looked at before is left out: the mirror needs the processors too."""
+        try:
+            read = self._place.read(self._spark)
+            if read.cut.number == self._looked_at:
+                return None
+            tables = [[read[prefix][f"public.{table}"] for prefix in read] for table in COLUMNS]
+        except (TwofoldError, KeyError):
+            # None is published yet, it is being loaded, or a table has no row yet.
+            return None
+        shown = _ask(f"read_global_cut {read.cut}", read.cut.number, *tables)
+        self._looked_at = read.cut.number
+        return shown
 
     def cuts(self) -> list[GlobalCut]:
-        """All, in the order of their numbers."""
-        name = f"{CATALOG}.twofold.global_cuts"
-        if not self._spark.catalog.tableExists(name):
+        if not self._place.exists(self._spark, "", "twofold.global_cuts"):
             return []
-        rows = self._spark.table(name).orderBy("number").collect()
+        rows = self._rows_of("", "twofold.global_cuts").orderBy("number").collect()
         members = {prefix: self._members_cuts(prefix) for prefix in self._prefixes}
         return [self._cut(row, members) for row in rows]
 
-    def last_of_each(self) -> GlobalCut:
-        """The members' own last cuts, which nothing makes one."""
-        cuts = {prefix: self._members_cuts(prefix) for prefix in self._prefixes}
-        last = {prefix: max(its, default=0) for prefix, its in cuts.items()}
-        return GlobalCut(0, last, {prefix: cuts[prefix].get(sequence) for prefix, sequence in last.items()})
+    def show(self, cut: GlobalCut) -> Shown | None:
+        return self._show(f"global cut {cut}", cut)
 
-    def rows_of_last(self) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
-        """Of each table, by prefix; nothing if there is no complete cut."""
+    def moments(self) -> Iterator[Shown]:
+        """What one reads who has a mirror of each source alone: the last cuts of all, each time
+        that one of the mirrors has published one.
+        """
+        cuts = {prefix: self._members_cuts(prefix) for prefix in self._prefixes}
+        published = sorted((row["at"], prefix, row["sequence"]) for prefix in cuts for row in cuts[prefix].values())
+        last = dict.fromkeys(self._prefixes, 0)
+        for _, prefix, sequence in published:
+            last[prefix] = sequence
+            cut = GlobalCut(0, dict(last), {each: cuts[each].get(its) for each, its in last.items()})
+            if cut.complete:
+                yield self._show(f"the cuts {cut.sequences}", cut)
+
+    def rows_of_last(self) -> Rows:
         cuts = self.cuts()
         if not cuts or not cuts[-1].complete:
             return {}
-        columns = {"account": ("id", "balance"), "part": ("transfer", "branch", "branches", "amount")}
         return {
             table: {
                 prefix: sorted(tuple(row) for row in self._table(cuts[-1], prefix, table).select(*names).collect())
                 for prefix in self._prefixes
             }
-            for table, names in columns.items()
+            for table, names in COLUMNS.items()
         }
 
-    def tables(self, cut: GlobalCut, name: str) -> list[DataFrame]:
-        """One of each database, as of a complete cut."""
-        return [self._table(cut, prefix, name) for prefix in self._prefixes]
+    def _show(self, what: str, cut: GlobalCut) -> Shown:
+        tables = ([self._table(cut, prefix, table) for prefix in self._prefixes] for table in COLUMNS)
+        return _ask(what, cut.number, *tables)
 
     def _table(self, cut: GlobalCut, prefix: str, name: str) -> DataFrame:
         (version,) = (each["version"] for each in cut.parts[prefix]["tables"] if each["name"] == f"public.{name}")
-        return self._spark.sql(f"SELECT * FROM {catalog_of(prefix)}.public.{name} VERSION AS OF {version}")
+        return self._spark.sql(f"SELECT * FROM {self._place.name(prefix, f'public.{name}')} VERSION AS OF {version}")
 
     def _members_cuts(self, prefix: str) -> dict[int, Any]:
-        name = f"{catalog_of(prefix)}.twofold.cuts"
-        if not self._spark.catalog.tableExists(name):
+        if not self._place.exists(self._spark, prefix, "twofold.cuts"):
             return {}
-        return {row["sequence"]: row for row in self._spark.table(name).where("whole").collect()}
+        return {row["sequence"]: row for row in self._rows_of(prefix, "twofold.cuts").where("whole").collect()}
+
+    def _rows_of(self, prefix: str, table: str) -> DataFrame:
+        rows = self._spark.table(self._place.name(prefix, table))
+        return rows.selectExpr("*", "unix_micros(published_at) / 1e6 AS at")
 
     @staticmethod
     def _cut(row: Any, members: dict[str, dict[int, Any]]) -> GlobalCut:
         sequences = {each["prefix"]: each["sequence"] for each in row["members"]}
         parts = {prefix: members[prefix].get(sequence) for prefix, sequence in sequences.items()}
-        return GlobalCut(row["number"], sequences, parts)
+        return GlobalCut(row["number"], sequences, parts, row["at"])
+
+
+def _ask(what: str, number: int, accounts: Iterable[DataFrame], parts: Iterable[DataFrame]) -> Shown:
+    """Two questions, of all databases at once."""
+    total = _union(accounts).groupBy().sum("balance").collect()[0][0]
+    by_transfer = _union(parts).groupBy("transfer").agg({"*": "count", "branches": "max", "amount": "sum"})
+    torn = by_transfer.where("`count(1)` <> `max(branches)` OR `sum(amount)` <> 0").collect()
+    return Shown(what, number, total, tuple((row["transfer"], row["count(1)"], row["max(branches)"]) for row in torn))
+
+
+def _union(tables: Iterable[DataFrame]) -> DataFrame:
+    first, *others = tables
+    for other in others:
+        first = first.unionByName(other)
+    return first

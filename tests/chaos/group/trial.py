@@ -22,8 +22,10 @@ from chaos.ground import Database, Servers, write_configuration
 from chaos.group import bank
 from chaos.group.checker_process import CheckerProcess
 from chaos.keeper import Keeper
+from chaos.lanes import GROUP_LANES
 from chaos.mirror import MirrorJob
-from chaos.plan import LANES, Settings, draw, draw_group
+from chaos.plan import VERSIONS, Settings, draw, draw_group
+from twofold.stack import PostgresServer
 
 TESTS: Final = Path(__file__).parents[2]
 READY_S: Final = 600.0
@@ -38,11 +40,15 @@ class GroupResult:
     seed: int
     seconds: float
     databases: int
+    sink: str = "iceberg"
     faults: dict[str, int] = field(default_factory=dict)
     transactions: int = 0
     cuts: int = 0
+    """Global cuts whose tables were read."""
+    under_faults: int = 0
+    """Those of them that were published while there were faults."""
     looks: int = 0
-    """So often `read_global_cut` was read while the mirror ran."""
+    """So many of them were read while they were the last one."""
     torn_without: int = 0
     """At so many commit records a reader of each source alone sees a transfer in part."""
     wrong: int = 0
@@ -57,7 +63,7 @@ class GroupResult:
     def __str__(self) -> str:
         return (
             f"{sum(self.faults.values())} faults, {self.transactions} transactions, {self.starts} starts, {self.cuts} global cuts,"
-            f" {self.looks} reads meanwhile; readers of each source alone see a transfer in part at {self.torn_without} commit records:"
+            f" {self.under_faults} of them under faults, {self.looks} read meanwhile; readers of each source alone see a transfer in part at {self.torn_without} commit records:"
             f" {self.violations} violations {self.kinds or ''}"
         )
 
@@ -90,7 +96,7 @@ class GroupTrial:
     """Made of a seed; `run` once."""
 
     def __init__(
-        self, seed: int, seconds: float, kinds: Collection[str], servers: Servers, folder: Path, product: Path | None, say: Callable[[str], None], *, pace: float = 1.0
+        self, seed: int, seconds: float, kinds: Collection[str], servers: Servers, folder: Path, product: Path | None, say: Callable[[str], None], *, pace: float = 1.0, sink: str = "iceberg"
     ) -> None:  # fmt: skip
         self.plan = draw(seed, kinds, pace)
         self.settings = draw_group(seed, kinds, len(servers.postgres_fronts))
@@ -99,6 +105,7 @@ class GroupTrial:
         self.servers = servers
         self.folder = folder
         self.say = say
+        self.sink = sink
         self.environment = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(TESTS)}
         if product is not None:
             parts = [str(product / part) for part in ("connector", "avro", "spark_jobs", "common")]
@@ -108,12 +115,13 @@ class GroupTrial:
         self.violations: list[str] = []
 
     def run(self) -> GroupResult:
-        result = GroupResult(self.plan.seed, self.seconds, len(self.members))
+        result = GroupResult(self.plan.seed, self.seconds, len(self.members), self.sink)
         self.folder.mkdir(parents=True)
         with ExitStack() as ending:
             sources = self._sources(ending)
             coordinator = self._coordinator(sources)
-            job = MirrorJob(self.folder, self.servers.kafka.bootstrap, self.servers.registry_url, self.members, self.environment)  # fmt: skip
+            sink = ("--sink", self._place(ending))
+            job = MirrorJob(self.folder, self.servers.kafka.bootstrap, self.servers.registry_url, self.members, self.environment, *sink)  # fmt: skip
             faults = Faults(
                 servers=self.servers,
                 databases={source.prefix: source.database for source in sources},
@@ -126,24 +134,38 @@ class GroupTrial:
             )
             self._start(sources, coordinator, job.keeper, ending)
             checker = ending.enter_context(
-                CheckerProcess(self.folder, self.servers, self.members, job.lake, job.environment)
+                CheckerProcess(self.folder, self.servers, self.members, job.lake, job.environment, *sink)
             )
+            begun = time.time()
             self._under_faults(faults)
+            ended = time.time()
             coordinator.close()
             self._settle(sources)
-            found = checker.end()
+            found = checker.end(begun, ended)
             keepers = [*(source.connector for source in sources), job.keeper, coordinator]
             for keeper in keepers:
                 keeper.close()
                 self.violations += [f"gave up: {keeper.name} ended with {status}: {words}" for status, words in keeper.ended]  # fmt: skip
         for line in (*found.pop("lines"), *(f"!!! {violation}" for violation in self.violations)):
             self.say(line)
-        for name in ("transactions", "cuts", "looks", "torn_without"):
+        for name in ("transactions", "cuts", "under_faults", "looks", "torn_without"):
             setattr(result, name, found[name])
         result.faults, result.starts = dict(sorted(faults.done.items())), sum(keeper.starts for keeper in keepers)
         result.violations = found["violations"] + len(self.violations)
         result.kinds = sorted({*found["kinds"], *(violation.partition(":")[0] for violation in self.violations)})
         return result
+
+    def _place(self, ending: ExitStack) -> str:
+        """What `--sink` is given. A database of the mirror has no faults of its own."""
+        match self.sink:
+            case "delta":
+                return f"delta={self.folder / 'delta'}"
+            case "jdbc":
+                server = PostgresServer(self.folder / "mirrored", version=VERSIONS[-1])
+                ending.callback(server.stop)
+                server.start()
+                return f"jdbc={server.dsn()}"
+        return "iceberg"
 
     def _sources(self, ending: ExitStack) -> list[Source]:
         def make(number: int) -> Source:
@@ -190,7 +212,7 @@ class GroupTrial:
         over = threading.Event()
         lanes = [
             threading.Thread(target=faults.lane, args=(self.plan.faults(lane, self.kinds), over), daemon=True)
-            for lane in LANES
+            for lane in GROUP_LANES
         ]
         for thread in lanes:
             thread.start()

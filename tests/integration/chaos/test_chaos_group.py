@@ -11,7 +11,7 @@ import pytest
 
 from chaos.ground import Servers
 from chaos.group.trial import GroupTrial
-from chaos.plan import GROUP_KINDS
+from chaos.lanes import GROUP_KINDS
 
 SEED = 1
 ROUND_S = 45.0

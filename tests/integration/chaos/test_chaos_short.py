@@ -14,7 +14,7 @@ import pytest
 from chaos.checks import check
 from chaos.draft import Draft
 from chaos.ground import Servers
-from chaos.plan import KINDS
+from chaos.lanes import KINDS
 from chaos.planted import (
     PLANTS,
     a_doubled_event,

@@ -11,9 +11,10 @@ import pytest
 
 from chaos.group import bank
 from chaos.group.coordinator import Log
-from chaos.group.mirrored import GlobalCut
+from chaos.group.shown import GlobalCut, Shown
 from chaos.group.topics import NEVER, Spans, visible_since
-from chaos.plan import GROUP_KINDS, VERSIONS, draw_group
+from chaos.lanes import BURST, CALM_S, GAP_S, GROUP_KINDS
+from chaos.plan import VERSIONS, draw, draw_group
 from chaos.reading import Record
 from twofold.gids import parser
 
@@ -23,7 +24,7 @@ def test_a_transfer_changes_no_total_and_its_branches_share_a_global_id(seed: in
     rng, parse = random.Random(seed), parser((bank.OWN_GIDS,))
     for number in range(20):
         name = f"17{seed}{number}"
-        branches = bank.draw_branches(rng, name, 4)
+        branches = bank.draw_branches(rng, name, range(4))
         assert sum(each.amount for each in branches) == 0
         assert {bank.name_of(each.gid) for each in branches} == {name}
         parsed = [parse(each.gid) for each in branches]
@@ -38,6 +39,25 @@ def test_what_was_not_decided_is_rolled_back(tmp_path: Path) -> None:
     for each in (log, Log(tmp_path / "decisions")):
         assert each.outcome("1") == "COMMIT"
         assert each.outcome("2") == "ROLLBACK"
+
+
+def test_branches_that_are_left_are_so_for_whoever_reads_the_log(tmp_path: Path) -> None:
+    log = Log(tmp_path / "decisions")
+    log.decide("1")
+    log.decide("2", 50.5, ["pay-2-1", "pay-2-0"])
+    for each in (log, Log(tmp_path / "decisions")):
+        assert each.outcome("2") == "COMMIT"
+        assert [each.left_until(gid) for gid in ("pay-2-0", "pay-2-1", "pay-2-2", "pay-1-0")] == [50.5, 50.5, 0, 0]
+        assert each.all_left_until == 50.5
+
+
+def test_what_all_share_has_faults_in_bursts_with_a_calm_between() -> None:
+    drawn = draw(5, GROUP_KINDS).faults("what all share", GROUP_KINDS)
+    gaps = [next(drawn).gap for _ in range(600)]
+    long = [gap for gap in gaps if gap >= CALM_S["what all share"][0]]
+    assert all(gap <= GAP_S["what all share"][1] or gap in long for gap in gaps)
+    assert 0.8 < len(long) * BURST / len(gaps) < 1.2
+    assert {fault.detail for fault, _ in zip(drawn, range(100), strict=False)} == {"", "broker", "registry"}
 
 
 def test_a_group_has_every_version_and_one_standby() -> None:
@@ -79,6 +99,17 @@ def test_a_cut_is_checked_once_all_members_have_all_tables() -> None:
     assert not cut(member("account", "part", loading=("p.public.account",))).complete
     assert cut(None).missing == ["west"]
     assert not cut(None).complete
+
+
+def test_a_reader_finds_another_total_a_part_of_a_transfer_or_a_member_elsewhere() -> None:
+    def kinds(total: int, torn: tuple[tuple[str, int, int], ...] = (), missing: tuple[str, ...] = ()) -> list[str]:
+        return [each.kind for each in Shown("a cut", 1, total, torn, missing).violations(100)]
+
+    assert kinds(100) == []
+    assert kinds(99) == ["total"]
+    assert kinds(100, (("7", 1, 2),)) == ["torn"]
+    assert kinds(98, (("7", 1, 2),)) == ["total", "torn"]
+    assert kinds(0, missing=("west",)) == ["cut"]
 
 
 def test_cuts_follow_each_other_without_gaps_and_never_move_back() -> None:

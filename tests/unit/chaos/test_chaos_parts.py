@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from chaos.keeper import Keeper
+from chaos.lanes import FAILPOINTS, KINDS
 from chaos.mutants import MUTANTS, ROOT, Mutant
-from chaos.plan import CUTS, FAILPOINTS, KINDS, MOMENTS, Lateness, draw
+from chaos.plan import CUTS, MOMENTS, Lateness, draw
 from chaos.proxy import Proxy
 from late.rules import Cut, Moment
 from twofold import failpoints

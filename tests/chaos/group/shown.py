@@ -1,0 +1,92 @@
+"""What the row of a global cut says, and what a reader of all databases sees at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from chaos.violation import Violation
+
+TABLES: Final = frozenset({"public.account", "public.part"})
+COLUMNS: Final = {"account": ("id", "balance"), "part": ("transfer", "branch", "branches", "amount")}
+Rows = dict[str, dict[str, list[tuple[Any, ...]]]]
+"""By table and prefix, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalCut:
+    """A row of the global cuts, with the rows of the members' cuts that it names."""
+
+    number: int
+    sequences: Mapping[str, int]
+    parts: Mapping[str, Any]
+    """By prefix; None if the member has no such cut."""
+    published_at: float = 0.0
+    """In seconds since 1970."""
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.sequences}"
+
+    @property
+    def missing(self) -> list[str]:
+        """The members whose cut it names and who have no such cut."""
+        return [prefix for prefix, sequence in self.sequences.items() if sequence and self.parts[prefix] is None]
+
+    @property
+    def complete(self) -> bool:
+        """Every member has all its tables. False while one of them has no cut yet, or loads."""
+        return all(part is not None and self._whole(part) >= TABLES for part in self.parts.values())
+
+    def follows(self, before: GlobalCut) -> bool:
+        return self.number == before.number + 1 and all(
+            self.sequences[prefix] >= sequence for prefix, sequence in before.sequences.items()
+        )
+
+    @staticmethod
+    def _whole(part: Any) -> set[str]:
+        loading = {f"public.{topic.rpartition('.')[2]}" for topic in part["backfilling"]}
+        return {each["name"] for each in part["tables"]} - loading
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """All accounts and all branches of transfers, read at once."""
+
+    what: str
+    number: int
+    total: int
+    """Of all balances."""
+    torn: tuple[tuple[str, int, int], ...]
+    """Transfers that are there in part, with how many branches are there, and of how many."""
+    missing: tuple[str, ...] = ()
+    """Members that are not at the cut that the global cut names; then nothing else was read."""
+
+    def violations(self, total: int) -> list[Violation]:
+        if self.missing:
+            return [Violation("cut", f"{self.what} names cuts that {list(self.missing)} do not have")]
+        found = []
+        if self.total != total:
+            found.append(Violation("total", f"{self.what}: {self.total}, not {total}"))
+        if self.torn:
+            some = list(self.torn[:5])
+            found.append(Violation("torn", f"{self.what}: of {len(self.torn)} transfers a part is visible: {some}"))
+        return found
+
+
+class View(Protocol):
+    """A sink's global cuts, as its readers see them."""
+
+    look_every_s: float
+
+    def look(self) -> Shown | None:
+        """What a user reads now; None if there is nothing new, or a table is not there yet."""
+
+    def rows_of_last(self) -> Rows:
+        """Nothing if the last global cut is not complete."""
+
+    def cuts(self) -> list[GlobalCut]:
+        """All that were published, in the order of their numbers."""
+
+    def show(self, cut: GlobalCut) -> Shown | None:
+        """The tables as of this global cut; None if the sink keeps no older ones."""
