@@ -75,6 +75,9 @@ def local_settings(warehouse: str, *, memory: str) -> dict[str, str]:
         # With bucketed scans, which these tables do not have, Spark clones the session for each
         # frame that is cached.
         "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
+        # Else PySpark asks the JVM three times for each expression that it builds, a thousand
+        # times for a batch of six tables, to name its line in an error.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         **({} if in_s3 else {"spark.sql.warehouse.dir": f"{warehouse}/spark"}),
         "spark.sql.extensions": (
