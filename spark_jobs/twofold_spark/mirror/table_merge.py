@@ -19,6 +19,7 @@ from twofold_spark.errors import TableRefused
 from twofold_spark.mirror.folded_rows import FoldedRows
 from twofold_spark.mirror.keyed_folding import fold_keyed
 from twofold_spark.mirror.keyless_folding import fold_keyless
+from twofold_spark.mirror.last_records import LastRecords
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.commit_records import OffsetRange
@@ -54,6 +55,8 @@ class TableMerger:
         self._quarantine_lock = threading.Lock()
         self._keys: dict[str, Subject | None] = {}
         """The key of each topic, as of its first batch or last reload; only a reload changes it."""
+        self._last_records: dict[str, LastRecords] = {}
+        """By topic, for its subject as of the last batch."""
 
     def describe_table(self, topic: str, *, reloaded: bool) -> MirrorTable:
         """Return the table of a topic."""
@@ -167,7 +170,15 @@ class TableMerger:
             return sink.read_current(table)
 
         current = read_current if fill else lambda _: None
-        return fold_keyed(raw, subject, keys, table.key, current, held, decode_all=refresh)
+        return fold_keyed(raw, self._select_last(table, subject, decode_all=refresh), keys, table.key, current, held)
+
+    def _select_last(self, table: MirrorTable, subject: Subject, *, decode_all: bool) -> LastRecords:
+        kept = self._last_records.get(table.topic)
+        if decode_all:
+            return LastRecords(subject, decode_all=True)
+        if kept is None or kept.subject is not subject:
+            kept = self._last_records[table.topic] = LastRecords(subject, decode_all=False)
+        return kept
 
     def _subject(self, table: MirrorTable, *, refresh: bool) -> Subject:
         name = f"{table.topic}-value"
