@@ -178,7 +178,10 @@ def writing(made: Installation) -> Iterator[Workload]:
 
 @pytest.mark.parametrize(
     "rotations",
-    [20, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(5400)])],
+    [
+        pytest.param(20, marks=pytest.mark.timeout(900)),
+        pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(5400)]),
+    ],
 )
 def test_rotation_of_secrets_that_live_5_s_under_faults(
     rotations: int, made: Installation, ground: ExpiringGround
