@@ -173,9 +173,9 @@ class TableMerger:
         return fold_keyed(raw, self._select_last(table, subject, decode_all=refresh), keys, table.key, current, held)
 
     def _select_last(self, table: MirrorTable, subject: Subject, *, decode_all: bool) -> LastRecords:
-        kept = self._last_records.get(table.topic)
         if decode_all:
             return LastRecords(subject, decode_all=True)
+        kept = self._last_records.get(table.topic)
         if kept is None or kept.subject is not subject:
             kept = self._last_records[table.topic] = LastRecords(subject, decode_all=False)
         return kept

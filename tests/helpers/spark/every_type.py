@@ -7,6 +7,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
+from fixtures.spark import Lake
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
 _PRICE = TypeShape(0, "pg_catalog", "numeric", typmod=(12 << 16 | 2) + 4)
@@ -42,3 +43,15 @@ def make_row(key: int, note: str) -> dict[str, Any]:
         "raw": b"\x00\xff",
         "tags": [note, None],
     }
+
+
+def mirror_twice(lake: Lake) -> None:
+    """Three rows, then all of them changed and one deleted."""
+    lake.writer.table(EVERY)
+    for note in ("one", "two"):
+        with lake.writer.commit() as tx:
+            for key in range(3):
+                tx.upsert("every", make_row(key, note))
+            if note == "two":
+                tx.delete("every", 1)
+        lake.mirror()

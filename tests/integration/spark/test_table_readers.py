@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from fixtures.catalogs import RestCatalogServer
 from fixtures.spark import _Kafka, _Registry, new_lake
 from helpers.spark.duckdb_client import DuckdbProcess
-from helpers.spark.every_type import EVERY, make_row
+from helpers.spark.every_type import mirror_twice
 from helpers.spark.writer import Writer
 from readers.places import rest_place
 from readers.programs import READERS, make_reader
@@ -73,14 +73,7 @@ def test_every_program_reads_all_types_older_versions_and_the_branch(
     choice = CatalogChoice.choose(None, rest_catalog.url, {"warehouse": str(rest_catalog.folder)})
     lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), rest_catalog.folder, choice)
     lake.format_version = version
-    lake.writer.table(EVERY)
-    for note in ("one", "two"):
-        with lake.writer.commit() as tx:
-            for key in range(3):
-                tx.upsert("every", make_row(key, note))
-            if note == "two":
-                tx.delete("every", 1)
-        lake.mirror()
+    mirror_twice(lake)
     assert dict(lake.table("every").dtypes) == _IN_SPARK
     in_spark = [row.asDict() for row in lake.table("every").withColumn("at", f.col("at").cast("string")).collect()]
     instants = {key: {**row, "at": "2024-02-29 12:00:00.000001"} for key, row in lake.writer.model["every"].items()}

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from fixtures.catalogs import RestCatalogServer
 from fixtures.spark import Lake, _Kafka, _Registry, new_lake
-from helpers.spark.every_type import EVERY, make_row
+from helpers.spark.every_type import mirror_twice
 from helpers.spark.trino_server import TrinoServer, rest_catalog
 from helpers.spark.writer import Writer
 from readers.places import rest_place
@@ -56,18 +56,6 @@ def _trino(address: str, folder: Path) -> Iterator[TrinoServer]:
         server.stop()
 
 
-def _mirror_twice(lake: Lake) -> None:
-    """Three rows, then two of them changed and one deleted."""
-    lake.writer.table(EVERY)
-    for note in ("one", "two"):
-        with lake.writer.commit() as tx:
-            for key in range(3):
-                tx.upsert("every", make_row(key, note))
-            if note == "two":
-                tx.delete("every", 1)
-        lake.mirror()
-
-
 def _notes(trino: TrinoServer, at: str = "") -> dict[int, str]:
     return {key: json.loads(doc)["note"] for key, doc in trino.query(f"SELECT id, doc FROM {_NAME} {at}")}
 
@@ -76,7 +64,7 @@ def test_it_reads_all_types_older_versions_and_the_branch_of_format_2(
     lake: Lake, rest_catalog: RestCatalogServer, tmp_path: Path
 ) -> None:
     lake.format_version = 2
-    _mirror_twice(lake)
+    mirror_twice(lake)
     with _trino(rest_catalog.url, tmp_path) as trino:
         assert {column: kind for column, kind, *_ in trino.query(f"DESCRIBE {_NAME}")} == _TYPES
         texts = ", ".join(f"CAST({name} AS varchar)" for name in _TYPES if name not in ("raw", "tags"))
@@ -102,7 +90,7 @@ def test_it_reads_all_types_older_versions_and_the_branch_of_format_2(
 def test_it_says_of_format_3_that_it_cannot_read_deletion_vectors(
     lake: Lake, rest_catalog: RestCatalogServer, tmp_path: Path
 ) -> None:
-    _mirror_twice(lake)
+    mirror_twice(lake)
     with (
         _trino(rest_catalog.url, tmp_path) as trino,
         pytest.raises(RuntimeError, match="Unexpected PUFFIN file format"),
