@@ -213,6 +213,8 @@ class Mirror:
         tables = self._describe_tables(batch)
         applied = {table: sink.read_applied(table) for table in tables}
         stopped = self._next.find_stopped(applied)
+        rows = sum(record.rows for record in batch)
+        sink.plan_batch(tables, rows)
         jobs = self._submit_merges(spark, sink, batch, applied, stopped)
         wait(jobs.values())
         outcomes = {table: self._take_outcome(spark, table, job, last) for table, job in jobs.items()}
@@ -222,7 +224,7 @@ class Mirror:
         merged = time.monotonic()
         self._next.publish(sink, last, {t: n for t, n in applied.items() if str(t) not in stopped}, stopped)
         ended = time.monotonic()
-        self._sizer.record_batch(sum(r.rows for r in batch), sum(o.bytes for o in outcomes.values()))
+        self._sizer.record_batch(rows, sum(o.bytes for o in outcomes.values()))
         return AppliedBatch(
             cut=self._next.cut,
             offset=last.offset,

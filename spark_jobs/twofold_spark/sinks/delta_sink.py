@@ -63,6 +63,9 @@ class DeltaSink:
             self._states[table] = state
         return state[1] if state else 0
 
+    def plan_batch(self, tables: Collection[MirrorTable], rows: int) -> None:
+        """Do nothing: a merge rewrites whole files, and the log does not say how large they are."""
+
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
         name = self._reader.table_path(str(table))
         if not self._reader.has_table(str(table)):

@@ -19,6 +19,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from twofold_spark.errors import Refused, SetupError
+from twofold_spark.java_classes import java_class
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.iceberg_tables import MAIN
 
@@ -89,7 +90,6 @@ class CutPublisher:
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
         self._catalog = catalog
-        self._jvm: Any = spark._jvm
         java_catalog = spark._jsparkSession.sessionState().catalogManager().catalog(catalog).icebergCatalog()
         is_rest = java_catalog.getClass().getName() == "org.apache.iceberg.rest.RESTCatalog"
         self._transactions: Any | None = java_catalog if is_rest else None
@@ -127,7 +127,8 @@ class CutPublisher:
             if _is_ancestor(self._spark, loaded, main, snapshot):
                 return None
             _check_only_compacted(full, loaded, main, snapshot)
-        after = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(metadata).setBranchSnapshot(version, MAIN).build()
+        changed = java_class(self._spark, "org.apache.iceberg.TableMetadata").buildFrom(metadata)
+        after = changed.setBranchSnapshot(version, MAIN).build()
         return _Move(name, operations, metadata, after)
 
     def _commit(self, moves: list[_Move]) -> None:
@@ -145,8 +146,8 @@ class CutPublisher:
 
     def _commit_at_once(self, moves: list[_Move]) -> None:
         assert self._transactions is not None
-        commits = self._jvm.java.util.ArrayList()
-        create = self._jvm.org.apache.iceberg.catalog.TableCommit.create
+        commits = java_class(self._spark, "java.util.ArrayList")()
+        create = java_class(self._spark, "org.apache.iceberg.catalog.TableCommit").create
         for move in moves:
             commits.add(create(self._identify(move.name), move.before, move.after))
         self._transactions.commitTransaction(commits)
@@ -154,15 +155,15 @@ class CutPublisher:
     def _identify(self, name: str) -> Any:
         schema, _, table = name.partition(".")
         gateway: Any = self._spark.sparkContext._gateway
-        levels = gateway.new_array(self._jvm.java.lang.String, 1)
+        levels = gateway.new_array(java_class(self._spark, "java.lang.String"), 1)
         levels[0] = schema
-        catalog = self._jvm.org.apache.iceberg.catalog
-        return catalog.TableIdentifier.of(catalog.Namespace.of(levels), table)
+        namespace = java_class(self._spark, "org.apache.iceberg.catalog.Namespace").of(levels)
+        return java_class(self._spark, "org.apache.iceberg.catalog.TableIdentifier").of(namespace, table)
 
 
 def _is_ancestor(spark: SparkSession, loaded: Any, snapshot: Any, ancestor: Any) -> bool:
     """Whether a snapshot has this ancestor, as far as its lineage is kept."""
-    snapshots: Any = spark._jvm.org.apache.iceberg.util.SnapshotUtil  # type: ignore[union-attr]
+    snapshots = java_class(spark, "org.apache.iceberg.util.SnapshotUtil")
     return bool(snapshots.isAncestorOf(loaded, snapshot.snapshotId(), ancestor.snapshotId()))
 
 

@@ -10,11 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType
 
 from twofold_spark.row_columns import OP
+from twofold_spark.sinks.batch_plan import SMALL_TABLE_ROWS
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.merge_sql import SPARK, escape_literal
 
-_LARGE_TABLE_ROWS = 200_000
-"""From so many rows on a table's MERGE has a filter."""
 _LISTED_KEYS = 10_000
 """Up to so many keys of a batch are listed in the MERGE; more become a Bloom filter."""
 _BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
@@ -39,7 +38,7 @@ class MergeFilter:
 
     def apply(self, table: MirrorTable, rows: DataFrame, table_rows: int) -> tuple[DataFrame, str]:
         """Return the batch's rows and the condition of the table's rows; set Spark's settings."""
-        is_large = bool(table.key) and table_rows >= _LARGE_TABLE_ROWS
+        is_large = bool(table.key) and table_rows >= SMALL_TABLE_ROWS
         among = _list_keys(table, rows) if is_large else "true"
         bloom = is_large and among == "true"
         # Another table's merge may change these settings at the same time. A slower plan is the

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from twofold_spark.java_classes import java_class
 from twofold_spark.sinks.iceberg_tables import MAIN
 
 NO_SUMMARY: Mapping[str, str] = {}
@@ -31,19 +32,21 @@ def append_row(
 
     Iceberg tries again if another commit came between. The table is as of the commit then.
     """
-    iceberg: Any = spark._jvm.org.apache.iceberg  # type: ignore[union-attr]
-    parquet = iceberg.FileFormat.PARQUET
+    parquet = java_class(spark, "org.apache.iceberg.FileFormat").PARQUET
     place = table.locationProvider().newDataLocation(f"{uuid.uuid4()}.parquet")
     file = table.io().newOutputFile(place)
     schema = table.schema()
-    fields = json.loads(iceberg.SchemaParser.toJson(schema))
+    fields = json.loads(java_class(spark, "org.apache.iceberg.SchemaParser").toJson(schema))
     text = json.dumps(to_single_value(fields, row))
-    writer = iceberg.InternalData.write(parquet, file).schema(schema).build()
+    data = java_class(spark, "org.apache.iceberg.InternalData")
+    writer = data.write(parquet, file).schema(schema).build()
     try:
-        writer.add(iceberg.SingleValueParser.fromJson(schema.asStruct(), text))
+        parser = java_class(spark, "org.apache.iceberg.SingleValueParser")
+        writer.add(parser.fromJson(schema.asStruct(), text))
     finally:
         writer.close()
-    written = iceberg.DataFiles.builder(table.spec()).withInputFile(file.toInputFile()).withFormat(parquet)
+    files = java_class(spark, "org.apache.iceberg.DataFiles")
+    written = files.builder(table.spec()).withInputFile(file.toInputFile()).withFormat(parquet)
     append = table.newAppend().appendFile(written.withMetrics(writer.metrics()).build()).toBranch(branch)
     for key, value in summary.items():
         append = append.set(key, value)

@@ -33,6 +33,7 @@ from twofold_spark.sinks import (
     iceberg_writers,
     merge_sql,
 )
+from twofold_spark.sinks.batch_plan import BatchPlan
 from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.iceberg_filter import MergeFilter
 from twofold_spark.sinks.iceberg_tables import MAIN
@@ -66,6 +67,7 @@ class IcebergSink:
         self._format_version = format_version
         self._writer = uuid.uuid4().hex
         self._filter = MergeFilter(spark)
+        self._plan = BatchPlan(spark)
         self._lock = threading.Lock()
         self._applied: dict[str, int] = {}
         self._bases: dict[MirrorTable, int | None] = {}
@@ -115,6 +117,9 @@ class IcebergSink:
             if loaded is None:
                 self._columns.pop(table, None)
         return applied
+
+    def plan_batch(self, tables: Collection[MirrorTable], rows: int) -> None:
+        self._plan.choose(rows, (self._row_counts[table] for table in tables))
 
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
         if self._columns.get(table) == columns:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from twofold_spark.errors import Refused, SetupError
+from twofold_spark.java_classes import java_class
 from twofold_spark.session import CATALOG
 from twofold_spark.sinks import column_changes, cut_rows
 from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, Cut, CutLimit
@@ -146,7 +147,7 @@ def quarantine(records: DataFrame, catalog: str, format_version: int) -> None:
 
 def load_table(spark: SparkSession, name: str) -> Any:
     """Load Iceberg's own Java table: its metadata, without a Spark job."""
-    return spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)  # type: ignore[union-attr]
+    return java_class(spark, "org.apache.iceberg.spark.Spark3Util").loadIcebergTable(spark._jsparkSession, name)
 
 
 def walk_lineage(loaded: Any, snapshot: Any | None) -> Iterator[Any]:

@@ -39,6 +39,12 @@ class Sink(Protocol):
         The next merge into the table must find it at this number.
         """
 
+    def plan_batch(self, tables: Collection[MirrorTable], rows: int) -> None:
+        """Set how Spark plans a batch of so many rows for these tables.
+
+        `read_applied` was called for each of them, and no merge runs.
+        """
+
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
         """Create the table or change its columns, before rows that need them."""
 

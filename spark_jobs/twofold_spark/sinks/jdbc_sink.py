@@ -77,6 +77,9 @@ class JdbcSink:
             self._known_tables.add(table)
         return self._applied
 
+    def plan_batch(self, tables: Collection[MirrorTable], rows: int) -> None:
+        """Do nothing: PostgreSQL merges, and Spark only brings the rows there."""
+
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
         """Check the columns' names; the tables change in the transaction of `publish`."""
         jdbc_tables.check_name_lengths(self._names, table, columns.names)

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from twofold_spark.errors import SetupError
+from twofold_spark.java_classes import java_class
 from twofold_spark.signals import catch_end_signals
 
 ANSWER_WITHIN_S: Final = 15
@@ -58,13 +59,14 @@ def list_stable_offsets(
 
     A limit of time, if one is given, takes the place of the client's own.
     """
-    jvm: Any = spark._jvm
-    common, client = jvm.org.apache.kafka.common, jvm.org.apache.kafka.clients.admin
-    partitions = {place: common.TopicPartition(*place) for place in places}
-    wanted = jvm.java.util.HashMap()
+    partition_of = java_class(spark, "org.apache.kafka.common.TopicPartition")
+    partitions = {place: partition_of(*place) for place in places}
+    latest = java_class(spark, "org.apache.kafka.clients.admin.OffsetSpec").latest()
+    wanted = java_class(spark, "java.util.HashMap")()
     for partition in partitions.values():
-        wanted.put(partition, client.OffsetSpec.latest())
-    committed = client.ListOffsetsOptions(common.IsolationLevel.READ_COMMITTED)
+        wanted.put(partition, latest)
+    isolation = java_class(spark, "org.apache.kafka.common.IsolationLevel").READ_COMMITTED
+    committed = java_class(spark, "org.apache.kafka.clients.admin.ListOffsetsOptions")(isolation)
     if within_ms is not None:
         committed = committed.timeoutMs(within_ms)
     answers = admin.listOffsets(wanted, committed).all().get()
