@@ -34,6 +34,7 @@ from twofold_spark.changelog.table_position import (
 )
 from twofold_spark.errors import SPARK_ERRORS, Refused, SetupError, TableRefused
 from twofold_spark.sinks import iceberg_tables
+from twofold_spark.sinks.iceberg_repeated import CommitRepeated, find_broken_head
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry, Subject
@@ -101,7 +102,13 @@ class TableAppender:
             records = kafka_reader.read_committed(self._spark, self._kafka, topic.name, first, end)
             ids, changes = count_changes(records)
             if changes:
-                self._write(records, self._find_subject(topic.name, ids), topic.name, target, position, after)
+                subject = self._find_subject(topic.name, ids)
+                try:
+                    self._write(records, subject, topic.name, target, position, after)
+                except CommitRepeated:
+                    # Where the table is read, it goes back to `position`.
+                    self._read_position(topic, first_offsets, target)
+                    self._write(records, subject, topic.name, target, position, after)
             elif self._spark.catalog.tableExists(target.table):
                 write_position(self._spark, target.table, after)
         except SPARK_ERRORS as error:
@@ -169,6 +176,8 @@ class TableAppender:
             writer.overwrite(f.lit(False))
         except Exception as error:
             if _CONFLICT in str(error):
+                if find_broken_head(iceberg_tables.load_table(self._spark, target.table)):
+                    raise CommitRepeated from error
                 raise Refused(
                     f"another job appended to {target.table} at the same time as this one",
                     at_stake="the same changes appended twice; this job's were not appended",

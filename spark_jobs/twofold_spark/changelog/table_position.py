@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from twofold_spark.sinks import iceberg_tables
+from twofold_spark.sinks.iceberg_repeated import find_broken_head, give_up
 from twofold_spark.sources.table_topics import Offsets, TopicState
 
 OFFSETS = "twofold.offsets"
@@ -52,10 +53,15 @@ def initial_position(topic: TopicState, first_offsets: Offsets) -> TablePosition
 
 
 def read_position(spark: SparkSession, table: str) -> TablePosition | None:
-    """Read a table's position; None if the table does not exist."""
+    """Read a table's position; None if the table does not exist.
+
+    An append whose files Iceberg has deleted is given up before.
+    """
     if not spark.catalog.tableExists(table):
         return None
     loaded = iceberg_tables.load_table(spark, table)
+    if broken := find_broken_head(loaded):
+        give_up(spark, loaded, broken, iceberg_tables.MAIN)
     snapshot = iceberg_tables.current_snapshot(loaded)
     recorded = json.loads(loaded.properties().get(OFFSETS) or "{}")
     rolled_back = bool(recorded) and not _descends_from(spark, loaded, recorded)

@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from twofold_spark.sinks import iceberg_maintenance, iceberg_rows, iceberg_tables
 from twofold_spark.sinks.global_cut_table import GLOBAL_CUTS, GlobalCutTable
+from twofold_spark.sinks.iceberg_repeated import forget_repeated_append
 from twofold_spark.sinks.iceberg_sink import IcebergSink
-from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, IcebergReader
+from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, MAIN, IcebergReader
 from twofold_spark.sinks.interface import Reader, Sink
 
 
@@ -35,6 +36,8 @@ class IcebergGlobalTables:
 
     def prepare(self) -> None:
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
+        if self.exists(GLOBAL_CUTS):
+            forget_repeated_append(self._spark, iceberg_tables.load_table(self._spark, self.name(GLOBAL_CUTS)), MAIN)
 
     def name(self, table: str) -> str:
         return f"{self._catalog}.{table}"

@@ -15,7 +15,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from twofold_spark.java_classes import java_class
-from twofold_spark.sinks.iceberg_tables import MAIN
+from twofold_spark.sinks.iceberg_repeated import forget_repeated_append
+from twofold_spark.sinks.iceberg_tables import MAIN, current_snapshot
 
 NO_SUMMARY: Mapping[str, str] = {}
 
@@ -50,7 +51,10 @@ def append_row(
     append = table.newAppend().appendFile(written.withMetrics(writer.metrics()).build()).toBranch(branch)
     for key, value in summary.items():
         append = append.set(key, value)
+    before = current_snapshot(table, branch)
     append.commit()
+    if table.snapshot(branch).parentId() != before:
+        forget_repeated_append(spark, table, branch)
 
 
 def to_single_value(kind: Any, value: Any) -> Any:

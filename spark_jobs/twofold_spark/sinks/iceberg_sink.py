@@ -36,6 +36,7 @@ from twofold_spark.sinks import (
 from twofold_spark.sinks.batch_plan import BatchPlan
 from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.iceberg_filter import MergeFilter
+from twofold_spark.sinks.iceberg_repeated import CommitRepeated, forget_repeated_append, give_up, list_behind
 from twofold_spark.sinks.iceberg_tables import MAIN
 from twofold_spark.sinks.interface import MirrorTable
 
@@ -96,6 +97,7 @@ class IcebergSink:
         self._branch = iceberg_branches.choose_branch(self._spark, self._full_name(CUTS))
         self._cut = reader.read_last_cut(self._branch)
         cuts = self._load(CUTS)
+        forget_repeated_append(self._spark, cuts, self._branch)
         if iceberg_tables.current_snapshot(cuts) == iceberg_tables.current_snapshot(cuts, self._branch):
             self._published = self._cut.versions if self._cut is not None else {}
         elif self._cut is not None:
@@ -106,6 +108,7 @@ class IcebergSink:
         loaded, name = self._load(str(table)), self._full_name(str(table))
         if loaded is not None:
             iceberg_branches.follow_main(self._spark, name, loaded, self._branch)
+            iceberg_writers.give_up_broken(self._spark, table, loaded, self._cut, self._branch)
             iceberg_writers.check_since_cut(table, name, loaded, self._cut, self._branch)
         applied = self._read_number(loaded, iceberg_tables.SEQUENCE) or 0
         with self._lock:
@@ -158,6 +161,24 @@ class IcebergSink:
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({key})")
             iceberg_tables.release_key(spark, name, self._keys[table])
         self._set_summary(spark, sequence)
+        try:
+            loaded = self._merge(table, rows, replace=replace, unchanged=unchanged, sequence=sequence)
+        except CommitRepeated:
+            # What this batch committed goes, so it meets the table as it was.
+            loaded = iceberg_tables.load_table(spark, name)
+            base = str(self._bases[table])
+            behind = list_behind(loaded, self._branch, version=base, sequence=self._applied[str(table)])
+            give_up(spark, loaded, behind, self._branch)
+            loaded = self._merge(table, rows, replace=replace, unchanged=unchanged, sequence=sequence)
+        with self._lock:
+            self._versions[table] = iceberg_tables.current_snapshot(loaded, self._branch)
+            self._loaded[str(table)] = loaded
+
+    def _merge(
+        self, table: MirrorTable, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int
+    ) -> Any:
+        """Merge onto the version that was read, and return the table. Nothing may come between."""
+        name, spark = self._full_name(str(table)), rows.sparkSession
         base, into = self._bases[table], iceberg_tables.name_branch(name, self._branch)
         try:
             if replace:
@@ -174,13 +195,16 @@ class IcebergSink:
             if merge_sql.is_missing_copies(error):
                 raise merge_sql.refuse_missing_copies(table) from error
             if any(conflict in str(error) for conflict in _CONFLICTS):
+                loaded = iceberg_tables.load_table(spark, name)
+                if iceberg_writers.is_of_batch(loaded.snapshot(self._branch), self._writer, sequence):
+                    raise CommitRepeated from error
                 raise iceberg_writers.refuse_other_writer(table, "Iceberg refused the merge") from error
             raise
-        loaded = iceberg_tables.load_table(self._spark, name)
-        iceberg_writers.check_parent(self._spark, table, loaded, branch=self._branch, base=base, writer=self._writer)
-        with self._lock:
-            self._versions[table] = iceberg_tables.current_snapshot(loaded, self._branch)
-            self._loaded[str(table)] = loaded
+        loaded = iceberg_tables.load_table(spark, name)
+        iceberg_writers.check_parent(
+            spark, table, loaded, branch=self._branch, base=base, writer=self._writer, sequence=sequence
+        )
+        return loaded
 
     def quarantine(self, records: DataFrame) -> None:
         iceberg_tables.quarantine(records, self._catalog, self._format_version)

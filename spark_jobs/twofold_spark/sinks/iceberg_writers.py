@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from twofold_spark.errors import Refused
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.iceberg_repeated import CommitRepeated, give_up, list_behind, select_broken
 from twofold_spark.sinks.interface import MirrorTable
 
 SINCE, WRITER = "twofold.since", "twofold.writer"
@@ -37,6 +38,14 @@ def format_since(cut: Cut | None, applied: Mapping[str, int]) -> str:
     """Format what a batch is prepared for: the cut, and the tables ahead of it (mostly none)."""
     sequence = cut.sequence if cut is not None else 0
     return json.dumps({"cut": sequence, "ahead": {name: n for name, n in applied.items() if n > sequence}})
+
+
+def give_up_broken(spark: SparkSession, table: MirrorTable, loaded: Any, cut: Cut | None, branch: str) -> None:
+    """Give up what a batch that was interrupted left of a merge whose files Iceberg deleted."""
+    version = cut.versions.get(str(table)) if cut is not None else None
+    behind = list_behind(loaded, branch, version=version, sequence=cut.sequence if cut is not None else 0)
+    if broken := select_broken(loaded, behind):
+        give_up(spark, loaded, broken, branch)
 
 
 def check_since_cut(table: MirrorTable, full_name: str, loaded: Any, cut: Cut | None, branch: str) -> None:
@@ -83,17 +92,35 @@ def _refuse_repeated(table: MirrorTable, full_name: str, branch: str, version: s
 
 
 def check_parent(
-    spark: SparkSession, table: MirrorTable, loaded: Any, *, branch: str, base: int | None, writer: str
+    spark: SparkSession,
+    table: MirrorTable,
+    loaded: Any,
+    *,
+    branch: str,
+    base: int | None,
+    writer: str,
+    sequence: int,
 ) -> None:
-    """Refuse a merge of this writer that did not land on `base`, and take it back."""
+    """Refuse a merge of this writer that did not land on `base`, and take it back.
+
+    Raise `CommitRepeated` if it landed on itself.
+    """
     snapshot = loaded.snapshot(branch)
     if snapshot is None or snapshot.snapshotId() == base:
         return
     is_ours = snapshot.summary().get(WRITER) == writer
     if not is_ours or snapshot.parentId() != base:
+        if is_ours and is_of_batch(loaded.snapshot(snapshot.parentId()), writer, sequence):
+            raise CommitRepeated
         if is_ours:
             take_back(spark, loaded, snapshot, branch)
         raise refuse_other_writer(table, f"snapshot {snapshot.parentId()} after {base}")
+
+
+def is_of_batch(snapshot: Any | None, writer: str, sequence: int) -> bool:
+    """Whether this job's merge of the batch up to `sequence` made the snapshot."""
+    summary = snapshot.summary() if snapshot is not None else {}
+    return bool(summary.get(WRITER) == writer and summary.get(iceberg_tables.SEQUENCE) == str(sequence))
 
 
 def take_back(spark: SparkSession, loaded: Any, snapshot: Any, branch: str) -> None:

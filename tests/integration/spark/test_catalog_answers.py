@@ -1,0 +1,176 @@
+"""A REST catalog did what was asked, and the job does not learn it.
+
+The answer is lost, or a proxy asks twice and the second answer arrives: that another commit was
+first. Iceberg then deletes files of the version that the catalog has.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fixtures.catalogs import RestCatalogServer, Trouble, one_at_a_time
+from fixtures.spark import Lake, _Kafka, _Registry, new_lake
+from helpers.spark.writer import Writer, table
+from twofold_spark.catalog_choice import CatalogChoice
+from twofold_spark.errors import SPARK_ERRORS
+from twofold_spark.sinks import iceberg_sink
+
+_SHAPE = {"id": "int8", "v": "int8"}
+
+
+class _Killed(Exception):
+    """The job ends here, as by kill -9."""
+
+
+@dataclass
+class _Troubled:
+    """A lake whose catalog has its trouble at chosen commits."""
+
+    lake: Lake
+    written: list[str]
+    trouble: dict[int, Trouble]
+    names: list[str] = field(default_factory=list)
+
+    def change(self, v: int) -> None:
+        """Commit a change of both tables, and the first rows of a new one."""
+        for name in ("t", "u") if not self.names else (f"new{v}",):
+            self.names.append(self.lake.writer.table(table(name, _SHAPE), partitions=1))
+        with self.lake.writer.commit() as tx:
+            for name in dict.fromkeys(("t", "u", self.names[-1])):
+                for key in (0, 1):
+                    tx.upsert(name, {"id": key, "v": v})
+
+    def usual_commits(self, **settings: Any) -> int:
+        """Mirror what is there, and return how many commits that took."""
+        before = len(self.written)
+        self.lake.mirror(**settings)
+        return len(self.written) - before
+
+    def mirror_until_done(self, **settings: Any) -> list[Exception]:
+        """Start the job as a supervisor does; return how it ended before it was done."""
+        ends: list[Exception] = []
+        while len(ends) < 2:
+            try:
+                self.lake.mirror(**settings)
+            except SPARK_ERRORS as error:
+                ends.append(error)
+            else:
+                return ends
+        raise AssertionError(ends)
+
+    def assert_equal(self) -> None:
+        """By plain names and in the last cut."""
+        self.lake.assert_equal()
+        for name in self.names:
+            assert self.lake.rows(name, self.lake.cut()[f"public.{name}"]) == self.lake.writer.model[name], name
+
+
+@pytest.fixture
+def troubled(
+    spark: SparkSession,
+    kafka: _Kafka,
+    registry: _Registry,
+    prefix: str,
+    tmp_path: Path,
+    rest_catalog: RestCatalogServer,
+) -> Iterator[_Troubled]:
+    trouble: dict[int, Trouble] = {}
+    with one_at_a_time(rest_catalog, trouble=trouble) as (address, written):
+        choice = CatalogChoice.choose(None, address, {"warehouse": str(rest_catalog.folder)})
+        lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), tmp_path, choice)
+        yield _Troubled(lake, written, trouble)
+
+
+@pytest.mark.parametrize("kind", ["lost", "repeated"])
+def test_at_each_commit_of_a_batch(troubled: _Troubled, kind: Trouble) -> None:
+    troubled.change(0)
+    troubled.lake.mirror()
+    troubled.change(1)
+    commits = troubled.usual_commits()
+    for n in range(commits):
+        troubled.change(2 + n)
+        troubled.trouble[len(troubled.written) + n] = kind
+        troubled.mirror_until_done()
+        troubled.assert_equal()
+    # What was given up is in nobody's way later.
+    troubled.change(2 + commits)
+    troubled.lake.mirror(maintain_every=1, keep_cuts=dt.timedelta(0))
+    troubled.assert_equal()
+
+
+@pytest.mark.parametrize("kind", ["lost", "repeated"])
+def test_at_each_commit_of_maintenance(troubled: _Troubled, kind: Trouble) -> None:
+    """Six small files are compacted, so each turn has a compaction."""
+    settings = {"maintain_every": 1, "keep_cuts": dt.timedelta(0)}
+
+    def make_small_files(v: int) -> None:
+        for n in range(6):
+            with troubled.lake.writer.commit() as tx:
+                tx.upsert("t", {"id": n, "v": 10 * v + n})
+        troubled.lake.mirror(batch_rows=1)
+        with troubled.lake.writer.commit() as tx:
+            tx.upsert("t", {"id": 7, "v": v})
+
+    troubled.change(0)
+    troubled.lake.mirror()
+    make_small_files(1)
+    commits = troubled.usual_commits(**settings)
+    for n in range(commits):
+        make_small_files(2 + n)
+        troubled.trouble[len(troubled.written) + n] = kind
+        troubled.mirror_until_done(**settings)
+        troubled.assert_equal()
+
+
+def test_a_job_that_is_killed_before_it_gives_its_merge_up(
+    troubled: _Troubled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troubled.change(0)
+    troubled.lake.mirror()
+    with troubled.lake.writer.commit() as tx:
+        tx.upsert("t", {"id": 0, "v": 1})
+
+    def killed(*_: object) -> None:
+        raise _Killed
+
+    monkeypatch.setattr(iceberg_sink, "give_up", killed)
+    troubled.trouble[len(troubled.written)] = "repeated"
+    with pytest.raises(_Killed):
+        troubled.lake.mirror()
+    monkeypatch.undo()
+    troubled.lake.mirror()
+    troubled.assert_equal()
+
+
+@pytest.mark.parametrize("kind", ["lost", "repeated"])
+def test_at_each_commit_of_the_changelog(troubled: _Troubled, kind: Trouble) -> None:
+    troubled.change(0)
+    troubled.lake.changelog()
+    before = len(troubled.written)
+    troubled.change(1)
+    troubled.lake.changelog()
+    commits = len(troubled.written) - before
+    assert commits
+    for n in range(commits):
+        troubled.change(2 + n)
+        troubled.trouble[len(troubled.written) + n] = kind
+        for _ in range(2):
+            try:
+                troubled.lake.changelog()
+            except SPARK_ERRORS:
+                continue
+            break
+        for name in ("t", "u"):
+            rows = (
+                troubled.lake.spark.table(f"{troubled.lake.catalog}.public_changelog.{name}")
+                .select("after.*")
+                .collect()
+            )
+            assert sorted(map(tuple, rows)) == [(key, v) for key in (0, 1) for v in range(3 + n)]
