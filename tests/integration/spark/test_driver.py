@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -37,9 +36,11 @@ MANY = [pytest.mark.slow, pytest.mark.timeout(7200)]
     [
         pytest.param("iceberg", 1, marks=pytest.mark.core),
         pytest.param("jdbc", 1, marks=pytest.mark.core),
+        pytest.param("stored", 1, marks=pytest.mark.timeout(900)),
         # Its reader and its merges take most of two cores.
         pytest.param("delta", 1, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
         *(pytest.param(name, 50, marks=MANY) for name in ("iceberg", "jdbc", "delta")),
+        pytest.param("stored", 10, marks=MANY),
     ],
     indirect=["kept"],
 )
@@ -50,10 +51,12 @@ def test_kill_9_leaves_tables_right_and_every_cut_whole_and_sigterm_ends_it_well
         for kill in range(kills):
             with spark_process.running(kept, "--trigger", "continuous", "--batch-rows", "40") as process:
                 spark_process.cuts(process, rng.randrange(1, 4))
-                time.sleep(rng.random())  # any instant of a batch will do
+                before = time.monotonic()
+                spark_process.cuts(process, 1)
+                time.sleep(rng.random() * (time.monotonic() - before))  # any instant of a batch will do
                 os.killpg(process.pid, signal.SIGKILL)
             if kill % 3 == 2:
-                shutil.rmtree(kept.warehouse / "checkpoints")
+                kept.lose_checkpoints()
     finally:
         bank.stop()
         reader.stop()
