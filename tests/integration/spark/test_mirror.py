@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
-from fixtures.spark import KEPT_SHORT, KEPT_STORED, STORED, Lake
+from fixtures.spark import KEPT_STORED, KEPT_STORED_SLOW, STORED, STORED_SLOW, Lake
 from helpers.spark.writer import Open, Writer, table
 from twofold_spark.errors import Refused
 from twofold_spark.sinks.cuts import Cut
@@ -114,9 +114,9 @@ def test_a_record_that_came_before_a_main_producers_marker_is_not_taken_for_it(l
         lake.assert_equal()
 
 
-@pytest.mark.core
-def test_toasted_values_are_carried_over_also_through_chains_of_key_changes(lake: Lake) -> None:
-    w = lake.writer
+@pytest.mark.parametrize("kept", STORED_SLOW, indirect=True)
+def test_toasted_values_are_carried_over_also_through_chains_of_key_changes(kept: Lake) -> None:
+    lake, w = kept, kept.writer
     docs = w.table(DOCS)
     with w.commit() as tx:
         for i in range(1, 6):
@@ -141,9 +141,9 @@ def test_toasted_values_are_carried_over_also_through_chains_of_key_changes(lake
     lake.assert_equal()
 
 
-@pytest.mark.core
-def test_a_truncate_takes_what_was_before_it_and_nothing_after(lake: Lake) -> None:
-    w = lake.writer
+@pytest.mark.parametrize("kept", STORED_SLOW, indirect=True)
+def test_a_truncate_takes_what_was_before_it_and_nothing_after(kept: Lake) -> None:
+    lake, w = kept, kept.writer
     accounts = w.table(ACCOUNTS)
     with w.commit() as tx:
         for i in range(30):
@@ -185,9 +185,9 @@ def test_added_widened_and_dropped_columns_reach_the_table_before_their_rows(kep
     }
 
 
-@pytest.mark.core
-def test_a_keyless_table_is_kept_as_a_multiset(lake: Lake) -> None:
-    w = lake.writer
+@pytest.mark.parametrize("kept", STORED_SLOW, indirect=True)
+def test_a_keyless_table_is_kept_as_a_multiset(kept: Lake) -> None:
+    lake, w = kept, kept.writer
     lines = w.table(table("lines", {"a": "int4", "b": "text"}, key=()), partitions=1)
     once, twice = {"a": 1, "b": None}, {"a": 2, "b": "x"}
     with w.commit() as tx:
@@ -326,7 +326,7 @@ def _total(lake: Lake, names: Iterable[str], **at: int) -> int:
     return sum(row[0] for row in sums if row is not None)
 
 
-@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
+@pytest.mark.parametrize("kept", KEPT_STORED_SLOW, indirect=True)
 def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(kept: Lake) -> None:
     """A keyless table among them, with rows that are alike."""
     lake, w = kept, kept.writer
@@ -367,7 +367,7 @@ def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(kept: La
         assert lake.cut(sequence=sequence)["public.tokens"].agg({"_copies": "sum"}).collect() == [(5,)]
 
 
-@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
+@pytest.mark.parametrize("kept", KEPT_STORED_SLOW, indirect=True)
 def test_a_cut_is_not_taken_for_whole_by_the_process_after_the_next(kept: Lake) -> None:
     """A table is ahead, a cut says so, and who reads that cut is yet another process, whose batch
     has the others alone."""
@@ -442,7 +442,7 @@ def test_a_reload_repairs_what_cannot_be_read_any_more(lake: Lake, batch_rows: i
     assert {lake.rows(name, cut[f"public.{name}"]).keys() == {1, 2, 3, 4} for name in (t, other)} == {True}
 
 
-@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
+@pytest.mark.parametrize("kept", KEPT_STORED_SLOW, indirect=True)
 def test_a_reload_counts_though_the_process_dies_before_it_says_so(kept: Lake) -> None:
     t, _ = _things(kept)
     kept.mirror()
@@ -458,7 +458,7 @@ def test_a_reload_counts_though_the_process_dies_before_it_says_so(kept: Lake) -
     kept.assert_equal()
 
 
-@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
+@pytest.mark.parametrize("kept", KEPT_STORED_SLOW, indirect=True)
 def test_a_mirror_table_that_is_gone_is_in_no_cut_before_it_is_reloaded(kept: Lake) -> None:
     t, other = _things(kept)
     kept.mirror()
@@ -475,7 +475,7 @@ def test_a_mirror_table_that_is_gone_is_in_no_cut_before_it_is_reloaded(kept: La
     kept.assert_equal()
 
 
-@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
+@pytest.mark.parametrize("kept", KEPT_STORED_SLOW, indirect=True)
 def test_a_mirror_may_begin_late_with_tables_that_are_reloaded(kept: Lake) -> None:
     """The connector is older than what its commits topic keeps."""
     t, other = _things(kept)
