@@ -31,9 +31,14 @@ CUTS_LOOKED_AT = 15
 
 def session(warehouse: Path, jars: str, *, in_delta: bool = False) -> SparkSession:
     extensions = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-    delta = {"spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"} if in_delta else {}
+    delta = {}
     if in_delta:
         extensions += ",io.delta.sql.DeltaSparkSessionExtension"
+        delta = {
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            # Of each version that is read: the default makes 50 tasks of the few files of its log.
+            "spark.databricks.delta.snapshotPartitions": "2",
+        }
     catalog = f"spark.sql.catalog.{CATALOG}"
     settings = {
         "spark.driver.extraClassPath": jars,

@@ -47,7 +47,10 @@ class CheckerProcess:
 
     def end(self, begun: float, ended: float) -> dict[str, Any]:
         """What it found, and its lines. There were faults between these times."""
-        said, _ = self._process.communicate(json.dumps([begun, ended]), timeout=CHECKED_S)
+        try:
+            said, _ = self._process.communicate(json.dumps([begun, ended]), timeout=CHECKED_S)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"the checker took {CHECKED_S:.0f} s: {self._log.read_text()[-3000:]}") from None
         lines = said.splitlines()
         if not lines or not lines[-1].startswith("{"):
             raise RuntimeError(f"the checker failed: {self._log.read_text()[-3000:]}")

@@ -5,13 +5,14 @@ versions. `look` alone reads as a user does, by `read_global_cut`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from chaos.group.shown import COLUMNS, GlobalCut, Rows, Shown
+from chaos.group.shown import COLUMNS, GlobalCut, Rows, Shown, sum_up
 from chaos.tables import session
 from twofold_spark import DeltaReader, GlobalTables, TwofoldError, read_global_cut
 
@@ -91,6 +92,8 @@ class Mirrored:
         self._prefixes = prefixes
         self._place = place
         self._looked_at = 0
+        self._last_read: dict[tuple[str, str], tuple[int, list[tuple[Any, ...]]]] = {}
+        """By prefix and table: a version and its rows. The next cut has most tables at the same."""
 
     def look(self) -> Shown | None:
         """What was looked at before is left out: the mirror needs the processors too."""
@@ -98,11 +101,16 @@ class Mirrored:
             read = self._place.read(self._spark)
             if read.cut.number == self._looked_at:
                 return None
-            tables = [[read[prefix][f"public.{table}"] for prefix in read] for table in COLUMNS]
+            members = [read[prefix] for prefix in read]
+            tables = [[member[f"public.{table}"] for member in members] for table in COLUMNS]
         except (TwofoldError, KeyError):
             # None is published yet, it is being loaded, or a table has no row yet.
             return None
-        shown = _ask(f"read_global_cut {read.cut}", read.cut.number, *tables)
+        accounts, parts = (
+            reduce(DataFrame.unionByName, its).select(*names).collect()
+            for its, names in zip(tables, COLUMNS.values(), strict=True)
+        )
+        shown = sum_up(f"read_global_cut {read.cut}", read.cut.number, accounts, parts)
         self._looked_at = read.cut.number
         return shown
 
@@ -134,20 +142,25 @@ class Mirrored:
         if not cuts or not cuts[-1].complete:
             return {}
         return {
-            table: {
-                prefix: sorted(tuple(row) for row in self._table(cuts[-1], prefix, table).select(*names).collect())
-                for prefix in self._prefixes
-            }
-            for table, names in COLUMNS.items()
+            table: {prefix: sorted(self._rows(cuts[-1], prefix, table)) for prefix in self._prefixes}
+            for table in COLUMNS
         }
 
     def _show(self, what: str, cut: GlobalCut) -> Shown:
-        tables = ([self._table(cut, prefix, table) for prefix in self._prefixes] for table in COLUMNS)
-        return _ask(what, cut.number, *tables)
+        accounts, parts = (
+            [row for prefix in self._prefixes for row in self._rows(cut, prefix, table)] for table in COLUMNS
+        )
+        return sum_up(what, cut.number, accounts, parts)
 
-    def _table(self, cut: GlobalCut, prefix: str, name: str) -> DataFrame:
-        (version,) = (each["version"] for each in cut.parts[prefix]["tables"] if each["name"] == f"public.{name}")
-        return self._spark.sql(f"SELECT * FROM {self._place.name(prefix, f'public.{name}')} VERSION AS OF {version}")
+    def _rows(self, cut: GlobalCut, prefix: str, table: str) -> list[tuple[Any, ...]]:
+        version = cut.version_of(prefix, f"public.{table}")
+        read, rows = self._last_read.get((prefix, table), (None, []))
+        if read != version:
+            of, columns = self._place.name(prefix, f"public.{table}"), ", ".join(COLUMNS[table])
+            found = self._spark.sql(f"SELECT {columns} FROM {of} VERSION AS OF {version}").collect()
+            rows = [tuple(row) for row in found]
+            self._last_read[prefix, table] = version, rows
+        return rows
 
     def _members_cuts(self, prefix: str) -> dict[int, Any]:
         if not self._place.exists(self._spark, prefix, "twofold.cuts"):
@@ -163,18 +176,3 @@ class Mirrored:
         sequences = {each["prefix"]: each["sequence"] for each in row["members"]}
         parts = {prefix: members[prefix].get(sequence) for prefix, sequence in sequences.items()}
         return GlobalCut(row["number"], sequences, parts, row["at"])
-
-
-def _ask(what: str, number: int, accounts: Iterable[DataFrame], parts: Iterable[DataFrame]) -> Shown:
-    """Two questions, of all databases at once."""
-    total = _union(accounts).groupBy().sum("balance").collect()[0][0]
-    by_transfer = _union(parts).groupBy("transfer").agg({"*": "count", "branches": "max", "amount": "sum"})
-    torn = by_transfer.where("`count(1)` <> `max(branches)` OR `sum(amount)` <> 0").collect()
-    return Shown(what, number, total, tuple((row["transfer"], row["count(1)"], row["max(branches)"]) for row in torn))
-
-
-def _union(tables: Iterable[DataFrame]) -> DataFrame:
-    first, *others = tables
-    for other in others:
-        first = first.unionByName(other)
-    return first

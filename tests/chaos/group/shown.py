@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -38,6 +39,11 @@ class GlobalCut:
         """Every member has all its tables. False while one of them has no cut yet, or loads."""
         return all(part is not None and self._whole(part) >= TABLES for part in self.parts.values())
 
+    def version_of(self, prefix: str, table: str) -> int:
+        """That of a complete cut."""
+        (version,) = (each["version"] for each in self.parts[prefix]["tables"] if each["name"] == table)
+        return int(version)
+
     def follows(self, before: GlobalCut) -> bool:
         return self.number == before.number + 1 and all(
             self.sequences[prefix] >= sequence for prefix, sequence in before.sequences.items()
@@ -72,6 +78,20 @@ class Shown:
             some = list(self.torn[:5])
             found.append(Violation("torn", f"{self.what}: of {len(self.torn)} transfers a part is visible: {some}"))
         return found
+
+
+def sum_up(what: str, number: int, accounts: Iterable[tuple[Any, ...]], parts: Iterable[tuple[Any, ...]]) -> Shown:
+    """Of all databases' rows, with the columns in `COLUMNS`."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for transfer, _, branches, amount in parts:
+        found[transfer].append((branches, amount))
+    wanted = {transfer: max(branches for branches, _ in its) for transfer, its in found.items()}
+    torn = tuple(
+        (transfer, len(its), wanted[transfer])
+        for transfer, its in found.items()
+        if len(its) != wanted[transfer] or sum(amount for _, amount in its) != 0
+    )
+    return Shown(what, number, sum(balance for _, balance in accounts), torn)
 
 
 class View(Protocol):

@@ -5,13 +5,17 @@ of each source alone see, and what the checker takes for a cut.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from chaos.group import bank
 from chaos.group.coordinator import Log
-from chaos.group.shown import GlobalCut, Shown
+from chaos.group.mirrored import InDelta, Mirrored
+from chaos.group.shown import GlobalCut, Shown, sum_up
 from chaos.group.topics import NEVER, Spans, visible_since
 from chaos.lanes import BURST, CALM_S, GAP_S, GROUP_KINDS
 from chaos.plan import VERSIONS, draw, draw_group
@@ -110,6 +114,54 @@ def test_a_reader_finds_another_total_a_part_of_a_transfer_or_a_member_elsewhere
     assert kinds(100, (("7", 1, 2),)) == ["torn"]
     assert kinds(98, (("7", 1, 2),)) == ["total", "torn"]
     assert kinds(0, missing=("west",)) == ["cut"]
+
+
+def test_a_transfer_is_whole_if_it_has_all_its_branches_and_their_amounts_add_up_to_nothing() -> None:
+    whole = [("7", 0, 2, -5), ("7", 1, 2, 5), ("8", 0, 1, 0)]
+    assert sum_up("a cut", 1, [(1, 60), (1, 40)], whole) == Shown("a cut", 1, 100, ())
+    for torn in (whole[1:], [("7", 0, 2, -4), *whole[1:]], [*whole, ("7", 1, 2, 0)]):
+        ((name, there, of),) = sum_up("a cut", 1, [(1, 100)], torn).torn
+        assert (name, there, of) == ("7", sum(row[0] == "7" for row in torn), 2)
+
+
+@dataclass
+class Tables:
+    """In place of Spark: what was asked of it, and the rows of each version."""
+
+    rows: dict[str, list[tuple[Any, ...]]]
+    asked: list[str] = field(default_factory=list)
+
+    def sql(self, question: str) -> Tables:
+        self.asked.append(question.partition(" FROM ")[2])
+        return self
+
+    def collect(self) -> list[tuple[Any, ...]]:
+        return self.rows.get(self.asked[-1], [])
+
+
+def test_each_version_of_a_table_is_read_once_and_a_new_one_is_seen() -> None:
+    def of(table: str, version: int) -> str:
+        return f"delta.`/lake/{table.replace('.', '/')}` VERSION AS OF {version}"
+
+    def cut(number: int, west: int) -> GlobalCut:
+        def part(version: int) -> dict[str, Any]:
+            versions = {"public.account": 1, "public.part": version}
+            return {"tables": [{"name": its, "version": v} for its, v in versions.items()], "backfilling": []}
+
+        return GlobalCut(number, {"east": 1, "west": west}, {"east": part(1), "west": part(west)})
+
+    tables = Tables(
+        {
+            of("east.public.account", 1): [(1, 60)],
+            of("west.public.account", 1): [(1, 40)],
+            of("east.public.part", 1): [("7", 0, 2, -5)],
+            of("west.public.part", 1): [("7", 1, 2, 5)],
+        }
+    )
+    mirrored = Mirrored(cast("SparkSession", tables), ["east", "west"], InDelta("/lake"))
+    shown = [mirrored.show(cut(number, west)) for number, west in ((1, 1), (2, 1), (3, 2))]
+    assert [each.violations(100) == [] for each in shown if each is not None] == [True, True, False]
+    assert tables.asked == [*tables.rows, of("west.public.part", 2)]
 
 
 def test_cuts_follow_each_other_without_gaps_and_never_move_back() -> None:
