@@ -25,7 +25,7 @@ from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.readers.global_cut_tables import GlobalTables, read_global_cut
 from twofold_spark.sinks.delta_tables import DeltaReader
-from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut
+from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut, read_row
 from twofold_spark.sinks.iceberg_group import member_catalog
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.kafka_client import Kafka
@@ -127,6 +127,10 @@ class GroupLake:
     def last_cut(self) -> GlobalCut:
         return self.published_snapshot()[0] if self.choice.name == "jdbc" else self.read().cut
 
+    def kept_cuts(self) -> list[GlobalCut]:
+        """The global cuts of a catalog or folder, whichever process published them."""
+        return [read_row(row) for row in self.table("global_cuts").orderBy("number").collect()]
+
     def published_snapshot(self) -> tuple[GlobalCut, dict[str, dict[str, int]]]:
         """What one snapshot of a PostgreSQL has: the last global cut, and the amounts."""
         return read_snapshot(self.choice.address)
@@ -212,6 +216,14 @@ def find_whole(transfers: Mapping[str, Mapping[str, int]], cut: object) -> set[s
     torn = {name: parts for name, parts in amounts.items() if len(parts) != 2 or sum(parts) != 0}
     assert not torn, f"{torn} in the global cut {cut}"
     return {*amounts}
+
+
+def write_lines(group: GroupLake) -> None:
+    """From here on each branch writes a line into a table without a key as well: that counts twice
+    what is merged twice.
+    """
+    for here in group.members.values():
+        here.sql("CREATE RULE lines AS ON INSERT TO transfer DO ALSO INSERT INTO journal VALUES (NEW.id)")
 
 
 def regroup(*members: Installation) -> None:

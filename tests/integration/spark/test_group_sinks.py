@@ -9,11 +9,9 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -24,10 +22,9 @@ from pyspark.sql import SparkSession
 
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
-from helpers.spark import process as spark_process
 from helpers.spark.cutting_front import CuttingFront, Lost
 from helpers.spark.group_lake import Coordinator, GroupLake, find_whole, read_snapshot, transfer
-from twofold_common import java
+from helpers.spark.group_process import publishes, running
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.sinks.delta_group import DeltaGlobalTables
 from twofold_spark.sinks.global_cuts import GlobalCut
@@ -284,26 +281,6 @@ def test_a_member_in_postgresql_is_compared_with_its_source(group: GroupLake) ->
             assert [(each.rows, each.buckets) for each in verification.run() if each.table == "public.transfer"] == [
                 (1, 0)
             ]
-
-
-def running(group: GroupLake, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
-    """The job of the group, in a process group of its own."""
-    here = next(iter(group.members.values()))
-    line = [
-        sys.executable, "-m", "twofold_spark", "mirror", *(each for p in group.members for each in ("--prefix", p)),
-        "--bootstrap", here.reader.bootstrap, "--registry", here.reader.registry_url,
-        "--warehouse", str(group.folder / "warehouse"), "--sink", f"{group.choice.name}={group.choice.address}",
-        "--java-home", str(java.spark_java_home()), *arguments,
-    ]  # fmt: skip
-    return spark_process.in_its_own_group(line)
-
-
-def publishes(process: subprocess.Popen[str], many: int) -> None:
-    """Return when the job has said that it published so many global cuts."""
-    for line in spark_process.lines(process):
-        many -= line.startswith("mirror: global cut ")
-        if not many:
-            return
 
 
 def _waits_for_global_cuts(group: GroupLake) -> bool:

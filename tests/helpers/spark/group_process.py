@@ -1,0 +1,31 @@
+"""The mirror of a source group as people start it: a process, and what it says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+
+from helpers.spark import process
+from helpers.spark.group_lake import GroupLake
+from twofold_common import java
+
+
+def running(group: GroupLake, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """The job of the group, in a process group of its own."""
+    here = next(iter(group.members.values()))
+    line = [
+        sys.executable, "-m", "twofold_spark", "mirror", *(each for p in group.members for each in ("--prefix", p)),
+        "--bootstrap", here.reader.bootstrap, "--registry", here.reader.registry_url,
+        "--warehouse", str(group.folder / "warehouse"), "--sink", f"{group.choice.name}={group.choice.address}",
+        "--java-home", str(java.spark_java_home()), *arguments,
+    ]  # fmt: skip
+    return process.in_its_own_group(line)
+
+
+def publishes(job: subprocess.Popen[str], many: int) -> None:
+    """Return when the job has said that it published so many global cuts."""
+    for line in process.lines(job):
+        many -= line.startswith("mirror: global cut ")
+        if not many:
+            return

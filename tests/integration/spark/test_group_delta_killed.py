@@ -1,0 +1,173 @@
+"""The process of a group's mirror into Delta is killed at every place where it can end: every
+global cut is whole, and nothing is lost or doubled.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fixtures.connector import Maker, wait_until
+from fixtures.stack import fresh_prefix
+from helpers.spark.group_lake import Coordinator, GroupLake, write_lines
+from helpers.spark.group_process import publishes, running
+from twofold_spark.sinks.delta_tables import DeltaReader
+from twofold_spark.sinks.sink_choice import SinkChoice
+from twofold_spark.sources.postgres_connection import build_jdbc_url
+from twofold_spark.sources.source_database import SourceDatabase
+from twofold_spark.verify.verification import Verification
+
+pytestmark = pytest.mark.timeout(1800)
+
+TABLES: Final = ("public.transfer", "public.journal")
+PLACES: Final = ("behind a merge", "behind a member's cut", "before the row", "behind the row")
+ATTEMPTS: Final = 4
+"""The next step of the process may come before the kill."""
+
+
+@pytest.fixture
+def group(spark: SparkSession, connector: Maker, tmp_path: Path) -> GroupLake:
+    names = sorted(fresh_prefix() for _ in range(2))
+    members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
+    for here in members.values():
+        here.start()
+    return GroupLake(spark, tmp_path, members, names[0], choice=SinkChoice("delta", str(tmp_path / "delta")))
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many commits Delta's logs have, by the names of their files: a query would take longer
+    than the process takes to its next step.
+    """
+
+    merges: tuple[int, ...]
+    """Of each member's tables."""
+    cuts: tuple[int, ...]
+    """Of each member's cuts."""
+    rows: int
+    """Of the global cuts."""
+
+    @classmethod
+    def read(cls, folder: Path, prefixes: Iterable[str]) -> Written:
+        def count(*table: str) -> int:
+            return sum(1 for file in folder.joinpath(*table, "_delta_log").glob("*.json") if file.stem.isdigit())
+
+        members = tuple(prefixes)
+        return cls(
+            tuple(count(prefix, *table.split(".")) for prefix in members for table in TABLES),
+            tuple(count(prefix, "twofold", "cuts") for prefix in members),
+            count("twofold", "global_cuts"),
+        )
+
+    def has_come_to(self, place: str, since: Written) -> bool:
+        match place:
+            case "behind a merge":
+                return self.merges > since.merges
+            case "behind a member's cut":
+                return self.cuts > since.cuts
+            case "before the row":
+                return all(now > then for now, then in zip(self.cuts, since.cuts, strict=True))
+            case _:
+                return self.rows > since.rows
+
+
+@pytest.mark.parametrize("places", [("before the row",), pytest.param(PLACES, marks=pytest.mark.slow)])
+def test_every_global_cut_in_delta_is_whole_wherever_the_process_is_killed(
+    group: GroupLake, places: tuple[str, ...]
+) -> None:
+    """At these places of its first round, then at any instant, maintenance among them. Then the
+    checkpoint is lost.
+    """
+    write_lines(group)
+    coordinator = Coordinator(group.members, pause_s=0.3)
+    coordinator.start()
+    try:
+        wait_until(lambda: has_published(group), 200, "a global cut")
+        for place in places:
+            found = set[str]()
+            for _ in range(ATTEMPTS):
+                found = kill_at(place, group)
+                if place in found:
+                    break
+            assert place in found, f"killed {place}, the process was already {found}"
+        with running(group, "--trigger", "interval=100ms", "--maintain-every", "1") as job:
+            publishes(job, 1)
+            time.sleep(random.uniform(0, 4))  # any instant of a few rounds will do
+            os.killpg(job.pid, signal.SIGKILL)
+        group.assert_whole()
+        shutil.rmtree(group.folder / "warehouse" / "checkpoints")
+    finally:
+        coordinator.stop()
+    for here in group.members.values():
+        here.caught_up()
+    with running(group, "--trigger", "available-now") as job:
+        _, said = job.communicate(timeout=300)
+        assert job.returncode == 0, said
+    group.runs_until_it_shows(*coordinator.committed)
+    group.published = group.kept_cuts()
+    assert [each.number for each in group.published] == [*range(1, len(group.published) + 1)]
+    assert group.assert_all_whole(coordinator.places) > 20
+    assert_equal(group)
+
+
+def has_published(group: GroupLake) -> bool:
+    group.run()
+    return bool(group.published)
+
+
+def kill_at(place: str, group: GroupLake) -> set[str]:
+    """Kill the process when it comes to this place. Return the places at which its tables are."""
+    folder = Path(group.choice.address)
+    since = Written.read(folder, group.members)
+    with running(group, "--trigger", "interval=100ms") as job:
+
+        def is_there() -> bool:
+            assert job.poll() is None, job.communicate()[1]
+            return Written.read(folder, group.members).has_come_to(place, since)
+
+        wait_until(is_there, 400, place)
+        os.killpg(job.pid, signal.SIGKILL)
+    group.assert_whole()
+    return find_places(group)
+
+
+def find_places(group: GroupLake) -> set[str]:
+    """Where a process ended, by what the tables hold."""
+    last = group.last_cut()
+    readers = {prefix: DeltaReader(group.spark, f"{group.choice.address}/{prefix}") for prefix in group.members}
+    cuts = {prefix: reader.read_last_cut() for prefix, reader in readers.items()}
+    shown = {prefix: cut.sequence if cut is not None else 0 for prefix, cut in cuts.items()}
+    merged = {prefix: max(reader.read_state(table)[1] for table in TABLES) for prefix, reader in readers.items()}
+    ahead = {prefix for prefix in group.members if shown[prefix] > last.members[prefix].sequence}
+    found = {
+        "behind a merge": any(merged[prefix] > shown[prefix] for prefix in group.members),
+        "behind a member's cut": bool(ahead),
+        "before the row": ahead == {*group.members},
+        "behind the row": not ahead and all(merged[prefix] <= shown[prefix] for prefix in group.members),
+    }
+    return {place for place, is_there in found.items() if is_there}
+
+
+def assert_equal(group: GroupLake) -> None:
+    """`verify` finds each member's tables equal to its source."""
+    for prefix, here in group.members.items():
+        reader = DeltaReader(group.spark, f"{group.choice.address}/{prefix}")
+        source = SourceDatabase(group.spark, build_jdbc_url(here.conninfo))
+        with closing(source):
+            verification = Verification(
+                group.spark, source, reader=reader, prefix=prefix, publication=prefix, patience=60, report=print
+            )
+            compared = {each.table: each for each in verification.run()}
+        assert min(compared[table].rows for table in TABLES) > 20
+        assert not any(each.buckets for each in compared.values())
