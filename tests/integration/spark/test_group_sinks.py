@@ -14,7 +14,7 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import psycopg
 import pytest
@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
 from helpers.spark.cutting_front import CuttingFront, Lost
-from helpers.spark.group_lake import Coordinator, GroupLake, find_whole, read_snapshot, transfer
+from helpers.spark.group_lake import Coordinator, GroupLake, find_whole, read_snapshot, transfer, write_lines
 from helpers.spark.group_process import publishes, running
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.sinks.delta_group import DeltaGlobalTables
@@ -168,22 +168,25 @@ def test_every_global_cut_in_delta_is_whole_while_transfers_go_on(group: GroupLa
 
 
 def test_whoever_reads_postgresql_sees_whole_transfers_though_the_process_is_killed(group: GroupLake) -> None:
-    """Before its COMMIT, when all tables have changed in the transaction; and at any instant, after
+    """Before its one transaction, while rows are staged. Before its COMMIT, when all tables have
+    changed in it. Behind the COMMIT, before the stream's checkpoint. And at any instant, after
     which the checkpoint is lost.
     """
+    write_lines(group)
+    transfer(group.members, "one", 10)
+    group.runs_until_it_shows("one")
     coordinator, rng = Coordinator(group.members, pause_s=0.2), random.Random(3)
+    coordinator.committed.add("one")
     coordinator.start()
     with Auditor(group.choice.address) as auditor:
         try:
-            wait_until(lambda: _publishes(group, "checkpoint"), 200, "a global cut")
-            with (
-                running(group, "--trigger", "interval=100ms") as process,
-                psycopg.connect(group.choice.address) as held,
-            ):
-                held.execute("LOCK TABLE twofold.global_cuts IN SHARE MODE")
-                before = group.last_cut()
-                wait_until(lambda: _waits_for_global_cuts(group), 200, "the row is all that its transaction lacks")
-                os.killpg(process.pid, signal.SIGKILL)
+            journal = f'"{max(group.members)}_public".journal'
+            assert _killed_while_it_waits(group, f"LOCK TABLE {journal} IN ACCESS EXCLUSIVE MODE") == 0
+            assert _killed_while_it_waits(group, "LOCK TABLE twofold.global_cuts IN SHARE MODE") == 0
+            oldest = "SELECT FROM twofold.global_cuts ORDER BY number LIMIT 1 FOR UPDATE"
+            assert _killed_while_it_waits(group, oldest, "--maintain-every", "1", "--keep-cuts", "0") == 1
+            assert _last_file(group, "offsets") > _last_file(group, "commits"), "Spark will give it the batch again"
+            before = group.last_cut()
             with running(group, "--trigger", "interval=100ms", "--batch-rows", "100") as process:
                 publishes(process, 2)
                 assert group.last_cut().number >= before.number + 2
@@ -200,6 +203,9 @@ def test_whoever_reads_postgresql_sees_whole_transfers_though_the_process_is_kil
         group.runs_until_it_shows(*coordinator.committed)
     assert len(auditor.cuts) > 3
     assert _numbers(group) == [*range(1, group.last_cut().number + 1)]
+    for prefix in group.members:
+        lines = {(name, 1) for name in coordinator.committed}
+        assert {*_read(group, f'SELECT line, _copies FROM "{prefix}_public".journal')} == lines
 
 
 @pytest.mark.parametrize("lost", get_args(Lost))
@@ -283,15 +289,33 @@ def test_a_member_in_postgresql_is_compared_with_its_source(group: GroupLake) ->
             ]
 
 
-def _waits_for_global_cuts(group: GroupLake) -> bool:
-    with psycopg.connect(group.choice.address) as connection:
-        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'twofold.global_cuts'::regclass"
-        return connection.execute(waiting).fetchone() is not None
+def _killed_while_it_waits(group: GroupLake, lock: str, *arguments: str) -> int:
+    """Kill the process when it waits for what the statement locks. Return how many global cuts it
+    has published.
+    """
+    before = group.last_cut().number
+    with psycopg.connect(group.choice.address) as held:
+        held.execute(lock.encode())
+        waiting = f"SELECT FROM pg_stat_activity WHERE {held.info.backend_pid} = ANY(pg_blocking_pids(pid))"
+        with running(group, "--trigger", "interval=100ms", *arguments) as process:
+            wait_until(lambda: _read(group, waiting), 200, f"the process waits: {lock}")
+            os.killpg(process.pid, signal.SIGKILL)
+            return group.last_cut().number - before
+
+
+def _last_file(group: GroupLake, kind: str) -> int:
+    """The number of the last micro-batch of which Spark's checkpoint has this."""
+    found = (group.folder / "warehouse" / "checkpoints").glob(f"**/{kind}/*")
+    return max((int(file.name) for file in found if file.name.isdigit()), default=-1)
 
 
 def _numbers(group: GroupLake) -> list[int]:
+    return [row[0] for row in _read(group, "SELECT number FROM twofold.global_cuts ORDER BY number")]
+
+
+def _read(group: GroupLake, question: str) -> list[Any]:
     with psycopg.connect(group.choice.address) as connection:
-        return [row[0] for row in connection.execute("SELECT number FROM twofold.global_cuts ORDER BY number")]
+        return connection.execute(question.encode()).fetchall()
 
 
 def _loses_its_connection(group: GroupLake) -> bool:
