@@ -117,9 +117,12 @@ COMMON: Mapping[str, Walls] = {
 }
 
 SPARK: Mapping[str, Walls] = {
-    "sources": Walls({"errors", "row_columns", "signals"}, {"py4j", "pyspark", "twofold_avro", "twofold_common"}),
+    "sources": Walls(
+        {"errors", "java_classes", "row_columns", "signals"}, {"py4j", "pyspark", "twofold_avro", "twofold_common"}
+    ),
     "sinks": Walls(
-        {"errors", "formatting", "row_columns", "session", "sources"}, {"py4j", "pyspark", "twofold_common"}
+        {"errors", "formatting", "java_classes", "row_columns", "session", "sources"},
+        {"py4j", "pyspark", "twofold_common"},
     ),
     "readers": Walls({"errors", "session", "sinks", "sources"}, {"pyspark"}),
     "mirror": Walls(
@@ -155,6 +158,7 @@ SPARK: Mapping[str, Walls] = {
     "signals": Walls(),
     "errors": Walls(set(), {"py4j", "pyspark", "twofold_common"}),
     "formatting": Walls(),
+    "java_classes": Walls(set(), {"py4j", "pyspark"}),
     "row_columns": Walls(),
     "__init__": Walls({"errors", "readers", "sinks", "sources"}),
     "__main__": Walls({"job"}),
