@@ -1,7 +1,7 @@
-"""A REST catalog did what was asked, and the job does not learn it.
+"""A catalog did what was asked, and the job does not learn it.
 
-The answer is lost, or a proxy asks twice and the second answer arrives: that another commit was
-first. Iceberg then deletes files of the version that the catalog has.
+The answer is lost, or the catalog is asked twice and the second answer arrives: that another commit
+was first. Iceberg then deletes files of the version that the catalog has.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 
-from fixtures.catalogs import RestCatalogServer, Trouble, one_at_a_time
+from fixtures.catalogs import RestCatalogServer, Trouble, connections_break, one_at_a_time
 from fixtures.spark import Lake, _Kafka, _Registry, new_lake
 from helpers.spark.writer import Writer, table
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.errors import SPARK_ERRORS
 from twofold_spark.sinks import iceberg_sink
+from twofold_spark.sources.postgres_connection import build_jdbc_url
 
 _SHAPE = {"id": "int8", "v": "int8"}
 
@@ -88,8 +90,34 @@ def troubled(
         yield _Troubled(lake, written, trouble)
 
 
+@pytest.fixture
+def troubled_jdbc(
+    spark: SparkSession, kafka: _Kafka, registry: _Registry, prefix: str, tmp_path: Path, database: str
+) -> Iterator[_Troubled]:
+    port = conninfo_to_dict(database)["port"]
+    url, _, query = build_jdbc_url(database).partition("?")
+    given = {f"jdbc.{name}": value for name, _, value in (pair.partition("=") for pair in query.split("&"))}
+    trouble: dict[int, Trouble] = {}
+    with connections_break(int(str(port)), b"UPDATE iceberg_tables", trouble) as (front, written):
+        # Each statement has its text, by which it is found.
+        choice = CatalogChoice.choose(
+            None, url.replace(f":{port}/", f":{front}/"), given | {"jdbc.prepareThreshold": "0"}
+        )
+        lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), tmp_path, choice)
+        yield _Troubled(lake, written, trouble)
+
+
 @pytest.mark.parametrize("kind", ["lost", "repeated"])
 def test_at_each_commit_of_a_batch(troubled: _Troubled, kind: Trouble) -> None:
+    _at_each_commit(troubled, kind)
+
+
+def test_at_each_commit_of_a_batch_in_postgresql(troubled_jdbc: _Troubled) -> None:
+    """Iceberg's client connects again, and repeats the statement that PostgreSQL has done."""
+    _at_each_commit(troubled_jdbc, "lost")
+
+
+def _at_each_commit(troubled: _Troubled, kind: Trouble) -> None:
     troubled.change(0)
     troubled.lake.mirror()
     troubled.change(1)
