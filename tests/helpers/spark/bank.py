@@ -8,6 +8,7 @@ snapshot of PostgreSQL.
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -34,6 +35,10 @@ class Bank(threading.Thread):
         self._stopped = threading.Event()
         self._busy = threading.Lock()
         self.failure: Exception | None = None
+        self.tokens: dict[int, dict[Any, Any]] = {}
+        """The keyless table after each commit record: nothing else shows that a batch was applied
+        twice."""
+        self._keep_tokens()
 
     @contextmanager
     def between(self) -> Iterator[None]:
@@ -53,8 +58,12 @@ class Bank(threading.Thread):
                         balance = self._writer.model[name][key]["balance"]
                         tx.upsert(name, {"id": key, "balance": balance + change})
                     self._recolour(tx, rng)
+                self._keep_tokens()
         except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
             self.failure = error
+
+    def _keep_tokens(self) -> None:
+        self.tokens[self._writer.sequence] = copy.deepcopy(self._writer.model["tokens"])
 
     def _recolour(self, tx: Open, rng: random.Random) -> None:
         before = {"colour": rng.choice(sorted(self._writer.model["tokens"]))}

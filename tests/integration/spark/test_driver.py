@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from fixtures.connector import wait_until
 from fixtures.spark import Lake
 from helpers.spark import process as spark_process
-from helpers.spark.bank import MONEY, TOKENS, Reader, opened, totals
+from helpers.spark.bank import MONEY, TOKENS, Bank, Reader, opened, totals
 from helpers.spark.writer import table
 from twofold.ops.mirror_view import MirrorPlace, parse_place
 from twofold.stack.process import choose_port
@@ -61,7 +61,7 @@ def test_kill_9_leaves_tables_right_and_every_cut_whole_and_sigterm_ends_it_well
         bank.stop()
         reader.stop()
     _finished(kept)
-    _check_cuts(kept, all_of_them=kills > 1)
+    _check_cuts(kept, bank, all_of_them=kills > 1)
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def _finished(lake: Lake) -> None:
     lake.assert_equal()
 
 
-def _check_cuts(lake: Lake, *, all_of_them: bool = False) -> None:
+def _check_cuts(lake: Lake, bank: Bank, *, all_of_them: bool = False) -> None:
     """A cut takes a second to read: the short form looks at some of them. PostgreSQL has the last
     one alone."""
     if lake.choice.name == "jdbc":
@@ -131,6 +131,8 @@ def _check_cuts(lake: Lake, *, all_of_them: bool = False) -> None:
     chosen = sequences if all_of_them else random.Random(4).sample(sequences, min(4, len(sequences)))
     for sequence in chosen:
         assert totals(lake, sequence=sequence) == (MONEY, TOKENS), sequence
+        tokens = lake.cut(sequence=sequence)["public.tokens"]
+        assert lake.rows("tokens", tokens) == bank.tokens[sequence], sequence
 
 
 def test_a_refusal_is_told_in_its_own_words_alone(lake: Lake) -> None:
@@ -210,7 +212,7 @@ def test_of_two_jobs_on_one_checkpoint_one_ends_and_every_cut_is_right(lake: Lak
     bank.stop()
     assert ended.returncode == 5, said
     assert "at stake:" in said
-    _check_cuts(lake)
+    _check_cuts(lake, bank)
 
 
 def test_a_job_that_ends_well_shows_nothing_of_java(lake: Lake) -> None:
