@@ -59,8 +59,8 @@ def give_up(spark: SparkSession, loaded: Any, snapshots: list[Any], branch: str)
     operations = loaded.operations()
     metadata = operations.refresh()
     present = metadata.ref(branch)
-    if present is None or present.snapshotId() != snapshots[0].snapshotId():
-        return  # another job committed: what is checked next refuses that
+    if not snapshots or present is None or present.snapshotId() != snapshots[0].snapshotId():
+        return  # another job is at work: what is checked next refuses that
     before = snapshots[-1].parentId()
     changed = java_class(spark, "org.apache.iceberg.TableMetadata").buildFrom(metadata)
     changed = changed.setBranchSnapshot(before, branch) if before is not None else changed.removeRef(branch)
