@@ -35,8 +35,10 @@ def list_behind(loaded: Any, branch: str, *, version: str | None, sequence: int)
     """
     behind = []
     for snapshot in iceberg_tables.walk_lineage(loaded, loaded.snapshot(branch)):
+        if str(snapshot.snapshotId()) == version:
+            break
         applied = snapshot.summary().get(iceberg_tables.SEQUENCE)
-        if str(snapshot.snapshotId()) == version or (applied is not None and int(applied) <= sequence):
+        if applied is not None and int(applied) <= sequence:
             break
         behind.append(snapshot)
     return behind

@@ -21,6 +21,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from twofold_spark.errors import Refused
+from twofold_spark.java_classes import java_class
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.iceberg_repeated import CommitRepeated, give_up, list_behind, select_broken
@@ -133,7 +134,7 @@ def take_back(spark: SparkSession, loaded: Any, snapshot: Any, branch: str) -> N
     parent, present = snapshot.parentId(), metadata.ref(branch)
     if parent is None or present is None or present.snapshotId() != snapshot.snapshotId():
         return
-    changed = spark._jvm.org.apache.iceberg.TableMetadata.buildFrom(metadata)  # type: ignore[union-attr]
+    changed = java_class(spark, "org.apache.iceberg.TableMetadata").buildFrom(metadata)
     with suppress(Py4JJavaError):  # another job was faster; the next start sees it
         operations.commit(metadata, changed.setBranchSnapshot(parent, branch).build())
 
