@@ -29,3 +29,12 @@ def publishes(job: subprocess.Popen[str], many: int) -> None:
         many -= line.startswith("mirror: global cut ")
         if not many:
             return
+
+
+def runs_to_the_end(group: GroupLake, *, within_s: float) -> None:
+    """Start a job that ends by itself, once all that the sources have is in Kafka."""
+    for here in group.members.values():
+        here.caught_up()
+    with running(group, "--trigger", "available-now") as job:
+        _, said = job.communicate(timeout=within_s)
+        assert job.returncode == 0, said

@@ -16,13 +16,12 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 
-from fixtures.catalogs import RestCatalogServer, Trouble, connections_break, one_at_a_time
+from fixtures.catalogs import Trouble, connections_break, find_in_postgres
 from fixtures.spark import Lake, _Kafka, _Registry, new_lake
 from helpers.spark.writer import Writer, table
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.errors import SPARK_ERRORS
 from twofold_spark.sinks import iceberg_sink
-from twofold_spark.sources.postgres_connection import build_jdbc_url
 
 _SHAPE = {"id": "int8", "v": "int8"}
 
@@ -75,34 +74,26 @@ class _Troubled:
 
 
 @pytest.fixture
-def troubled(
+def troubled(rest_lake: tuple[Lake, list[str]], trouble: dict[int, Trouble]) -> _Troubled:
+    return _Troubled(*rest_lake, trouble)
+
+
+@pytest.fixture
+def troubled_jdbc(
     spark: SparkSession,
     kafka: _Kafka,
     registry: _Registry,
     prefix: str,
     tmp_path: Path,
-    rest_catalog: RestCatalogServer,
-) -> Iterator[_Troubled]:
-    trouble: dict[int, Trouble] = {}
-    with one_at_a_time(rest_catalog, trouble=trouble) as (address, written):
-        choice = CatalogChoice.choose(None, address, {"warehouse": str(rest_catalog.folder)})
-        lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), tmp_path, choice)
-        yield _Troubled(lake, written, trouble)
-
-
-@pytest.fixture
-def troubled_jdbc(
-    spark: SparkSession, kafka: _Kafka, registry: _Registry, prefix: str, tmp_path: Path, database: str
+    database: str,
+    trouble: dict[int, Trouble],
 ) -> Iterator[_Troubled]:
     port = conninfo_to_dict(database)["port"]
-    url, _, query = build_jdbc_url(database).partition("?")
-    given = {f"jdbc.{name}": value for name, _, value in (pair.partition("=") for pair in query.split("&"))}
-    trouble: dict[int, Trouble] = {}
+    url, properties = find_in_postgres(database)
     with connections_break(int(str(port)), b"UPDATE iceberg_tables", trouble) as (front, written):
         # Each statement has its text, by which it is found.
-        choice = CatalogChoice.choose(
-            None, url.replace(f":{port}/", f":{front}/"), given | {"jdbc.prepareThreshold": "0"}
-        )
+        properties["jdbc.prepareThreshold"] = "0"
+        choice = CatalogChoice.choose(None, url.replace(f":{port}/", f":{front}/"), properties)
         lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), tmp_path, choice)
         yield _Troubled(lake, written, trouble)
 

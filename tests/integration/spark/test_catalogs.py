@@ -8,12 +8,11 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from fixtures.catalogs import RestCatalogServer
+from fixtures.catalogs import RestCatalogServer, find_in_postgres
 from fixtures.spark import Lake, _Kafka, _Registry, new_lake
 from helpers.spark import process as spark_process
 from helpers.spark.writer import Writer, table
 from twofold_spark.catalog_choice import CatalogChoice
-from twofold_spark.sources.postgres_connection import build_jdbc_url
 
 ORDERS = table("orders", {"id": "int8", "line": "int4", "note": "text"}, key=("id", "line"))
 
@@ -53,12 +52,7 @@ def test_the_command_line_alone_makes_a_job_use_a_rest_catalog(
 def test_a_catalog_in_postgresql(
     spark: SparkSession, kafka: _Kafka, registry: _Registry, prefix: str, tmp_path: Path, database: str
 ) -> None:
-    url, _, query = build_jdbc_url(database).partition("?")
-    given = dict(pair.split("=", 1) for pair in query.split("&"))
-    properties = {"jdbc.user": given.pop("user")}
-    if "password" in given:
-        properties["jdbc.password"] = given.pop("password")
-    choice = CatalogChoice.choose(None, url, properties)
+    choice = CatalogChoice.choose(None, *find_in_postgres(database))
     lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), tmp_path, choice)
     lake.writer.table(ORDERS)
     for version in (1, 2):

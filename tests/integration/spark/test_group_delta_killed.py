@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from fixtures.connector import Maker, wait_until
 from fixtures.stack import fresh_prefix
 from helpers.spark.group_lake import Coordinator, GroupLake, write_lines
-from helpers.spark.group_process import publishes, running
+from helpers.spark.group_process import publishes, running, runs_to_the_end
 from twofold_spark.sinks.delta_tables import DeltaReader
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.postgres_connection import build_jdbc_url
@@ -109,11 +109,7 @@ def test_every_global_cut_in_delta_is_whole_wherever_the_process_is_killed(
         shutil.rmtree(group.folder / "warehouse" / "checkpoints")
     finally:
         coordinator.stop()
-    for here in group.members.values():
-        here.caught_up()
-    with running(group, "--trigger", "available-now") as job:
-        _, said = job.communicate(timeout=300)
-        assert job.returncode == 0, said
+    runs_to_the_end(group, within_s=300)
     group.runs_until_it_shows(*coordinator.committed)
     group.published = group.kept_cuts()
     assert [each.number for each in group.published] == [*range(1, len(group.published) + 1)]

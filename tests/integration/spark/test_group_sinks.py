@@ -24,7 +24,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
 from helpers.spark.cutting_front import CuttingFront, Lost
 from helpers.spark.group_lake import Coordinator, GroupLake, find_whole, read_snapshot, transfer, write_lines
-from helpers.spark.group_process import publishes, running
+from helpers.spark.group_process import publishes, running, runs_to_the_end
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.sinks.delta_group import DeltaGlobalTables
 from twofold_spark.sinks.global_cuts import GlobalCut
@@ -195,11 +195,7 @@ def test_whoever_reads_postgresql_sees_whole_transfers_though_the_process_is_kil
             shutil.rmtree(group.folder / "warehouse" / "checkpoints")
         finally:
             coordinator.stop()
-        for here in group.members.values():
-            here.caught_up()
-        with running(group, "--trigger", "available-now") as process:
-            _, said = process.communicate(timeout=200)
-            assert process.returncode == 0, said
+        runs_to_the_end(group, within_s=200)
         group.runs_until_it_shows(*coordinator.committed)
     assert len(auditor.cuts) > 3
     assert _numbers(group) == [*range(1, group.last_cut().number + 1)]

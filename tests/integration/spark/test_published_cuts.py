@@ -5,19 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import re
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from fixtures.catalogs import RestCatalogServer, one_at_a_time
-from fixtures.spark import Lake, _Kafka, _Registry, new_lake
+from fixtures.spark import Lake
 from helpers.spark.bank import opened
-from helpers.spark.writer import Writer, table
-from twofold_spark.catalog_choice import CatalogChoice
+from helpers.spark.writer import table
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
@@ -255,20 +251,6 @@ def test_a_table_that_was_dropped_between_merge_and_cut_holds_no_other_up(lake: 
     lake.mirror(warn=said.append)
     assert _values(lake, "u") == {3}
     assert any("public.t does not exist any more" in text for text in said)
-
-
-@pytest.fixture
-def rest_lake(
-    spark: SparkSession,
-    kafka: _Kafka,
-    registry: _Registry,
-    prefix: str,
-    tmp_path: Path,
-    rest_catalog: RestCatalogServer,
-) -> Iterator[tuple[Lake, list[str]]]:
-    with one_at_a_time(rest_catalog) as (address, written):
-        choice = CatalogChoice.choose(None, address, {"warehouse": str(rest_catalog.folder)})
-        yield new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), tmp_path, choice), written
 
 
 _TRANSACTION = "POST /v1/transactions/commit"
