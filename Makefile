@@ -136,6 +136,10 @@ flamegraph: ready ## Where the connector's threads spend their time on a backlog
 bench-group: ready ## A source group: what frontiers cost a connector, and from COMMIT PREPARED to the global cut. ARGS='cost,latency 40' chooses.
 	@PYTHONPATH=tests:benchmarks $(BIN)/python benchmarks/group.py $(ARGS)
 
+.PHONY: bench-partitioned
+bench-partitioned: ready ## What --partition-by costs a merge, and what a reader of some partitions gains. ARGS='ROWS ROUNDS'.
+	@$(BIN)/python benchmarks/partitioned.py $(ARGS)
+
 .PHONY: bench-mirror
 bench-mirror: ready ## Spark's part: the mirror beside a plain foreachBatch MERGE, small batches, latency. ARGS='1000000 100000 growth,...' chooses parts.
 	@PYTHONPATH=tests $(BIN)/python benchmarks/mirror.py $(ARGS)

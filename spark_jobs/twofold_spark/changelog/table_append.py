@@ -58,7 +58,10 @@ class AppendResult:
 class _ChangelogTable:
     """The table of a topic."""
 
+    path: str
+    """Its name in the catalog."""
     table: str
+    """The same, with the catalog and quoted."""
     label: str
     """Its name in the source."""
 
@@ -158,7 +161,8 @@ class TableAppender:
         try:
             iceberg_tables.prepare_table(
                 self._spark,
-                target.table,
+                self._catalog,
+                target.path,
                 rows.schema,
                 label=target.label,
                 properties=properties,
@@ -197,8 +201,8 @@ class TableAppender:
 
     def _find_table(self, topic: str) -> _ChangelogTable:
         schema, name = parse_topic_name(topic, self._prefix, self._find_subject(topic).latest)
-        table = f"{self._catalog}.{iceberg_tables.quote_path(f'{schema}_changelog', name)}"
-        return _ChangelogTable(table, f"{schema}.{name}")
+        path = f"{schema}_changelog.{name}"
+        return _ChangelogTable(path, iceberg_tables.full_name(self._catalog, path), f"{schema}.{name}")
 
     def _find_subject(self, topic: str, ids: frozenset[int] = frozenset()) -> Subject:
         name = f"{topic}-value"

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from twofold_spark import __version__, session
 from twofold_spark.catalog_choice import CatalogChoice
+from twofold_spark.sinks import partitioning
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.streaming import Trigger
@@ -179,6 +180,14 @@ def _add_mirror_options(mirror: argparse.ArgumentParser) -> None:
         type=_parse_count,
         default=512 << 20,
         help="bytes of a batch, about; the smaller of both limits counts",
+    )
+    mirror.add_argument(
+        "--partition-by",
+        type=_with_message(partitioning.parse_partitioning),
+        action="append",
+        default=[],
+        metavar="SCHEMA.TABLE=TRANSFORM[,TRANSFORM]",
+        help=partitioning.HELP,
     )
     mirror.add_argument("--maintain-every", type=_parse_count, default=100, help="cuts between two compactions")
     mirror.add_argument(

@@ -18,6 +18,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -32,6 +33,7 @@ from twofold_spark.job.arguments import build_parser
 from twofold_spark.job.connection import connect_kafka, start_metrics
 from twofold_spark.job.mirrors import run_mirror
 from twofold_spark.signals import ended_at_once
+from twofold_spark.sinks import partitioning
 from twofold_spark.sources.kafka_client import require_reachable
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
@@ -54,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(os.pathsep.join(str(jar) for jar in jars.fetch(s3=options.s3)))  # noqa: T201  (what the command is for)
             case "mirror":
                 _check_group(options)
+                _set_partitioning(options)
                 with _open_session(options) as spark:
                     run_mirror(spark, options)
             case "changelog":
@@ -80,6 +83,14 @@ def _check_group(options: argparse.Namespace) -> None:
         raise UsageError(
             "--global-wait needs a job that stays: give --trigger continuous or interval=..., or leave it out"
         )
+
+
+def _set_partitioning(options: argparse.Namespace) -> None:
+    if not options.partition_by:
+        return
+    if options.sink.name != "iceberg":
+        raise UsageError("--partition-by is for tables in Iceberg: leave it out, or use --sink iceberg")
+    options.sink = replace(options.sink, partitioning=partitioning.gather(options.partition_by))
 
 
 def _run_changelog(spark: SparkSession, options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from twofold_spark import session
 from twofold_spark.job.connection import connect_kafka, start_metrics
 from twofold_spark.job.metrics import JobMetrics
+from twofold_spark.job.partitioned_tables import check_partitioning
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
@@ -34,6 +35,7 @@ def run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
     else:
         prefixes = tuple(dict.fromkeys(options.prefixes))
     kafka, metrics, ending = connect_kafka(spark, options, *prefixes), start_metrics(spark, options), threading.Event()
+    check_partitioning(Registry(options.registry), prefixes, options.sink.partitioning)
     first, *others = prefixes
     group = options.sink.make_group(catalog=options.catalog, format_version=options.format_version) if others else None
     if others and options.sink.name == "iceberg":

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.java_classes import java_class
 from twofold_spark.sinks import iceberg_tables
+from twofold_spark.sinks.iceberg_schema import identify
 from twofold_spark.sinks.iceberg_tables import MAIN
 
 MERGES = "twofold"
@@ -149,16 +150,8 @@ class CutPublisher:
         commits = java_class(self._spark, "java.util.ArrayList")()
         create = java_class(self._spark, "org.apache.iceberg.catalog.TableCommit").create
         for move in moves:
-            commits.add(create(self._identify(move.name), move.before, move.after))
+            commits.add(create(identify(self._spark, move.name), move.before, move.after))
         self._transactions.commitTransaction(commits)
-
-    def _identify(self, name: str) -> Any:
-        schema, _, table = name.partition(".")
-        gateway: Any = self._spark.sparkContext._gateway
-        levels = gateway.new_array(java_class(self._spark, "java.lang.String"), 1)
-        levels[0] = schema
-        namespace = java_class(self._spark, "org.apache.iceberg.catalog.Namespace").of(levels)
-        return java_class(self._spark, "org.apache.iceberg.catalog.TableIdentifier").of(namespace, table)
 
 
 def _is_ancestor(spark: SparkSession, loaded: Any, snapshot: Any, ancestor: Any) -> bool:

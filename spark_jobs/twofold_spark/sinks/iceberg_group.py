@@ -18,6 +18,7 @@ from twofold_spark.sinks.iceberg_repeated import forget_repeated_append
 from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, MAIN, IcebergReader
 from twofold_spark.sinks.interface import Reader, Sink
+from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
 
 
 def member_catalog(catalog: str, prefix: str) -> str:
@@ -65,13 +66,14 @@ class IcebergGroup:
 
     catalog: str
     format_version: int = FORMAT_VERSION
+    partitioning: Partitioning = NO_PARTITIONING
 
     def __str__(self) -> str:
         return f"the catalog {self.catalog}"
 
     def make_sink(self, spark: SparkSession, prefix: str) -> Sink:
         catalog = member_catalog(self.catalog, prefix)
-        return IcebergSink(spark, prefix, catalog, format_version=self.format_version)
+        return IcebergSink(spark, prefix, catalog, format_version=self.format_version, partitioning=self.partitioning)
 
     def make_cuts(self, spark: SparkSession) -> GlobalCutTable:
         return GlobalCutTable(spark, IcebergGlobalTables(spark, self.catalog))

@@ -39,6 +39,7 @@ from twofold_spark.sinks.iceberg_filter import MergeFilter
 from twofold_spark.sinks.iceberg_repeated import CommitRepeated, forget_repeated_append, give_up, list_behind
 from twofold_spark.sinks.iceberg_tables import MAIN
 from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
 
 _MERGE_ON_READ = {
     "write.delete.mode": "merge-on-read",
@@ -61,11 +62,13 @@ class IcebergSink:
         catalog: str = CATALOG,
         *,
         format_version: int = iceberg_tables.FORMAT_VERSION,
+        partitioning: Partitioning = NO_PARTITIONING,
     ) -> None:
         self._spark = spark
         self._catalog = catalog
         self._prefix = prefix
         self._format_version = format_version
+        self._partitioning = partitioning
         self._writer = uuid.uuid4().hex
         self._filter = MergeFilter(spark)
         self._plan = BatchPlan(spark)
@@ -131,12 +134,14 @@ class IcebergSink:
         name = self._full_name(str(table))
         created = iceberg_tables.prepare_table(
             self._spark,
-            name,
+            self._catalog,
+            str(table),
             columns,
             label=str(table),
             properties=properties,
             format_version=self._format_version,
             key=table.key,
+            partitioned_by=self._partitioning.of(str(table)),
         )
         if created:
             loaded = iceberg_tables.load_table(self._spark, name)

@@ -8,14 +8,15 @@ from itertools import islice
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DoubleType, FloatType, StructType
+from pyspark.sql.types import StructType
 
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.java_classes import java_class
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks import column_changes, cut_rows
+from twofold_spark.sinks import column_changes, cut_rows, iceberg_schema
 from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, Cut, CutLimit
 from twofold_spark.sinks.merge_sql import SPARK, escape_literal
+from twofold_spark.sinks.partitioning import Transform
 from twofold_spark.sources.unreadable_records import RECORD_PLACE
 
 SEQUENCE = "twofold.sequence"
@@ -92,30 +93,35 @@ class IcebergReader:
 
 def prepare_table(
     spark: SparkSession,
-    name: str,
+    catalog: str,
+    table: str,
     columns: StructType,
     *,
     label: str,
     properties: Mapping[str, str],
     format_version: int,
     key: Sequence[str] = (),
+    partitioned_by: Sequence[Transform] = (),
 ) -> bool:
     """Create the table, or bring it to these columns. Return whether it was created.
 
-    A new table's key columns are required, and are its identifier fields, which other engines read.
+    Key and partitioning are those of a new table.
     """
-    namespace = ".".join(name.split(".", 2)[:2])
+    name = full_name(catalog, table)
     if not spark.catalog.tableExists(name):
         # IF NOT EXISTS looks first and creates then: two tables of one new namespace would collide
         # in between.
         with _NAMESPACE_LOCK:
-            spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        spark.sql(
-            f"CREATE TABLE {name} ({column_changes.format_columns(columns, required=key)}) USING iceberg "
-            f"TBLPROPERTIES ({list_properties(format_version, properties)})"
+            spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.{SPARK.quote(table.partition('.')[0])}")
+        iceberg_schema.create_table(
+            spark,
+            catalog,
+            table,
+            columns,
+            key=key,
+            partitioned_by=partitioned_by,
+            properties=all_properties(format_version, properties),
         )
-        if key and not any(isinstance(columns[k].dataType, FloatType | DoubleType) for k in key):
-            spark.sql(f"ALTER TABLE {name} SET IDENTIFIER FIELDS {', '.join(map(SPARK.quote, key))}")
         return True
     for change in column_changes.list_alterations(spark.table(name).schema, columns, table=label):
         spark.sql(f"ALTER TABLE {name} {change}")
@@ -138,9 +144,12 @@ def release_key(spark: SparkSession, name: str, key: Sequence[str]) -> None:
 
 def quarantine(records: DataFrame, catalog: str, format_version: int) -> None:
     """Append the records that the quarantine table lacks."""
-    spark, name = records.sparkSession, f"{catalog}.twofold.quarantine"
+    spark, table = records.sparkSession, "twofold.quarantine"
     with _QUARANTINE_LOCK:
-        prepare_table(spark, name, records.schema, label="quarantine", properties={}, format_version=format_version)
+        prepare_table(
+            spark, catalog, table, records.schema, label="quarantine", properties={}, format_version=format_version
+        )
+    name = full_name(catalog, table)
     present = spark.table(name).select(*RECORD_PLACE)
     records.join(present, list(RECORD_PLACE), "left_anti").writeTo(name).append()
 
@@ -184,7 +193,12 @@ def current_snapshot(loaded: Any | None, branch: str = MAIN) -> int | None:
 
 def list_properties(format_version: int, properties: Mapping[str, str]) -> str:
     """Format what a new table's TBLPROPERTIES has."""
-    return format_properties({"format-version": str(format_version), **_PROPERTIES, **properties})
+    return format_properties(all_properties(format_version, properties))
+
+
+def all_properties(format_version: int, properties: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what a new table has as properties."""
+    return {"format-version": str(format_version), **_PROPERTIES, **properties}
 
 
 def format_properties(properties: Mapping[str, str]) -> str:

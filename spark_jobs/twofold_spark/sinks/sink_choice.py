@@ -20,6 +20,7 @@ from twofold_spark.sinks.interface import GroupPlace, Reader, Sink
 from twofold_spark.sinks.jdbc_group import JdbcGroup
 from twofold_spark.sinks.jdbc_sink import JdbcSink
 from twofold_spark.sinks.mirror_database import MirrorDatabase
+from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 
 
@@ -30,6 +31,8 @@ class SinkChoice:
     HELP: ClassVar[str] = "iceberg (the catalog; the default) | delta=<a folder> | jdbc=<a PostgreSQL database>"
     name: str
     address: str = ""
+    partitioning: Partitioning = NO_PARTITIONING
+    """Of Iceberg's tables alone."""
 
     @classmethod
     def parse(cls, text: str) -> SinkChoice:
@@ -46,7 +49,7 @@ class SinkChoice:
                 return DeltaSink(spark, prefix, self._folder)
             case "jdbc":
                 return JdbcSink(spark, prefix, MirrorDatabase(build_jdbc_url(self.address)))
-        return IcebergSink(spark, prefix, catalog, format_version=format_version)
+        return IcebergSink(spark, prefix, catalog, format_version=format_version, partitioning=self.partitioning)
 
     def make_group(self, *, catalog: str, format_version: int = FORMAT_VERSION) -> GroupPlace:
         """Return what makes the sinks of a source group's mirror."""
@@ -55,7 +58,7 @@ class SinkChoice:
                 return DeltaGroup(self._folder)
             case "jdbc":
                 return JdbcGroup(build_jdbc_url(self.address))
-        return IcebergGroup(catalog, format_version)
+        return IcebergGroup(catalog, format_version, self.partitioning)
 
     def make_reader(self, spark: SparkSession, prefix: str, *, catalog: str) -> Reader:
         """Make what reads the mirror of this prefix."""

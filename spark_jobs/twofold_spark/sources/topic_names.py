@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from twofold_avro.names import event_topics_of, postgres_name
+from twofold_avro.names import event_topics_of, postgres_name, topic_of
 from twofold_spark.errors import SetupError
 from twofold_spark.sources.registry import AvroSchema
 
@@ -37,6 +37,11 @@ def to_postgres_names(table: str) -> tuple[str, str]:
     """Return schema and name of a mirrored table (`schema.name`) as PostgreSQL has them."""
     schema, _, name = table.partition(".")
     return postgres_name(schema), postgres_name(name)
+
+
+def subject_of(prefix: str, table: str) -> str:
+    """Return the registry's subject of a mirrored table (`schema.name`)."""
+    return f"{topic_of(prefix, *to_postgres_names(table))}-value"
 
 
 def is_table_topic(topic: str, prefix: str) -> bool:
