@@ -42,10 +42,11 @@ def test_the_command_line_alone_makes_a_job_use_a_rest_catalog(
     _write(lake, 1)
     _write(lake, 2)
     options = ("--catalog-uri", rest_catalog.url, "--catalog-file", str(file), "--trigger", "available-now")
-    with spark_process.running(lake, *options) as process:
+    with spark_process.running(lake, *options, "--partition-by", "public.orders=line") as process:
         _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     lake.assert_equal()
+    assert spark.sql(f"SELECT DISTINCT partition.line FROM {lake.catalog}.public.orders.files").count() > 1
     assert not (lake.warehouse / "catalog.db").exists()
 
 

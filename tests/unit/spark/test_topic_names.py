@@ -14,7 +14,7 @@ from twofold_avro.names import avro_name, event_topic_of, postgres_name, topic_o
 from twofold_spark.errors import TableRefused
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.jdbc_tables import Names, check_name_lengths
-from twofold_spark.sources.topic_names import is_table_topic, parse_topic_name, table_topics_pattern
+from twofold_spark.sources.topic_names import is_table_topic, parse_topic_name, subject_of, table_topics_pattern
 
 _NAME = st.text(st.characters(min_codepoint=1, codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=63)
 
@@ -25,6 +25,7 @@ def test_every_topic_of_a_table_is_found_and_leads_back_to_its_names(prefix: str
     topic = topic_of(prefix, schema, name)
     found = parse_topic_name(topic, prefix, schemas.envelope_schema(shape, prefix))
     assert tuple(map(postgres_name, found)) == (schema, name)
+    assert subject_of(prefix, ".".join(found)) == f"{topic}-value"
     assert re.fullmatch(table_topics_pattern(prefix), topic)
 
 
