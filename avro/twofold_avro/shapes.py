@@ -2,12 +2,12 @@
 read.
 
 Pure, frozen, hashable values without dependencies, so that two versions of a table are compared
-with `==`.
+with `==`. Comments do not count: they say nothing of the rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 TypeKind = Literal["base", "domain", "enum", "composite", "range", "multirange", "array", "pseudo"]
@@ -46,6 +46,7 @@ class ColumnShape:
     """Optional in the row although it is in the key, because earlier rows' keys did not have it."""
     policy: PolicyAction | None = None
     """What the data policy does with its values. A hashed column has the type text."""
+    comment: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class TableShape:
     table: str
     columns: tuple[ColumnShape, ...]
     replica_identity: ReplicaIdentity = "default"
+    comment: str | None = field(default=None, compare=False)
 
     @property
     def key(self) -> tuple[ColumnShape, ...]:

@@ -15,6 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from twofold_avro.comments import envelope_doc, mark_comments, row_doc
 from twofold_avro.connect import with_names, with_names_in_key
 from twofold_avro.names import avro_name, namespace_of
 from twofold_avro.shapes import ColumnShape, TableShape
@@ -42,14 +43,15 @@ def key_schema(shape: TableShape, prefix: str) -> Avro | None:
 
 def envelope_schema(shape: TableShape, prefix: str) -> Avro:
     """Return the message value's record: Debezium's envelope around the table's row."""
-    row = _record("Value", shape, prefix, f"A row of {shape.schema}.{shape.table}.", map(_column, shape.written))
-    row = _with_policy(row, shape.columns)
+    table = f"{shape.schema}.{shape.table}"
+    row = _record("Value", shape, prefix, shape.comment or row_doc(table), map(_column, shape.written))
+    row = mark_comments(_with_policy(row, shape.columns), table)
     names = {"type": "array", "items": "string"}
     return _record(
         "Envelope",
         shape,
         prefix,
-        f"A change of a row of {shape.schema}.{shape.table}.",
+        envelope_doc(table),
         [
             _optional(
                 "before", row, "The row before the change, as far as PostgreSQL sends it: the key, or all of it."
@@ -218,9 +220,10 @@ def _column(column: ColumnShape) -> Avro:
     """
     encoding = encoding_of(column.type)
     schema = with_names(column.type, encoding.schema)
+    doc = {"doc": column.comment} if column.comment else {}
     if column.in_key and encoding.total and not column.optional:
-        return _field(column, schema)
-    return {**_field(column, ["null", schema]), "default": None}
+        return {**_field(column, schema), **doc}
+    return {**_field(column, ["null", schema]), "default": None, **doc}
 
 
 def _key_type(column: ColumnShape) -> Avro:

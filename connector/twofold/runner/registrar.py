@@ -108,6 +108,9 @@ class Registrar:
     def known_envelope(self, shape: TableShape, topic: str) -> int | None:
         return self._ask(lambda: self._subjects.known_envelope(shape, topic))
 
+    def is_like_pinned(self, shape: TableShape, topic: str, pin: Pin) -> bool:
+        return self._ask(lambda: self._subjects.is_like_pinned(shape, topic, pin))
+
     def register_key(self, key: str | None, topic: str) -> int | None:
         return self._ask(lambda: self._subjects.register_key(key, topic))
 

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from twofold.errors import SetupError
+from twofold.errors import SetupError, TwofoldError
 from twofold.runner.table_version import misread_columns
 from twofold.sink.schema_registry import Registry, key_subject, value_subject
+from twofold_avro.comments import read_comments, with_comments
 from twofold_avro.connect import without_names
 from twofold_avro.records import Pin
 from twofold_avro.schemas import canonical, envelope_schema, key_schema, misread, newly_hidden, optional_columns
@@ -98,6 +99,25 @@ class Subjects:
         """Return the envelope's id if it is registered; register nothing."""
         return self._registry.known_id(value_subject(topic), self._envelope(shape))
 
+    def is_like_pinned(self, shape: TableShape, topic: str, pin: Pin) -> bool:
+        """Whether the envelope differs from the pinned one in comments at most."""
+        if pin.value_schema_id is None:
+            return False
+        pinned = self._registry.schema(pin.value_schema_id)
+        return self._find_alike(shape, topic, [json.loads(pinned)]) == pin.value_schema_id
+
+    def _find_alike(self, shape: TableShape, topic: str, versions: Sequence[Any]) -> int | None:
+        """Return the id of the last version that differs in comments at most; None without one.
+
+        The registry compares: it may give schemas back in another form.
+        """
+        shapes = [with_comments(shape, read_comments(version)) for version in reversed(versions)]
+        for text in dict.fromkeys(map(self._envelope, shapes)):
+            known = self._registry.known_id(value_subject(topic), text)
+            if known is not None:
+                return known
+        return None
+
     def register_key(self, key: str | None, topic: str) -> int | None:
         """Register the key's schema and return its id; None without a key."""
         return None if key is None else self._registry.register(key_subject(topic), key)
@@ -106,7 +126,8 @@ class Subjects:
         """Register the envelope's schema after comparing it with every version.
 
         Rows of each version may lie in the topic, and a dropped column may come back with another
-        type.
+        type. A comment stops nothing: if the registry does not take it, rows are written with a
+        version that differs in comments alone.
         """
         subject, text = value_subject(topic), self._envelope(shape)
         new = json.loads(text)
@@ -114,7 +135,14 @@ class Subjects:
         for version in versions:
             if columns := misread(version, new):
                 raise misread_columns(shape, columns)
-        registered = self._registry.register(subject, text)
+        try:
+            registered = self._registry.register(subject, text)
+        except TwofoldError as error:
+            known = self._find_alike(shape, topic, versions)
+            if known is None:
+                raise
+            _log.warning("%s.%s: its comments are not in the schema: %s", shape.schema, shape.table, error)
+            return known
         if versions and (hidden := newly_hidden(versions[-1], new)):
             what, remedy = readable_rows(shape, topic, hidden)
             _log.warning("%s; remedy: %s", what, remedy)

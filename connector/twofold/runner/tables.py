@@ -148,6 +148,7 @@ class Tables:
         number = self._versions.count()
         if known := self._versions.like(shape, topic):
             return DescribedVersion(known, number)
+        shape = self._catalog.add_comments(shape)
         table = self._void(shape) if self._starts_with_another_key(shape, topic) else self._new(shape, topic)
         if not table.committed:
             self._versions.add(topic, table)
@@ -264,6 +265,10 @@ class Tables:
             known_id = self._registrar.known_envelope(shape, topic)
             if pin.value_schema_id == known_id:
                 self._commit(table, value_id=known_id)
+            elif self._registrar.is_like_pinned(shape, topic, pin):
+                # Comments are of the catalog, where they are committed: no ROLLBACK PREPARED takes
+                # them back.
+                self._commit(table)
         return table
 
     def _version(self, shape: TableShape, topic: str, partitions: int, key_id: int) -> TableVersion:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from twofold.source.comments import add_comments
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.messages import Relation, Type
 from twofold.source.published_tables import describe
@@ -150,6 +151,10 @@ class Catalog:
         self._shapes[relation.oid] = shape
         self._described[relation.oid] = relation
         return shape
+
+    def add_comments(self, shape: TableShape) -> TableShape:
+        """Return a shape with its comments: asked for once for each version of a table."""
+        return add_comments(self._connected(), shape)
 
     def described(self, oid: int) -> Relation:
         """Return the last Relation that was resolved under this oid."""

@@ -5,13 +5,23 @@ columns stays readable.
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from typing import Any, get_args
 
 import fastavro
 import pytest
 
-from twofold_avro.schemas import FixedName, canonical, envelope_schema, fixed, key_schema, misread, optional_columns
+from twofold_avro.comments import Comments, read_comments
+from twofold_avro.schemas import (
+    FixedName,
+    canonical,
+    envelope_schema,
+    fixed,
+    key_schema,
+    misread,
+    optional_columns,
+)
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
 
@@ -47,6 +57,39 @@ def _fields(schema: Any, path: str = "") -> list[tuple[str, dict[str, Any]]]:
             return [found for branch in schema for found in _fields(branch, path)]
         case _:
             return []
+
+
+QUOTES = """it's a "note" of ${price}, C:\\temp\n🦀"""
+
+
+def commented(shape: TableShape, comment: str | None) -> TableShape:
+    return replace(shape, comment=comment, columns=tuple(replace(c, comment=comment) for c in shape.columns))
+
+
+def _row(shape: TableShape) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads(canonical(envelope_schema(shape, "shop")))["fields"][0]["type"][1]
+    return row
+
+
+def test_comments_are_the_rows_doc_and_nothing_else() -> None:
+    plain, schema = envelope_schema(SHAPE, "shop"), envelope_schema(commented(SHAPE, QUOTES), "shop")
+    row = _row(commented(SHAPE, QUOTES))
+    assert [row["doc"], *(field["doc"] for field in row["fields"])] == [QUOTES] * 4
+    assert row["twofold.comments"] != _row(commented(SHAPE, "other"))["twofold.comments"]
+    assert read_comments(schema) == Comments(QUOTES, dict.fromkeys(("id", "day", "note"), QUOTES))
+    assert read_comments(plain) == Comments()
+    assert not misread(plain, schema)
+    assert commented(SHAPE, QUOTES) == SHAPE
+    assert key_schema(commented(SHAPE, QUOTES), "shop") == key_schema(SHAPE, "shop"), "its id is pinned"
+    assert canonical(envelope_schema(commented(SHAPE, None), "shop")) == canonical(plain)
+
+
+def test_comment_of_a_column_that_is_left_out_is_left_out() -> None:
+    dropped = replace(NOTE, policy="drop", comment="a secret")
+    hashed = replace(NOTE, name="hashed", policy="hash", comment="shown")
+    text = canonical(envelope_schema(replace(SHAPE, columns=(ID, dropped, hashed)), "shop"))
+    assert "a secret" not in text
+    assert "shown" in text
 
 
 def test_the_envelope_is_debeziums() -> None:

@@ -16,7 +16,7 @@ import fastavro
 import pytest
 
 from twofold.bridge import events
-from twofold.errors import Refused
+from twofold.errors import Refused, SetupError, TwofoldError, Unreachable
 from twofold.lives.load_life import LoadEnded, TopicEmptied
 from twofold.runner.collector import Collector
 from twofold.runner.registrar import Registrar
@@ -43,6 +43,12 @@ Columns = list[tuple[str, int, int, bool]]
 
 class Catalog:
     now: m.Relation | None = None
+    comment: str | None = None
+    """Of the table and of each column."""
+
+    def add_comments(self, shape: TableShape) -> TableShape:
+        columns = tuple(replace(column, comment=self.comment) for column in shape.columns)
+        return replace(shape, columns=columns, comment=self.comment)
 
     def published(self, publication: str, schema: str, table: str) -> m.Relation | None:
         return self.now
@@ -66,9 +72,13 @@ class Catalog:
 class Registry:
     def __init__(self) -> None:
         self.subjects: dict[str, dict[str, int]] = {}
+        self.refusal: TwofoldError | None = None
+        """Raised for each new schema."""
         self._last = 0
 
     def register(self, subject: str, text: str) -> int:
+        if self.refusal and text not in self.subjects.get(subject, {}):
+            raise self.refusal
         self._last += 1
         return self.subjects.setdefault(subject, {}).setdefault(text, self._last)
 
@@ -98,10 +108,11 @@ def tables(
     pins: dict[str, Pin],
     now: m.Relation | None = None,
     require_rules: RequireRules = lambda *_: None,
+    comment: str | None = None,
 ) -> Tables:
     """`now`: as the catalog has it."""
     catalog: Any = Catalog()
-    catalog.now = now
+    catalog.now, catalog.comment = now, comment
     registry_: Any = registry
     topics: Any = Topics()
     return Tables(
@@ -195,6 +206,69 @@ def test_policy_is_that_of_the_former_name_too_where_a_table_was_renamed() -> No
     asked.clear()
     here.describe(renamed)
     assert asked == [("u", None)]
+
+
+PLAIN: Columns = [("id", 23, -1, True), ("v", 23, -1, False)]
+WIDER: Columns = [*PLAIN, ("more", 23, -1, False)]
+
+
+def docs(registry: Registry) -> list[tuple[str, str | None]]:
+    """What each version of the table's schema says of the table and of its last column."""
+    rows = [json.loads(text)["fields"][0]["type"][1] for text in registry.subjects[f"{TOPIC}-value"]]
+    return [(row["doc"], row["fields"][-1].get("doc")) for row in rows]
+
+
+def park_reasons(collected: list[CollectedEvent]) -> list[str | None]:
+    """Why prepared transactions are not opened; None: they are."""
+    return [e.event.park_reason for e in collected if isinstance(e.event, events.PrepareRead)]
+
+
+def test_comment_that_is_new_at_a_start_parks_nothing(collect: Callable[..., list[CollectedEvent]]) -> None:
+    registry = Registry()
+    here = tables(registry, announced(registry, PLAIN), comment="new")
+    assert park_reasons(collect(here, prepared(said(PLAIN), insert(b"1", b"1")))) == [None]
+    assert docs(registry) == [("A row of public.t.", None), ("new", "new")]
+    assert here.pins[TOPIC].value_schema_id == registry.subjects[f"{TOPIC}-value"].popitem()[1]
+
+
+def test_comment_of_a_running_table_comes_with_its_next_change(collect: Callable[..., list[CollectedEvent]]) -> None:
+    registry = Registry()
+    here = tables(registry, announced(registry, PLAIN), comment="old")
+    collect(here, transaction(1, said(PLAIN), insert(b"1", b"1")))
+    first = [("A row of public.t.", None), ("old", "old")]
+    here._catalog.comment = "new"  # type: ignore[attr-defined]
+    assert park_reasons(collect(here, prepared(said(PLAIN), insert(b"2", b"2")))) == [None]
+    assert docs(registry) == first
+    collect(here, transaction(3, said(WIDER), insert(b"3", b"3", b"3")))
+    assert docs(registry) == [*first, ("new", "new")]
+
+
+@pytest.mark.parametrize(
+    "refusal", [Refused("full", at_stake="", repair=""), SetupError("read only"), Unreachable("away")]
+)
+def test_comment_that_the_registry_refuses_stops_nothing(
+    refusal: TwofoldError, collect: Callable[..., list[CollectedEvent]], caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = Registry()
+    pins = announced(registry, PLAIN)
+    registry.refusal = refusal
+    here = tables(registry, dict(pins), relation(WIDER), comment="new")
+    assert park_reasons(collect(here, prepared(said(PLAIN), insert(b"1", b"1")))) == [None]
+    assert here.pins[TOPIC].value_schema_id == pins[TOPIC].value_schema_id
+    assert "its comments are not in the schema" in caplog.text
+    with pytest.raises(type(refusal)):
+        collect(here, transaction(2, said(WIDER), insert(b"2", b"2", b"2")))
+
+
+def test_comment_of_a_shape_that_comes_back_stops_nothing(collect: Callable[..., list[CollectedEvent]]) -> None:
+    """A registry compares a new schema with the last one, and an old one with none."""
+    registry = Registry()
+    here = tables(registry, announced(registry, PLAIN))
+    collect(here, transaction(1, said(WIDER), insert(b"1", b"1", b"1")))
+    registry.refusal = Refused("not compatible", at_stake="", repair="")
+    here._catalog.comment = "new"  # type: ignore[attr-defined]
+    collect(here, transaction(2, said(PLAIN), insert(b"2", b"2")))
+    assert here.pins[TOPIC].value_schema_id == next(iter(registry.subjects[f"{TOPIC}-value"].values()))
 
 
 OTHER_KEY: tuple[Columns, Columns] = (
