@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType
 
+from twofold_avro.comments import read_comments
 from twofold_spark.errors import TableRefused
 from twofold_spark.row_columns import COPIES, KEY, KEY_TEXT, OP, UNCHANGED
 from twofold_spark.sinks.interface import MirrorTable
@@ -70,8 +71,10 @@ def cache_until_closed(frame: DataFrame, held: ExitStack) -> DataFrame:
 
 
 def table_columns(subject: Subject, row: StructType, *added: StructField) -> StructType:
-    """Return the table's columns: the row's, and those that the mirror adds."""
-    columns = StructType([*row.fields, *added])
+    """Return the table's columns: the row's with their comments, and those that the mirror adds."""
+    comments = read_comments(subject.latest).columns
+    own = [_with_comment(field, comments.get(field.name)) for field in row]
+    columns = StructType([*own, *added])
     counts = Counter(name.lower() for name in (*columns.names, OP, UNCHANGED, KEY))
     if twice := sorted(name for name, count in counts.items() if count > 1):
         raise TableRefused(
@@ -82,6 +85,11 @@ def table_columns(subject: Subject, row: StructType, *added: StructField) -> Str
             "versions have it. Then start connector and mirror again, and run `twofold backfill start`",
         )
     return columns
+
+
+def _with_comment(field: StructField, comment: str | None) -> StructField:
+    metadata = {"comment": comment} if comment else None
+    return StructField(field.name, field.dataType, field.nullable, metadata)
 
 
 def no_unchanged() -> Column:

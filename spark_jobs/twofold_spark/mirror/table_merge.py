@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from twofold_avro.comments import read_comments
 from twofold_spark.errors import TableRefused
 from twofold_spark.mirror.folded_rows import FoldedRows
 from twofold_spark.mirror.keyed_folding import fold_keyed
@@ -93,7 +94,7 @@ class TableMerger:
             if from_truncate and not folded.truncated:
                 return MergeOutcome(done=False)
             folded.check(table)
-            sink.prepare(table, folded.columns)
+            sink.prepare(_add_comment(table, self._subject(table, refresh=False)), folded.columns)
             sink.merge(table, folded.rows, replace=folded.truncated, unchanged=folded.unchanged, sequence=sequence)
             return MergeOutcome(
                 done=True,
@@ -166,7 +167,7 @@ class TableMerger:
 
         def read_current(columns: StructType) -> DataFrame | None:
             # Change the columns first: they must not change between this read and the merge.
-            sink.prepare(table, columns)
+            sink.prepare(_add_comment(table, subject), columns)
             return sink.read_current(table)
 
         current = read_current if fill else lambda _: None
@@ -191,6 +192,11 @@ class TableMerger:
                 f"registers it; then `twofold backfill start {table}`",
             )
         return subject
+
+
+def _add_comment(table: MirrorTable, subject: Subject) -> MirrorTable:
+    """Return the table with the comment of the subject's latest version."""
+    return replace(table, comment=read_comments(subject.latest).table)
 
 
 def _check_counts(table: MirrorTable, ranges: Iterable[OffsetRange], counts: dict[int, int]) -> None:

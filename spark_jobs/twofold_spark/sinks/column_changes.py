@@ -2,35 +2,55 @@
 
 Columns are added and types widened. A column that the source dropped stays, and is null in new
 rows. Any other change is refused with its repair: the mirror never rewrites the values that it has.
+A column's comment follows the source's, and stays where the source has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from pyspark.sql.types import DataType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StructType
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StructField,
+    StructType,
+)
 
 from twofold_spark.errors import TableRefused
-from twofold_spark.sinks.merge_sql import SPARK
+from twofold_spark.sinks.merge_sql import SPARK, escape_literal
 
 
 def format_columns(columns: StructType, *, required: Collection[str] = ()) -> str:
     """Format columns for CREATE TABLE."""
     return ", ".join(
         f"{SPARK.quote(field.name)} {field.dataType.simpleString()}{' NOT NULL' if field.name in required else ''}"
+        f"{_comment_clause(field)}"
         for field in columns
     )
 
 
+def _comment_clause(field: StructField) -> str:
+    comment = field.metadata.get("comment")
+    return f" COMMENT '{escape_literal(comment)}'" if comment else ""
+
+
 def list_alterations(present: StructType, wanted: StructType, *, table: str, inside: str = "") -> list[str]:
     """List what follows ALTER TABLE, in order; columns within a struct are included."""
-    types = {field.name: field.dataType for field in present}
+    known = {field.name: field for field in present}
     out = []
     for field in wanted:
-        kind, name = types.get(field.name), inside + SPARK.quote(field.name)
-        if kind is None:
-            out.append(f"ADD COLUMN {name} {field.dataType.simpleString()}")
-        elif isinstance(kind, StructType) and isinstance(field.dataType, StructType):
+        name, comment = inside + SPARK.quote(field.name), _comment_clause(field)
+        if field.name not in known:
+            out.append(f"ADD COLUMN {name} {field.dataType.simpleString()}{comment}")
+            continue
+        kind = known[field.name].dataType
+        if comment not in ("", _comment_clause(known[field.name])):
+            out.append(f"ALTER COLUMN {name}{comment}")
+        if isinstance(kind, StructType) and isinstance(field.dataType, StructType):
             out += list_alterations(kind, field.dataType, table=table, inside=f"{name}.")
         elif _widens_to(kind, field.dataType):
             out.append(f"ALTER COLUMN {name} TYPE {field.dataType.simpleString()}")

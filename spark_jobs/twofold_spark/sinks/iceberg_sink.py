@@ -78,7 +78,8 @@ class IcebergSink:
         self._versions: dict[MirrorTable, int | None] = {}
         self._row_counts: dict[MirrorTable, int | None] = {}
         """Rows of each table; None if its snapshots do not say."""
-        self._columns: dict[MirrorTable, StructType] = {}
+        self._columns: dict[MirrorTable, tuple[StructType, str | None]] = {}
+        """Of each table, with its comment."""
         self._keys: dict[MirrorTable, tuple[str, ...]] = {}
         self._cut: Cut | None = None
         self._branch = MAIN
@@ -128,9 +129,11 @@ class IcebergSink:
         self._plan.choose(rows, (self._row_counts[table] for table in tables))
 
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
-        if self._columns.get(table) == columns:
+        if self._columns.get(table) == (columns, table.comment):
             return
         properties = {**_MERGE_ON_READ, "twofold.topic": table.topic, iceberg_tables.KEY: ",".join(table.key)}
+        if table.comment:
+            properties[iceberg_tables.COMMENT] = table.comment
         name = self._full_name(str(table))
         created = iceberg_tables.prepare_table(
             self._spark,
@@ -149,7 +152,7 @@ class IcebergSink:
             with self._lock:
                 self._bases[table] = iceberg_tables.current_snapshot(loaded, self._branch)
         with self._lock:
-            self._columns[table] = columns
+            self._columns[table] = columns, table.comment
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
         if self._load(str(table)) is None:

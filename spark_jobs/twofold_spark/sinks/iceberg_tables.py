@@ -21,6 +21,8 @@ from twofold_spark.sources.unreadable_records import RECORD_PLACE
 
 SEQUENCE = "twofold.sequence"
 KEY = "twofold.key"
+COMMENT = "comment"
+"""The property that Spark's CREATE TABLE ... COMMENT sets."""
 MAIN = "main"
 """The branch that a table's plain name reads."""
 FORMAT_VERSION = 3
@@ -103,7 +105,7 @@ def prepare_table(
     key: Sequence[str] = (),
     partitioned_by: Sequence[Transform] = (),
 ) -> bool:
-    """Create the table, or bring it to these columns. Return whether it was created.
+    """Create the table, or bring it to these columns and comments. Return whether it was created.
 
     Key and partitioning are those of a new table.
     """
@@ -125,6 +127,9 @@ def prepare_table(
         return True
     for change in column_changes.list_alterations(spark.table(name).schema, columns, table=label):
         spark.sql(f"ALTER TABLE {name} {change}")
+    comment = properties.get(COMMENT)
+    if comment and load_table(spark, name).properties().get(COMMENT) != comment:
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({format_properties({COMMENT: comment})})")
     return False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,12 +16,13 @@ from twofold_spark.sinks.global_cuts import GlobalCuts
 
 @dataclass(frozen=True, slots=True)
 class MirrorTable:
-    """A mirrored table: its topic, its name in PostgreSQL, and the columns of its key."""
+    """A mirrored table: its topic, its name in PostgreSQL, the columns of its key, its comment."""
 
     topic: str
     schema: str
     name: str
     key: tuple[str, ...]
+    comment: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
@@ -46,7 +47,10 @@ class Sink(Protocol):
         """
 
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
-        """Create the table or change its columns, before rows that need them."""
+        """Create the table or change its columns, before rows that need them.
+
+        The columns' comments are in their metadata, under `comment`.
+        """
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
         """Read the table as this job left it: a row that changed its key may need its values."""

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from twofold_spark.errors import Refused
-from twofold_spark.sinks.column_changes import list_alterations
+from twofold_spark.sinks.column_changes import format_columns, list_alterations
 from twofold_spark.sources.decoding import build_reader_schema, find_row_schema
 from twofold_spark.sources.registry import AvroSchema, Subject
 from twofold_spark.streaming import Trigger
@@ -38,6 +38,26 @@ def test_columns_are_added_and_types_widened_within_structs_too() -> None:
         "ADD COLUMN `s`.`y` string",
         "ADD COLUMN `b` string",
     ]
+
+
+def _commented(name: str, comment: str | None) -> StructType:
+    return StructType([StructField(name, IntegerType(), metadata={"comment": comment} if comment else None)])
+
+
+def test_comment_follows_the_sources_if_there_is_one() -> None:
+    hard = "it's ${a}\\"
+    clause = "COMMENT 'it\\'s \\u0024{a}\\\\'"
+    assert format_columns(_commented("a", hard)) == f"`a` int {clause}"
+    assert format_columns(_commented("a", hard), required=("a",)) == f"`a` int NOT NULL {clause}"
+    plain = _struct(a=IntegerType())
+    assert list_alterations(StructType(), _commented("a", hard), table="t") == [f"ADD COLUMN `a` int {clause}"]
+    for present in plain, _commented("a", "by hand"):
+        assert list_alterations(present, _commented("a", hard), table="t") == [f"ALTER COLUMN `a` {clause}"]
+    for wanted in plain, _commented("a", hard):
+        assert list_alterations(_commented("a", hard), wanted, table="t") == []
+    wider = StructType([StructField("a", LongType(), metadata={"comment": "new"})])
+    alterations = ["ALTER COLUMN `a` COMMENT 'new'", "ALTER COLUMN `a` TYPE bigint"]
+    assert list_alterations(plain, wider, table="t") == alterations
 
 
 def test_a_table_that_is_wider_already_takes_older_rows() -> None:
