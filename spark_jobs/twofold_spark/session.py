@@ -42,7 +42,13 @@ _CONSUMERS = {
 Each read of ranges has consumers of its own, and each holds some MB of prefetched records. In a
 backlog of large batches they filled the driver's memory.
 """
-_LOCAL_FILES = {"spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"}
+_LOCAL_FILES = {
+    "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
+    # Checkpoints too; Spark's own choice goes past the setting above.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
 """Files of this machine by Java alone.
 
 Without Hadoop's native library, which pyspark does not bring, Hadoop starts a process `chmod` for
@@ -78,6 +84,9 @@ def local_settings(warehouse: str, *, memory: str) -> dict[str, str]:
         # Else PySpark asks the JVM three times for each expression that it builds, a thousand
         # times for a batch of six tables, to name its line in an error.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # Kafka's batches by Spark's newer interface: with the older one, its default for them, each
+        # record is converted twice more.
+        "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
         "spark.sql.session.timeZone": "UTC",
         **({} if in_s3 else {"spark.sql.warehouse.dir": f"{warehouse}/spark"}),
         "spark.sql.extensions": (
