@@ -46,8 +46,9 @@ def main() -> int:
 def _try(kind: str, spark: SparkSession, writer: Writer, folder: Path, options: argparse.Namespace) -> Outcome:
     with ExitStack() as ending:
         lake, tables, arguments = ending.enter_context(opened_place(kind, spark, writer, folder))
-        lake.format_version = options.format_version
-        arguments = (*arguments, "--format-version", str(options.format_version))
+        lake.format_version, lake.write_mode = options.format_version, "merge-on-read"  # the harder one to read
+        made = ("--format-version", str(options.format_version), "--write-mode", "merge-on-read")
+        arguments = (*arguments, *made)
         readers = [make_reader(name, lake, tables, ending) for name in options.readers]
         return try_catalog(lake, tables, readers, options=arguments, reads=options.reads, kills=options.kills)
 

@@ -20,6 +20,7 @@ from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.sinks import partitioning
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION
 from twofold_spark.sinks.sink_choice import SinkChoice
+from twofold_spark.sinks.write_mode import WRITE_MODES
 from twofold_spark.streaming import Trigger
 
 T = TypeVar("T")
@@ -188,6 +189,13 @@ def _add_mirror_options(mirror: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SCHEMA.TABLE=TRANSFORM[,TRANSFORM]",
         help=partitioning.HELP,
+    )
+    mirror.add_argument(
+        "--write-mode",
+        choices=WRITE_MODES,
+        default="by-size",
+        help="what a merge writes in Iceberg: a table's files again (copy-on-write), what changed beside them "
+        "(merge-on-read), or the first for small tables alone (default: by-size)",
     )
     mirror.add_argument("--maintain-every", type=_parse_count, default=100, help="cuts between two compactions")
     mirror.add_argument(

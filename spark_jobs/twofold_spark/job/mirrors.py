@@ -37,7 +37,8 @@ def run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
     kafka, metrics, ending = connect_kafka(spark, options, *prefixes), start_metrics(spark, options), threading.Event()
     check_partitioning(Registry(options.registry), prefixes, options.sink.partitioning)
     first, *others = prefixes
-    group = options.sink.make_group(catalog=options.catalog, format_version=options.format_version) if others else None
+    made = {"catalog": options.catalog, "format_version": options.format_version, "write_mode": options.write_mode}
+    group = options.sink.make_group(**made) if others else None
     if others and options.sink.name == "iceberg":
         catalogs = {prefix: member_catalog(options.catalog, prefix) for prefix in prefixes}
         session.open_member_catalogs(spark, options.warehouse, options.catalog, catalogs)
@@ -96,7 +97,14 @@ def _make_mirror(
     def make_sink(its: SparkSession) -> Sink:
         if group is not None:
             return group.make_sink(its, prefix)
-        return options.sink.make_sink(its, prefix, catalog=options.catalog, format_version=options.format_version)  # type: ignore[no-any-return]
+        sink: Sink = options.sink.make_sink(
+            its,
+            prefix,
+            catalog=options.catalog,
+            format_version=options.format_version,
+            write_mode=options.write_mode,
+        )
+        return sink
 
     return Mirror(
         kafka,

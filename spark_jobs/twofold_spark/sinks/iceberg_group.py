@@ -19,6 +19,7 @@ from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, MAIN, IcebergReader
 from twofold_spark.sinks.interface import Reader, Sink
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
+from twofold_spark.sinks.write_mode import WriteMode
 
 
 def member_catalog(catalog: str, prefix: str) -> str:
@@ -66,6 +67,7 @@ class IcebergGroup:
 
     catalog: str
     format_version: int = FORMAT_VERSION
+    write_mode: WriteMode = "by-size"
     partitioning: Partitioning = NO_PARTITIONING
 
     def __str__(self) -> str:
@@ -73,7 +75,14 @@ class IcebergGroup:
 
     def make_sink(self, spark: SparkSession, prefix: str) -> Sink:
         catalog = member_catalog(self.catalog, prefix)
-        return IcebergSink(spark, prefix, catalog, format_version=self.format_version, partitioning=self.partitioning)
+        return IcebergSink(
+            spark,
+            prefix,
+            catalog,
+            format_version=self.format_version,
+            write_mode=self.write_mode,
+            partitioning=self.partitioning,
+        )
 
     def make_cuts(self, spark: SparkSession) -> GlobalCutTable:
         return GlobalCutTable(spark, IcebergGlobalTables(spark, self.catalog))

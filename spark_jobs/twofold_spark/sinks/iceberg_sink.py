@@ -1,4 +1,4 @@
-"""The mirror in Iceberg: merge-on-read, any catalog.
+"""The mirror in Iceberg, in any catalog.
 
 The sequence number stands in the snapshot's summary (`twofold.sequence`), written by the commit
 that holds the rows. Snapshots of compaction and expiry have none, so it is looked up along the
@@ -40,11 +40,9 @@ from twofold_spark.sinks.iceberg_repeated import CommitRepeated, forget_repeated
 from twofold_spark.sinks.iceberg_tables import MAIN
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
+from twofold_spark.sinks.write_mode import MERGE_MODE, WriteMode, choose_mode, list_mode_properties
 
-_MERGE_ON_READ = {
-    "write.delete.mode": "merge-on-read",
-    "write.update.mode": "merge-on-read",
-    "write.merge.mode": "merge-on-read",
+_DISTRIBUTION = {
     # The rows are hashed by key already; another shuffle before writing would only cost time.
     "write.distribution-mode": "none",
     "write.merge.distribution-mode": "none",
@@ -62,6 +60,7 @@ class IcebergSink:
         catalog: str = CATALOG,
         *,
         format_version: int = iceberg_tables.FORMAT_VERSION,
+        write_mode: WriteMode = "by-size",
         partitioning: Partitioning = NO_PARTITIONING,
     ) -> None:
         self._spark = spark
@@ -71,13 +70,16 @@ class IcebergSink:
         self._partitioning = partitioning
         self._writer = uuid.uuid4().hex
         self._filter = MergeFilter(spark)
-        self._plan = BatchPlan(spark)
+        self._write_mode = write_mode
+        self._plan = BatchPlan(spark, rewrites_large=write_mode == "copy-on-write")
         self._lock = threading.Lock()
         self._applied: dict[str, int] = {}
         self._bases: dict[MirrorTable, int | None] = {}
         self._versions: dict[MirrorTable, int | None] = {}
         self._row_counts: dict[MirrorTable, int | None] = {}
         """Rows of each table; None if its snapshots do not say."""
+        self._modes: dict[MirrorTable, tuple[str | None, str]] = {}
+        """What merges into each table write: as its property says, and as the next one should."""
         self._columns: dict[MirrorTable, tuple[StructType, str | None]] = {}
         """Of each table, with its comment."""
         self._keys: dict[MirrorTable, tuple[str, ...]] = {}
@@ -119,7 +121,10 @@ class IcebergSink:
             self._applied[str(table)] = applied
             self._bases[table] = self._versions[table] = iceberg_tables.current_snapshot(loaded, self._branch)
             self._loaded[str(table)] = loaded
-            self._row_counts[table] = self._read_number(loaded, "total-records")
+            rows = self._row_counts[table] = self._read_number(loaded, "total-records")
+            present = loaded.properties().get(MERGE_MODE) or "" if loaded is not None else None
+            size = self._read_number(loaded, "total-files-size")
+            self._modes[table] = present, choose_mode(self._write_mode, present, rows, size)
             self._keys[table] = iceberg_tables.read_key(loaded) if loaded is not None else table.key
             if loaded is None:
                 self._columns.pop(table, None)
@@ -131,7 +136,8 @@ class IcebergSink:
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
         if self._columns.get(table) == (columns, table.comment):
             return
-        properties = {**_MERGE_ON_READ, "twofold.topic": table.topic, iceberg_tables.KEY: ",".join(table.key)}
+        own = {"twofold.topic": table.topic, iceberg_tables.KEY: ",".join(table.key)}
+        properties = {**list_mode_properties(self._modes[table][1]), **_DISTRIBUTION, **own}
         if table.comment:
             properties[iceberg_tables.COMMENT] = table.comment
         name = self._full_name(str(table))
@@ -168,6 +174,10 @@ class IcebergSink:
             key = iceberg_tables.format_properties({iceberg_tables.KEY: ",".join(table.key)})
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({key})")
             iceberg_tables.release_key(spark, name, self._keys[table])
+        present, mode = self._modes[table]
+        if present not in (None, mode):
+            properties = iceberg_tables.format_properties(list_mode_properties(mode))
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({properties})")
         self._set_summary(spark, sequence)
         try:
             loaded = self._merge(table, rows, replace=replace, unchanged=unchanged, sequence=sequence)

@@ -21,6 +21,7 @@ from twofold_spark.sinks.jdbc_group import JdbcGroup
 from twofold_spark.sinks.jdbc_sink import JdbcSink
 from twofold_spark.sinks.mirror_database import MirrorDatabase
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
+from twofold_spark.sinks.write_mode import WriteMode
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 
 
@@ -42,23 +43,38 @@ class SinkChoice:
         raise ValueError(f"{text!r} must be one of: {cls.HELP}")
 
     def make_sink(
-        self, spark: SparkSession, prefix: str, *, catalog: str, format_version: int = FORMAT_VERSION
+        self,
+        spark: SparkSession,
+        prefix: str,
+        *,
+        catalog: str,
+        format_version: int = FORMAT_VERSION,
+        write_mode: WriteMode = "by-size",
     ) -> Sink:
         match self.name:
             case "delta":
                 return DeltaSink(spark, prefix, self._folder)
             case "jdbc":
                 return JdbcSink(spark, prefix, MirrorDatabase(build_jdbc_url(self.address)))
-        return IcebergSink(spark, prefix, catalog, format_version=format_version, partitioning=self.partitioning)
+        return IcebergSink(
+            spark,
+            prefix,
+            catalog,
+            format_version=format_version,
+            write_mode=write_mode,
+            partitioning=self.partitioning,
+        )
 
-    def make_group(self, *, catalog: str, format_version: int = FORMAT_VERSION) -> GroupPlace:
+    def make_group(
+        self, *, catalog: str, format_version: int = FORMAT_VERSION, write_mode: WriteMode = "by-size"
+    ) -> GroupPlace:
         """Return what makes the sinks of a source group's mirror."""
         match self.name:
             case "delta":
                 return DeltaGroup(self._folder)
             case "jdbc":
                 return JdbcGroup(build_jdbc_url(self.address))
-        return IcebergGroup(catalog, format_version, self.partitioning)
+        return IcebergGroup(catalog, format_version, write_mode, self.partitioning)
 
     def make_reader(self, spark: SparkSession, prefix: str, *, catalog: str) -> Reader:
         """Make what reads the mirror of this prefix."""

@@ -14,7 +14,7 @@ RATES = table("rates", {"rate": "float8", "v": "int4"}, key=("rate",))
 
 @pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.core), 3])
 def test_other_engines_read_the_tables_of_each_format(lake: Lake, version: int) -> None:
-    lake.format_version = version
+    lake.format_version, lake.write_mode = version, "merge-on-read"
     lake.writer.table(ORDERS)
     lake.writer.table(RATES)
     for number in (1, 2, 3):

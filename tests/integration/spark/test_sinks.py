@@ -81,6 +81,7 @@ def test_a_key_is_found_in_a_large_table_whatever_its_text_means_to_spark(
 def test_many_keys_find_their_rows_in_a_large_table_by_a_filter(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twofold_spark.sinks.iceberg_filter.SMALL_TABLE_ROWS", 100)
     monkeypatch.setattr("twofold_spark.sinks.iceberg_filter._LISTED_KEYS", 10)
+    lake.write_mode = "merge-on-read"
     w = lake.writer
     docs, cells = w.table(DOCS), w.table(CELLS)
     with w.commit() as tx:

@@ -72,7 +72,7 @@ def test_every_program_reads_all_types_older_versions_and_the_branch(
     """As docs/inside/readers.md says."""
     choice = CatalogChoice.choose(None, rest_catalog.url, {"warehouse": str(rest_catalog.folder)})
     lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), rest_catalog.folder, choice)
-    lake.format_version = version
+    lake.format_version, lake.write_mode = version, "merge-on-read"
     mirror_twice(lake)
     assert dict(lake.table("every").dtypes) == _IN_SPARK
     in_spark = [row.asDict() for row in lake.table("every").withColumn("at", f.col("at").cast("string")).collect()]

@@ -63,7 +63,7 @@ def _notes(trino: TrinoServer, at: str = "") -> dict[int, str]:
 def test_it_reads_all_types_older_versions_and_the_branch_of_format_2(
     lake: Lake, rest_catalog: RestCatalogServer, tmp_path: Path
 ) -> None:
-    lake.format_version = 2
+    lake.format_version, lake.write_mode = 2, "merge-on-read"
     mirror_twice(lake)
     with _trino(rest_catalog.url, tmp_path) as trino:
         assert {column: kind for column, kind, *_ in trino.query(f"DESCRIBE {_NAME}")} == _TYPES
@@ -90,6 +90,7 @@ def test_it_reads_all_types_older_versions_and_the_branch_of_format_2(
 def test_it_says_of_format_3_that_it_cannot_read_deletion_vectors(
     lake: Lake, rest_catalog: RestCatalogServer, tmp_path: Path
 ) -> None:
+    lake.write_mode = "merge-on-read"
     mirror_twice(lake)
     with (
         _trino(rest_catalog.url, tmp_path) as trino,
@@ -106,6 +107,7 @@ def test_it_never_sees_two_cuts_of_a_catalog_that_commits_several_tables_at_once
     with ExitStack() as ending:
         lake, tables, options = ending.enter_context(rest_place(spark, writer, rest_catalog, at_once=True))
         reader = make_reader("trino", lake, tables, ending)
-        outcome = try_catalog(lake, tables, [reader], options=(*options, "--format-version", "2"), reads=60, kills=2)
+        made = ("--format-version", "2", "--write-mode", "merge-on-read")
+        outcome = try_catalog(lake, tables, [reader], options=(*options, *made), reads=60, kills=2)
     assert outcome.reads >= 60
     assert outcome.torn == 0, outcome.describe()

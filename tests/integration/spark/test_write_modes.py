@@ -1,0 +1,69 @@
+"""What merges write into Iceberg's tables, by the mode and the table's size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from fixtures.spark import Lake
+from helpers.spark.writer import table
+from twofold_spark.sinks.write_mode import MERGE_MODE, WriteMode
+
+ROWS = table("rows", {"id": "int8", "v": "text"})
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    mode: str
+    data_files: int
+    delete_files: int
+
+
+def _written(lake: Lake) -> Written:
+    name = f"{lake.catalog}.public.rows"
+    found = {row["key"]: row["value"] for row in lake.spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+    files = [row["content"] for row in lake.spark.table(f"{name}.files").collect()]
+    return Written(found[MERGE_MODE], files.count(0), len(files) - files.count(0))
+
+
+def _upsert(lake: Lake, first: int, end: int, value: str) -> None:
+    with lake.writer.commit() as tx:
+        for n in range(first, end):
+            tx.upsert("rows", {"id": n, "v": value})
+    lake.mirror()
+    lake.assert_equal()
+
+
+def test_a_table_is_rewritten_while_it_is_small(lake: Lake) -> None:
+    lake.writer.table(ROWS)
+    for number in range(4):
+        _upsert(lake, 0, 50, f"{number}")
+    assert _written(lake) == Written("copy-on-write", data_files=1, delete_files=0)
+    _upsert(lake, 50, 12_000, "many")
+    grown = _written(lake)
+    assert (grown.mode, grown.delete_files) == ("copy-on-write", 0), "it was small before this batch"
+    _upsert(lake, 0, 10, "late")
+    assert _written(lake) == Written("merge-on-read", grown.data_files + 1, delete_files=1)
+    with lake.writer.commit() as tx:
+        for n in range(60, 12_000):
+            tx.delete("rows", n)
+    lake.mirror(maintain_every=1)
+    _upsert(lake, 0, 10, "few")
+    assert _written(lake).mode == "copy-on-write"
+    _upsert(lake, 0, 60, "all of them")
+    assert _written(lake) == Written("copy-on-write", data_files=1, delete_files=0)
+
+
+@pytest.mark.parametrize(("mode", "then"), [("merge-on-read", (3, True)), ("copy-on-write", (1, False))], ids=str)
+def test_what_is_asked_for_also_counts_for_tables_that_exist(
+    lake: Lake, mode: WriteMode, then: tuple[int, bool]
+) -> None:
+    lake.writer.table(ROWS, partitions=1)
+    lake.write_mode = "copy-on-write" if mode == "merge-on-read" else "merge-on-read"
+    _upsert(lake, 0, 50, "one")
+    lake.write_mode = mode
+    _upsert(lake, 0, 10, "two")
+    _upsert(lake, 10, 20, "three")
+    found = _written(lake)
+    assert (found.mode, found.data_files, found.delete_files > 0) == (mode, *then)
