@@ -22,8 +22,11 @@ DISTRIBUTIONS = {
     "twofold_spark": "spark_jobs",
 }
 CODE_NAME = re.compile(r"`((?:twofold|twofold_avro|twofold_common|twofold_spark)(?:\.\w+)+)`")
-PROPERTIES = {"twofold.cuts", "twofold.cuts.history", "twofold.key", "twofold.offsets", "twofold.sequence"}
-"""Of a mirror's tables, and the table of its cuts: no code."""
+PROPERTIES = {
+    *("twofold.cuts", "twofold.cuts.history", "twofold.key", "twofold.offsets", "twofold.sequence"),
+    "twofold.comments",
+}
+"""Of a mirror's tables and of a schema, and the table of its cuts: no code."""
 
 
 def _module(path: Path) -> ModuleType:
