@@ -79,8 +79,7 @@ def position_properties(position: TablePosition) -> dict[str, str]:
 
 
 def write_position(spark: SparkSession, table: str, position: TablePosition) -> None:
-    properties = iceberg_tables.format_properties(position_properties(position))
-    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({properties})")
+    iceberg_tables.set_properties(spark, table, position_properties(position))
 
 
 def _descends_from(spark: SparkSession, loaded: Any, recorded: dict[str, Any]) -> bool:

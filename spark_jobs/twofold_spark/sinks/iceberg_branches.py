@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.java_classes import java_class
 from twofold_spark.sinks import iceberg_tables
-from twofold_spark.sinks.iceberg_schema import identify
+from twofold_spark.sinks.iceberg_schema import find_catalog, identify
 from twofold_spark.sinks.iceberg_tables import MAIN
 
 MERGES = "twofold"
@@ -91,7 +91,7 @@ class CutPublisher:
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
         self._catalog = catalog
-        java_catalog = spark._jsparkSession.sessionState().catalogManager().catalog(catalog).icebergCatalog()
+        java_catalog = find_catalog(spark, catalog)
         is_rest = java_catalog.getClass().getName() == "org.apache.iceberg.rest.RESTCatalog"
         self._transactions: Any | None = java_catalog if is_rest else None
 

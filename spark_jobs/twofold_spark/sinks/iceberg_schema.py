@@ -34,7 +34,7 @@ def create_table(
     Its key columns are required, and are its identifier fields, which other engines read.
     """
     schema = _make_schema(spark, columns, key)
-    builder = _find_catalog(spark, catalog).buildTable(identify(spark, table), schema)
+    builder = find_catalog(spark, catalog).buildTable(identify(spark, table), schema)
     builder = builder.withPartitionSpec(_make_spec(spark, table, schema, partitioned_by))
     for name, value in properties.items():
         builder = builder.withProperty(name, value)
@@ -51,7 +51,8 @@ def identify(spark: SparkSession, table: str) -> Any:
     return java_class(spark, "org.apache.iceberg.catalog.TableIdentifier").of(namespace, name)
 
 
-def _find_catalog(spark: SparkSession, catalog: str) -> Any:
+def find_catalog(spark: SparkSession, catalog: str) -> Any:
+    """Return Iceberg's own catalog behind one of the session's."""
     return spark._jsparkSession.sessionState().catalogManager().catalog(catalog).icebergCatalog()
 
 

@@ -171,13 +171,11 @@ class IcebergSink:
         name, spark = self._full_name(str(table)), rows.sparkSession
         merge_sql.check_key(table, self._keys[table], replace=replace)
         if self._keys[table] != table.key:
-            key = iceberg_tables.format_properties({iceberg_tables.KEY: ",".join(table.key)})
-            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({key})")
+            iceberg_tables.set_properties(spark, name, {iceberg_tables.KEY: ",".join(table.key)})
             iceberg_tables.release_key(spark, name, self._keys[table])
         present, mode = self._modes[table]
         if present not in (None, mode):
-            properties = iceberg_tables.format_properties(list_mode_properties(mode))
-            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({properties})")
+            iceberg_tables.set_properties(spark, name, list_mode_properties(mode))
         self._set_summary(spark, sequence)
         try:
             loaded = self._merge(table, rows, replace=replace, unchanged=unchanged, sequence=sequence)

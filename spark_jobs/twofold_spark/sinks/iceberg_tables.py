@@ -129,7 +129,7 @@ def prepare_table(
         spark.sql(f"ALTER TABLE {name} {change}")
     comment = properties.get(COMMENT)
     if comment and load_table(spark, name).properties().get(COMMENT) != comment:
-        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({format_properties({COMMENT: comment})})")
+        set_properties(spark, name, {COMMENT: comment})
     return False
 
 
@@ -204,6 +204,11 @@ def list_properties(format_version: int, properties: Mapping[str, str]) -> str:
 def all_properties(format_version: int, properties: Mapping[str, str]) -> Mapping[str, str]:
     """Return what a new table has as properties."""
     return {"format-version": str(format_version), **_PROPERTIES, **properties}
+
+
+def set_properties(spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
+    """Set properties of a table that exists."""
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({format_properties(properties)})")
 
 
 def format_properties(properties: Mapping[str, str]) -> str:

@@ -10,12 +10,11 @@ import pytest
 from fixtures.backfill import ready
 from fixtures.connector import Installation, Maker
 from helpers.avro.schema_readers import Subject
+from helpers.connector.comments import HARD, comment_on
 from helpers.connector.topics import gid_of
 
 pytestmark = pytest.mark.core
 
-HARD = """it's a "note" of ${price}, 100 % \\d, C:\\temp;
--- of two lines 🦀"""
 SCHEMA = """
 CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text, secret text);
 CREATE TABLE plain (id int PRIMARY KEY, note text);
@@ -24,21 +23,17 @@ COMMENT ON COLUMN account.secret IS 'the password in plain text'
 """
 
 
-def quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def comment(column: str, text: str) -> str:
-    return f"COMMENT ON COLUMN account.{column} IS {quoted(text)}"
-
-
 @pytest.fixture
 def here(connector: Maker) -> Installation:
     """It leaves `secret` out, and has loaded a row of each table."""
     policy = {"columns": [{"column": "public.*.secret", "action": "drop"}]}
     made = connector(init=False, source={"tables": ["public.account", "public.plain"]}, policy=policy)
-    made.sql(*filter(str.strip, SCHEMA.split(";")), comment("note", HARD), "INSERT INTO plain VALUES (1, 'one')")
-    made.sql(f"COMMENT ON TABLE account IS {quoted('x' * 1001)}", "INSERT INTO account VALUES (1, 1, 'one')")
+    made.sql(
+        *filter(str.strip, SCHEMA.split(";")),
+        comment_on("COLUMN account.note", HARD),
+        "INSERT INTO plain VALUES (1, 'one')",
+    )
+    made.sql(comment_on("TABLE account", "x" * 1001), "INSERT INTO account VALUES (1, 1, 'one')")
     assert made.init().returncode == 0
     with made.carrying():
         ready(made)
@@ -71,7 +66,9 @@ def test_comment_comes_with_the_next_start_or_change(here: Installation) -> None
     with here.carrying():
         here.caught_up()
         here.sql(
-            comment("note", "while it runs"), "ANALYZE account", "INSERT INTO account VALUES (3, 1, 'three')"
+            comment_on("COLUMN account.note", "while it runs"),
+            "ANALYZE account",
+            "INSERT INTO account VALUES (3, 1, 'three')",
         )  # it is described again
         here.caught_up()
         assert [version["note"] for version in docs(here)] == [HARD]
@@ -95,7 +92,7 @@ def test_comment_that_is_new_at_a_start_leaves_a_prepared_transaction_open(here:
         here.caught_up()
         here.prepare("across", "INSERT INTO account VALUES (10, 1, 'ten')")
         here.caught_up()
-    here.sql(comment("version", "counted from one"))
+    here.sql(comment_on("COLUMN account.version", "counted from one"))
     here.prepare("behind", "INSERT INTO account VALUES (11, 1, 'eleven')")
     with here.carrying():
         tail = here.reader.tail([f"{here.prefix}.prepared"])

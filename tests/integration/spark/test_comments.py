@@ -8,12 +8,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from fixtures.backfill import ready
 from fixtures.connector import Installation, Maker
 from fixtures.spark import Lake
+from helpers.connector.comments import HARD, comment_on
 from twofold_spark.sinks.sink_choice import SinkChoice
 
 pytestmark = [pytest.mark.core, pytest.mark.timeout(600)]
 
-HARD = """it's a "note" of ${price}, 100 % \\d, C:\\temp;
--- of two lines 🦀"""
 SCHEMA = (
     "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text, secret text)",
     "COMMENT ON COLUMN account.id IS 'its number'",
@@ -22,16 +21,11 @@ SCHEMA = (
 )
 
 
-def comment(on: str, text: str) -> str:
-    quoted = text.replace("'", "''")
-    return f"COMMENT ON {on} IS '{quoted}'"
-
-
 @pytest.fixture
 def here(lake: Lake, connector: Maker) -> Installation:
     policy = {"columns": [{"column": "public.*.secret", "action": "drop"}]}
     made = connector(init=False, source={"tables": ["public.account"]}, policy=policy)
-    made.sql(*SCHEMA, comment("TABLE account", HARD), comment("COLUMN account.note", HARD))
+    made.sql(*SCHEMA, comment_on("TABLE account", HARD), comment_on("COLUMN account.note", HARD))
     assert made.init().returncode == 0
     lake.prefix = made.prefix
     return made
@@ -57,7 +51,7 @@ def test_the_mirrors_table_has_the_comments_and_follows_them(lake: Lake, here: I
         first = {"": HARD, "id": "its number", "version": None, "note": HARD}
         assert mirrored(lake) == first
         lake.spark.sql(f"ALTER TABLE {lake.catalog}.public.account ALTER COLUMN version COMMENT 'by hand'")
-        here.sql(comment("COLUMN account.id", "while it runs $1"), "ALTER TABLE account ADD more int")
+        here.sql(comment_on("COLUMN account.id", "while it runs $1"), "ALTER TABLE account ADD more int")
         here.sql("COMMENT ON COLUMN account.more IS 'added'", "COMMENT ON TABLE account IS NULL")
         here.caught_up()
         lake.mirror()
@@ -65,7 +59,7 @@ def test_the_mirrors_table_has_the_comments_and_follows_them(lake: Lake, here: I
         assert mirrored(lake) == {"": HARD, "id": "while it runs $1", **columns}, (
             "the table's stays: the source has none"
         )
-    here.sql(comment("COLUMN account.note", "while it is down"), comment("TABLE account", "new \\"))
+    here.sql(comment_on("COLUMN account.note", "while it is down"), comment_on("TABLE account", "new \\"))
     with here.carrying():
         here.caught_up()
         lake.mirror()
@@ -85,7 +79,7 @@ def test_columns_in_delta_have_their_comments(lake: Lake, here: Installation) ->
         here.caught_up()
         lake.mirror()
         assert described(lake, name) == {"id": "its number", "version": None, "note": HARD}
-        here.sql(comment("COLUMN account.id", "new $1"), "ALTER TABLE account ADD more int")
+        here.sql(comment_on("COLUMN account.id", "new $1"), "ALTER TABLE account ADD more int")
         here.sql("COMMENT ON COLUMN account.more IS 'added'")
         here.caught_up()
         lake.mirror()

@@ -5,13 +5,13 @@ The server is 245 MB, so this is slow; `nessie.lock` is beside this file. It nee
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from fixtures.catalogs import answers_as_catalog
 from fixtures.object_store import ObjectStore
 from fixtures.spark import _Kafka, _Registry, new_lake
 from helpers.spark.writer import Writer, table
@@ -52,18 +52,10 @@ def nessie(object_store: ObjectStore, tmp_path: Path) -> Iterator[str]:
     )
     address = f"http://{LOOPBACK}:{port}/iceberg"
     try:
-        process.wait_until(lambda: _answers(address), seconds=180)
+        process.wait_until(lambda: answers_as_catalog(address), seconds=180)
         yield address
     finally:
         process.stop()
-
-
-def _answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{address}/v1/config", timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize("version", [2, 3])
