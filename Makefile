@@ -27,8 +27,12 @@ test: lint $(if $(ARGS),,unit) ## Lint, unit, then the core tests against real s
 	$(BIN)/pytest $(or $(ARGS),-m 'core and not slow' -n 3 --dist loadfile)
 
 .PHONY: test-all
-test-all: lint ## Lint, then all tests but the slow ones: what CI runs.
+test-all: lint classes ## Lint, then all tests but the slow ones: what CI runs.
 	$(BIN)/pytest -n 3 --dist loadfile
+
+.PHONY: classes
+classes: ready
+	@PYTHONPATH=tests $(BIN)/python -m helpers.spark.class_archive
 
 .PHONY: lint
 lint: ready ## Style, vocabulary and strict types.
@@ -155,7 +159,7 @@ recording: ready ## Run the demo in a terminal and draw it as docs/learn/demo.sv
 	$(BIN)/python deploy/recording.py
 
 .PHONY: test-slow
-test-slow: ready ## The long forms of the tests. ARGS='-k name' chooses.
+test-slow: classes ## The long forms of the tests. ARGS='-k name' chooses.
 	$(BIN)/pytest -m slow $(ARGS)
 
 .PHONY: crash-matrix

@@ -84,7 +84,7 @@ def measure(spark: SparkSession, rows: int, rounds: int) -> None:
             if sequence == 1 and table.name.endswith(FANOUT):
                 spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.spark.fanout.enabled' = 'true')")
             began = time.monotonic()
-            sink.merge(table, batch, replace=False, unchanged=(), sequence=sequence)
+            sink.merge(table, batch, count=None, replace=False, unchanged=(), sequence=sequence)
             if sequence == 1:
                 case.load_s = time.monotonic() - began
             else:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from chaos.keeper import Keeper
+from helpers.spark import class_archive
 from twofold_common.java import spark_java_home
 
-# Java's first compiler alone: the round is over before the second would pay.
-_QUICK = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
 _ENDS_WITH_KAFKA = (1, 3, 8)
 """Without its brokers a job may end with the error that Spark had, or say at its start that none
 answers; who keeps it starts it again. What does not pass by itself is found at the end: the tables
@@ -32,7 +31,9 @@ class MirrorJob:
     ) -> None:  # fmt: skip
         self.lake = folder / "lake"
         self._journal = folder / "journal"
-        self.environment = {**environment, **_QUICK, "JAVA_HOME": str(spark_java_home())}
+        # The round is over before Java's second compiler would pay.
+        quick = {"JAVA_TOOL_OPTIONS": class_archive.find_options(), "JAVA_HOME": str(spark_java_home())}
+        self.environment = {**environment, **quick}
         self._command = [
             sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", registry, "--warehouse", str(self.lake), *(word for prefix in prefixes for word in ("--prefix", prefix)),
             "--batch-rows", "20000", "--maintain-every", "20", *arguments,

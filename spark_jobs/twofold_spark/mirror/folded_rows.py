@@ -40,6 +40,8 @@ class FoldedRows:
     unchanged: tuple[str, ...]
     """Columns that `UNCHANGED` lists in some row."""
     bytes: int
+    keys: int | None = None
+    """How many rows there are, at most; not known of a table without a key."""
     keyless_rows: bool = False
     """Rows lack a key that the registry has.
 

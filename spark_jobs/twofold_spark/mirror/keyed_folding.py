@@ -66,5 +66,6 @@ def fold_keyed(
         truncated=bool(truncates),
         unchanged=unchanged,
         bytes=sum(row["bytes"] or 0 for row in found),
+        keys=sum(row["keys"] for row in found),
         keyless_rows=keyless_rows,
     )

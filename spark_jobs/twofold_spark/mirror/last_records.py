@@ -58,6 +58,7 @@ class LastRecords:
         self._of_partition = (
             *(f.sum(n).alias(n) for n in ("n", "changes", "unreadable", "bytes")),
             *(f.max(n).alias(n) for n in ("partial", "truncate", "keyless")),
+            f.count("*").alias("keys"),
         )
 
     def select(self, raw: DataFrame) -> DataFrame:

@@ -95,7 +95,14 @@ class TableMerger:
                 return MergeOutcome(done=False)
             folded.check(table)
             sink.prepare(_add_comment(table, self._subject(table, refresh=False)), folded.columns)
-            sink.merge(table, folded.rows, replace=folded.truncated, unchanged=folded.unchanged, sequence=sequence)
+            sink.merge(
+                table,
+                folded.rows,
+                count=folded.keys,
+                replace=folded.truncated,
+                unchanged=folded.unchanged,
+                sequence=sequence,
+            )
             return MergeOutcome(
                 done=True,
                 changes=folded.changes,

@@ -14,29 +14,20 @@ _FEW_ROWS = 10_000
 SMALL_TABLE_ROWS = 200_000
 """A table with fewer rows is small; a MERGE reads all of it."""
 _FOR_FEW_ROWS = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
-_ALL_FILES = {"spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled": "false"}
-"""A table that is rewritten is read once, not a first time to find the files with rows that change.
-
-That is for tables of one file or two.
-"""
 
 
 class BatchPlan:
-    """Sets how the batches of one session are planned. Not used while one runs.
+    """Sets how the batches of one session are planned. Not used while one runs."""
 
-    `rewrites_large`: merges also rewrite tables of many files.
-    """
-
-    def __init__(self, spark: SparkSession, *, rewrites_large: bool) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._for_few_rows = _FOR_FEW_ROWS if rewrites_large else {**_FOR_FEW_ROWS, **_ALL_FILES}
-        self._usual = {key: spark.conf.get(key) or "" for key in self._for_few_rows}
+        self._usual = {key: spark.conf.get(key) or "" for key in _FOR_FEW_ROWS}
         self._is_small = False
 
     def choose(self, rows: int, table_rows: Iterable[int | None]) -> None:
         """Choose by the rows of the batch and of its tables; None is a table of unknown size."""
         is_small = rows <= _FEW_ROWS and all(n is not None and n < SMALL_TABLE_ROWS for n in table_rows)
         if is_small != self._is_small:
-            for key, value in (self._for_few_rows if is_small else self._usual).items():
+            for key, value in (_FOR_FEW_ROWS if is_small else self._usual).items():
                 self._spark.conf.set(key, value)
             self._is_small = is_small

@@ -79,7 +79,14 @@ class DeltaSink:
         return self._spark.table(self._reader.table_path(name)) if self._reader.has_table(name) else None
 
     def merge(
-        self, table: MirrorTable, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int
+        self,
+        table: MirrorTable,
+        rows: DataFrame,
+        *,
+        count: int | None,  # noqa: ARG002  (its statement is the same)
+        replace: bool,
+        unchanged: tuple[str, ...],
+        sequence: int,
     ) -> None:
         name, spark = self._reader.table_path(str(table)), rows.sparkSession
         present_key = self._reader.read_key(str(table))

@@ -13,9 +13,12 @@ from twofold_spark.row_columns import OP
 from twofold_spark.sinks.batch_plan import SMALL_TABLE_ROWS
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.merge_sql import SPARK, escape_literal
+from twofold_spark.sinks.write_mode import MergedTable
 
 _LISTED_KEYS = 10_000
 """Up to so many keys of a batch are listed in the MERGE; more become a Bloom filter."""
+_FIND_FILES = "spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled"
+"""Whether Spark reads a table that it rewrites a first time, to find the files with such rows."""
 _BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 _BLOOM_FILTER = {
     "spark.sql.optimizer.runtime.bloomFilter.enabled": "true",
@@ -31,15 +34,24 @@ here, and makes no filter.
 
 
 class MergeFilter:
-    """Filters the rows that a MERGE reads of a large table."""
+    """Filters the rows that a MERGE reads of a large table.
 
-    def __init__(self, spark: SparkSession) -> None:
+    `all_files`: merges rewrite a table only where all of its files have rows that change.
+    """
+
+    def __init__(self, spark: SparkSession, *, all_files: bool) -> None:
         self._defaults = {_BROADCAST: spark.conf.get(_BROADCAST) or ""}
+        spark.conf.set(_FIND_FILES, str(not all_files).lower())
 
-    def apply(self, table: MirrorTable, rows: DataFrame, table_rows: int) -> tuple[DataFrame, str]:
-        """Return the batch's rows and the condition of the table's rows; set Spark's settings."""
-        is_large = bool(table.key) and table_rows >= SMALL_TABLE_ROWS
-        among = _list_keys(table, rows) if is_large else "true"
+    def apply(
+        self, table: MirrorTable, rows: DataFrame, count: int | None, merged: MergedTable
+    ) -> tuple[DataFrame, str]:
+        """Return the batch's rows and the condition of the table's rows; set Spark's settings.
+
+        `count` is how many rows the batch has, at most.
+        """
+        is_large = bool(table.key) and (merged.rows or 0) >= SMALL_TABLE_ROWS and not merged.is_mostly_changed(count)
+        among = _list_keys(table, rows) if is_large and (count is None or count <= _LISTED_KEYS) else "true"
         bloom = is_large and among == "true"
         # Another table's merge may change these settings at the same time. A slower plan is the
         # worst effect.

@@ -40,7 +40,7 @@ from twofold_spark.sinks.iceberg_repeated import CommitRepeated, forget_repeated
 from twofold_spark.sinks.iceberg_tables import MAIN
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
-from twofold_spark.sinks.write_mode import MERGE_MODE, WriteMode, choose_mode, list_mode_properties
+from twofold_spark.sinks.write_mode import MERGE_MODE, MergedTable, WriteMode, list_mode_properties
 
 _DISTRIBUTION = {
     # The rows are hashed by key already; another shuffle before writing would only cost time.
@@ -69,17 +69,14 @@ class IcebergSink:
         self._format_version = format_version
         self._partitioning = partitioning
         self._writer = uuid.uuid4().hex
-        self._filter = MergeFilter(spark)
+        self._filter = MergeFilter(spark, all_files=write_mode != "copy-on-write")
         self._write_mode = write_mode
-        self._plan = BatchPlan(spark, rewrites_large=write_mode == "copy-on-write")
+        self._plan = BatchPlan(spark)
         self._lock = threading.Lock()
         self._applied: dict[str, int] = {}
         self._bases: dict[MirrorTable, int | None] = {}
         self._versions: dict[MirrorTable, int | None] = {}
-        self._row_counts: dict[MirrorTable, int | None] = {}
-        """Rows of each table; None if its snapshots do not say."""
-        self._modes: dict[MirrorTable, tuple[str | None, str]] = {}
-        """What merges into each table write: as its property says, and as the next one should."""
+        self._merged: dict[MirrorTable, MergedTable] = {}
         self._columns: dict[MirrorTable, tuple[StructType, str | None]] = {}
         """Of each table, with its comment."""
         self._keys: dict[MirrorTable, tuple[str, ...]] = {}
@@ -121,23 +118,28 @@ class IcebergSink:
             self._applied[str(table)] = applied
             self._bases[table] = self._versions[table] = iceberg_tables.current_snapshot(loaded, self._branch)
             self._loaded[str(table)] = loaded
-            rows = self._row_counts[table] = self._read_number(loaded, "total-records")
-            present = loaded.properties().get(MERGE_MODE) or "" if loaded is not None else None
-            size = self._read_number(loaded, "total-files-size")
-            self._modes[table] = present, choose_mode(self._write_mode, present, rows, size)
+            self._merged[table] = MergedTable(
+                mode=loaded.properties().get(MERGE_MODE) or "" if loaded is not None else None,
+                rows=self._read_number(loaded, "total-records"),
+                bytes=self._read_number(loaded, "total-files-size"),
+            )
             self._keys[table] = iceberg_tables.read_key(loaded) if loaded is not None else table.key
             if loaded is None:
                 self._columns.pop(table, None)
         return applied
 
     def plan_batch(self, tables: Collection[MirrorTable], rows: int) -> None:
-        self._plan.choose(rows, (self._row_counts[table] for table in tables))
+        self._plan.choose(rows, (self._merged[table].rows for table in tables))
 
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
         if self._columns.get(table) == (columns, table.comment):
             return
         own = {"twofold.topic": table.topic, iceberg_tables.KEY: ",".join(table.key)}
-        properties = {**list_mode_properties(self._modes[table][1]), **_DISTRIBUTION, **own}
+        properties = {
+            **list_mode_properties(self._merged[table].choose_mode(self._write_mode, 0)),
+            **_DISTRIBUTION,
+            **own,
+        }
         if table.comment:
             properties[iceberg_tables.COMMENT] = table.comment
         name = self._full_name(str(table))
@@ -166,32 +168,46 @@ class IcebergSink:
         return self._spark.table(iceberg_tables.name_branch(self._full_name(str(table)), self._branch))
 
     def merge(
-        self, table: MirrorTable, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int
+        self,
+        table: MirrorTable,
+        rows: DataFrame,
+        *,
+        count: int | None,
+        replace: bool,
+        unchanged: tuple[str, ...],
+        sequence: int,
     ) -> None:
         name, spark = self._full_name(str(table)), rows.sparkSession
         merge_sql.check_key(table, self._keys[table], replace=replace)
         if self._keys[table] != table.key:
             iceberg_tables.set_properties(spark, name, {iceberg_tables.KEY: ",".join(table.key)})
             iceberg_tables.release_key(spark, name, self._keys[table])
-        present, mode = self._modes[table]
-        if present not in (None, mode):
+        mode = self._merged[table].choose_mode(self._write_mode, count)
+        if self._merged[table].mode not in (None, mode):
             iceberg_tables.set_properties(spark, name, list_mode_properties(mode))
         self._set_summary(spark, sequence)
         try:
-            loaded = self._merge(table, rows, replace=replace, unchanged=unchanged, sequence=sequence)
+            loaded = self._merge(table, rows, count, replace=replace, unchanged=unchanged, sequence=sequence)
         except CommitRepeated:
             # What this batch committed goes, so it meets the table as it was.
             loaded = iceberg_tables.load_table(spark, name)
             base = str(self._bases[table])
             behind = list_behind(loaded, self._branch, version=base, sequence=self._applied[str(table)])
             give_up(spark, loaded, behind, self._branch)
-            loaded = self._merge(table, rows, replace=replace, unchanged=unchanged, sequence=sequence)
+            loaded = self._merge(table, rows, count, replace=replace, unchanged=unchanged, sequence=sequence)
         with self._lock:
             self._versions[table] = iceberg_tables.current_snapshot(loaded, self._branch)
             self._loaded[str(table)] = loaded
 
     def _merge(
-        self, table: MirrorTable, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int
+        self,
+        table: MirrorTable,
+        rows: DataFrame,
+        count: int | None,
+        *,
+        replace: bool,
+        unchanged: tuple[str, ...],
+        sequence: int,
     ) -> Any:
         """Merge onto the version that was read, and return the table. Nothing may come between."""
         name, spark = self._full_name(str(table)), rows.sparkSession
@@ -199,12 +215,12 @@ class IcebergSink:
         try:
             if replace:
                 merge_sql.rows_of_empty_table(rows, table.key).writeTo(into).overwrite(f.lit(True))
-            elif base is None or self._row_counts[table] == 0:
+            elif base is None or self._merged[table].rows == 0:
                 merge_sql.rows_of_empty_table(rows, table.key).writeTo(into).append()
             else:
                 view = f"_twofold_{abs(hash(str(table)))}"
                 columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
-                rows, among = self._filter.apply(table, rows, self._row_counts[table] or 0)
+                rows, among = self._filter.apply(table, rows, count, self._merged[table])
                 rows.createOrReplaceTempView(view)
                 spark.sql(merge_sql.merge_statement(into, view, table.key, columns, unchanged=unchanged, among=among))
         except Exception as error:

@@ -56,9 +56,18 @@ class Sink(Protocol):
         """Read the table as this job left it: a row that changed its key may need its values."""
 
     def merge(
-        self, table: MirrorTable, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int
+        self,
+        table: MirrorTable,
+        rows: DataFrame,
+        *,
+        count: int | None,
+        replace: bool,
+        unchanged: tuple[str, ...],
+        sequence: int,
     ) -> None:
         """Apply folded rows in one commit, which also records `sequence`.
+
+        `count` says how many rows there are, at most; None if nobody knows.
 
         `replace` says that they come after a truncate.
 

@@ -94,6 +94,7 @@ class JdbcSink:
         table: MirrorTable,
         rows: DataFrame,
         *,
+        count: int | None,  # noqa: ARG002  (its statement is the same)
         replace: bool,
         unchanged: tuple[str, ...],
         sequence: int,  # noqa: ARG002  (the cut has it)

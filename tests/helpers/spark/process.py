@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from fixtures.spark import QUICK_JAVA, Lake
+from fixtures.spark import Lake
+from helpers.spark import class_archive
 from twofold_common import java
 
 
@@ -36,7 +37,9 @@ def in_its_own_group(
     line: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """A job in a process group of its own, killed at the end if it has not ended."""
-    ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {
+        "JAVA_TOOL_OPTIONS": class_archive.find_options()
+    }
     with subprocess.Popen(
         line, stderr=subprocess.PIPE, text=True, env={**ours, **(environment or {})}, start_new_session=True
     ) as process:

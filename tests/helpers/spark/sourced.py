@@ -32,7 +32,7 @@ def changing(lake: Lake, connector: Maker) -> Iterator[tuple[Installation, ExitS
     with ExitStack() as carried, ExitStack() as load_of_it:
         initialise(load(here.file), print)
         carried.enter_context(here.carrying())
-        load_of_it.enter_context(traffic(here, per_second=150, items=ITEMS))
+        load_of_it.enter_context(traffic(here, per_second=60, items=ITEMS))
         wait_until(lambda: here.records("commits"), 60, "the first commit record")
         yield here, load_of_it
 

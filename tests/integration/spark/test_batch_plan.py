@@ -24,7 +24,7 @@ def test_one_task(spark: SparkSession, rows: int, table_rows: list[int | None], 
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", USUAL[0])
     session.conf.set("spark.sql.adaptive.enabled", USUAL[1])
-    plan = BatchPlan(session, rewrites_large=False)
+    plan = BatchPlan(session)
 
     plan.choose(10, [0])
     plan.choose(rows, table_rows)

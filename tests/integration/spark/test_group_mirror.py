@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.connector import Maker, wait_until
-from fixtures.spark import QUICK_JAVA
 from fixtures.stack import fresh_prefix
+from helpers.spark import class_archive
 from helpers.spark.group_lake import Coordinator, GroupLake, prepare, transfer
 from twofold_common import java
 from twofold_spark import session
@@ -150,7 +150,9 @@ def test_the_command_takes_the_members_or_their_group(group: GroupLake, by: str)
         "--registry", here.reader.registry_url, "--warehouse", str(warehouse), "--catalog", catalog,
         "--java-home", str(java.spark_java_home()), "--trigger", "available-now",
     ]  # fmt: skip
-    ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {
+        "JAVA_TOOL_OPTIONS": class_archive.find_options()
+    }
 
     def shown() -> bool:
         ended = subprocess.run(line, env=ours, capture_output=True, text=True, timeout=200, check=False)

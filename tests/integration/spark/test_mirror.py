@@ -293,10 +293,17 @@ class _CrashingSink:
         return getattr(self._sink, name)
 
     def merge(
-        self, table: MirrorTable, rows: DataFrame, *, replace: bool, unchanged: tuple[str, ...], sequence: int
+        self,
+        table: MirrorTable,
+        rows: DataFrame,
+        *,
+        count: int | None,
+        replace: bool,
+        unchanged: tuple[str, ...],
+        sequence: int,
     ) -> None:
         self._alive()
-        self._sink.merge(table, rows, replace=replace, unchanged=unchanged, sequence=sequence)
+        self._sink.merge(table, rows, count=count, replace=replace, unchanged=unchanged, sequence=sequence)
         self._step()
 
     def publish(self, cut: Cut) -> None:

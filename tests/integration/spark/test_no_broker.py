@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from fixtures.spark import QUICK_JAVA
 from fixtures.stack import Kafka
+from helpers.spark import class_archive
 from twofold_common import java
 from twofold_spark.sources.kafka_client import ANSWER_WITHIN_S
 
@@ -30,7 +30,9 @@ def job(folder: Path, bootstrap: str) -> subprocess.Popen[str]:
         sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", "http://127.0.0.1:9",
         "--prefix", "bank", "--warehouse", str(folder), "--java-home", str(java.spark_java_home()),
     ]  # fmt: skip
-    ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {
+        "JAVA_TOOL_OPTIONS": class_archive.find_options()
+    }
     return subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=ours, start_new_session=True)
 
 

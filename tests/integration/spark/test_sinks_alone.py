@@ -47,7 +47,7 @@ class _Job:
             "SELECT 1 AS a, 1L AS _copies, 'u' AS _twofold_op, CAST(array() AS array<string>) AS _twofold_unchanged"
         )
         self.sink.prepare(table, rows.drop("_twofold_op", "_twofold_unchanged").schema)
-        self.sink.merge(table, rows, replace=replace, unchanged=(), sequence=sequence)
+        self.sink.merge(table, rows, count=1, replace=replace, unchanged=(), sequence=sequence)
 
     def publish(self, sequence: int, *tables: MirrorTable) -> None:
         versions = {str(table): version for table in tables if (version := self.sink.version_of(table)) is not None}

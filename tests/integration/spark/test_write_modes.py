@@ -45,10 +45,16 @@ def test_a_table_is_rewritten_while_it_is_small(lake: Lake) -> None:
     assert (grown.mode, grown.delete_files) == ("copy-on-write", 0), "it was small before this batch"
     _upsert(lake, 0, 10, "late")
     assert _written(lake) == Written("merge-on-read", grown.data_files + 1, delete_files=1)
-    with lake.writer.commit() as tx:
-        for n in range(60, 12_000):
-            tx.delete("rows", n)
-    lake.mirror(maintain_every=1)
+    _upsert(lake, 0, 11_000, "most of them")
+    rewritten = _written(lake)
+    assert (rewritten.mode, rewritten.delete_files) == ("copy-on-write", 0)
+    _upsert(lake, 0, 10, "late again")
+    assert _written(lake) == Written("merge-on-read", rewritten.data_files + 1, delete_files=1)
+    for first, end in ((60, 4_000), (4_000, 8_000), (8_000, 12_000)):
+        with lake.writer.commit() as tx:
+            for key in range(first, end):
+                tx.delete("rows", key)
+        lake.mirror(maintain_every=1)
     _upsert(lake, 0, 10, "few")
     assert _written(lake).mode == "copy-on-write"
     _upsert(lake, 0, 60, "all of them")

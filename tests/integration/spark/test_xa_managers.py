@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.connector import Installation, Maker, wait_until
-from fixtures.spark import QUICK_JAVA
 from fixtures.stack import fresh_prefix
+from helpers.spark import class_archive
 from helpers.xa.manager import MANAGERS, XaManager
 from twofold_common import java
 from twofold_spark import read_cut, read_global_cut, session
@@ -63,7 +63,9 @@ class Banks:
             "--registry", here.reader.registry_url, "--warehouse", str(self.warehouse), "--catalog", self.catalog,
             "--java-home", str(java.spark_java_home()), "--trigger", "available-now",
         ]  # fmt: skip
-        ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
+        ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {
+            "JAVA_TOOL_OPTIONS": class_archive.find_options()
+        }
         ended = subprocess.run(line, env=ours, capture_output=True, text=True, timeout=300, check=False)
         assert ended.returncode == 0, ended.stderr
 

@@ -1,12 +1,16 @@
-"""A small table is rewritten by a merge; a larger one gets what changed beside its files."""
+"""A small table is rewritten by a merge; a larger one gets what changed beside its files.
+
+If that is most of it, it is rewritten too.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from twofold_spark.sinks.write_mode import choose_mode
+from twofold_spark.sinks.write_mode import MergedTable, WriteMode
 
-ANEW, BESIDE = "copy-on-write", "merge-on-read"
+ANEW: WriteMode = "copy-on-write"
+BESIDE: WriteMode = "merge-on-read"
 
 
 @pytest.mark.parametrize(
@@ -24,9 +28,25 @@ ANEW, BESIDE = "copy-on-write", "merge-on-read"
     ],
 )
 def test_the_size_decides(present: str | None, rows: int | None, size: int | None, chosen: str) -> None:
-    assert choose_mode("by-size", present, rows, size) == chosen
+    assert MergedTable(present, rows, size).choose_mode("by-size", changed=0) == chosen
+
+
+@pytest.mark.parametrize(
+    ("rows", "changed", "chosen"),
+    [
+        pytest.param(10**6, 500_001, ANEW, id="most rows"),
+        pytest.param(10**6, 500_000, BESIDE, id="half of them"),
+        pytest.param(10**6, None, BESIDE, id="a batch of unknown size"),
+        pytest.param(None, 10**6, BESIDE, id="a table of unknown size"),
+    ],
+)
+def test_a_batch_that_changes_most_rows_rewrites_a_table_of_any_size(
+    rows: int | None, changed: int | None, chosen: str
+) -> None:
+    assert MergedTable(BESIDE, rows, 10**9).choose_mode("by-size", changed) == chosen
 
 
 @pytest.mark.parametrize("asked", [ANEW, BESIDE])
-def test_what_is_asked_for_counts_whatever_the_size(asked: str) -> None:
-    assert choose_mode(asked, None, 0, 0) == choose_mode(asked, BESIDE, 10**9, 10**12) == asked  # type: ignore[arg-type]
+def test_what_is_asked_for_counts_whatever_the_size(asked: WriteMode) -> None:
+    small, large = MergedTable(None, 0, 0), MergedTable(BESIDE, 10**9, 10**12)
+    assert small.choose_mode(asked, 10) == large.choose_mode(asked, 10) == large.choose_mode(asked, 10**9) == asked
