@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 
 from fixtures.spark import Lake
 from helpers.spark.writer import table
+from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sinks.write_mode import MERGE_MODE, WriteMode
 
 ROWS = table("rows", {"id": "int8", "v": "text"})
@@ -73,3 +76,34 @@ def test_what_is_asked_for_also_counts_for_tables_that_exist(
     _upsert(lake, 10, 20, "three")
     found = _written(lake)
     assert (found.mode, found.data_files, found.delete_files > 0) == (mode, *then)
+
+
+class _Watched:
+    """A sink, and how the sessions of its merges were set."""
+
+    def __init__(self, sink: Sink, seen: list[str | None]) -> None:
+        self._sink = sink
+        self._seen = seen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def merge(self, table: MirrorTable, rows: DataFrame, **how: Any) -> None:
+        self._sink.merge(table, rows, **how)
+        name = "spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled"
+        self._seen.append(rows.sparkSession.conf.get(name))
+
+
+@pytest.mark.parametrize(
+    ("mode", "looks"), [("by-size", "false"), ("merge-on-read", "false"), ("copy-on-write", "true")]
+)
+def test_spark_looks_for_changed_files_first_only_where_large_tables_are_rewritten(
+    lake: Lake, mode: WriteMode, looks: str
+) -> None:
+    lake.writer.table(ROWS)
+    lake.write_mode = mode
+    with lake.writer.commit() as tx:
+        tx.upsert("rows", {"id": 1, "v": "one"})
+    seen: list[str | None] = []
+    lake.mirror(around=lambda sink: _Watched(sink, seen))
+    assert seen == [looks]
