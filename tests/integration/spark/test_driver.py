@@ -36,7 +36,8 @@ MANY = [pytest.mark.slow, pytest.mark.timeout(7200)]
     [
         pytest.param("iceberg", 1, marks=pytest.mark.core),
         pytest.param("jdbc", 1, marks=pytest.mark.core),
-        pytest.param("stored", 1, marks=pytest.mark.timeout(900)),
+        # The short form of S3 is test_object_store.py.
+        pytest.param("stored", 1, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
         # Its reader and its merges take most of two cores.
         pytest.param("delta", 1, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
         *(pytest.param(name, 50, marks=MANY) for name in ("iceberg", "jdbc", "delta")),

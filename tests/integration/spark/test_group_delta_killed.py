@@ -28,7 +28,8 @@ from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.source_database import SourceDatabase
 from twofold_spark.verify.verification import Verification
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+"""The short form is in test_group_sinks.py: the driver dies, in the process of the test."""
 
 TABLES: Final = ("public.transfer", "public.journal")
 PLACES: Final = ("behind a merge", "behind a member's cut", "before the row", "behind the row")
@@ -82,14 +83,12 @@ class Written:
                 return self.rows > since.rows
 
 
-@pytest.mark.parametrize(
-    ("places", "more"), [(("before the row",), False), pytest.param(PLACES, True, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("places", [("before the row",), PLACES])
 def test_every_global_cut_in_delta_is_whole_wherever_the_process_is_killed(
-    group: GroupLake, places: tuple[str, ...], more: bool
+    group: GroupLake, places: tuple[str, ...]
 ) -> None:
-    """At these places of its first round; in the long form then at any instant, maintenance among
-    them, and then the checkpoint is lost.
+    """At these places of its first round, then at any instant, maintenance among them. Then the
+    checkpoint is lost.
     """
     write_lines(group)
     coordinator = Coordinator(group.members, pause_s=0.3)
@@ -103,13 +102,12 @@ def test_every_global_cut_in_delta_is_whole_wherever_the_process_is_killed(
                 if place in found:
                     break
             assert place in found, f"killed {place}, the process was already {found}"
-        if more:
-            with running(group, "--trigger", "interval=100ms", "--maintain-every", "1") as job:
-                publishes(job, 1)
-                time.sleep(random.uniform(0, 4))  # any instant of a few rounds will do
-                os.killpg(job.pid, signal.SIGKILL)
-            group.assert_whole()
-            shutil.rmtree(group.folder / "warehouse" / "checkpoints")
+        with running(group, "--trigger", "interval=100ms", "--maintain-every", "1") as job:
+            publishes(job, 1)
+            time.sleep(random.uniform(0, 4))  # any instant of a few rounds will do
+            os.killpg(job.pid, signal.SIGKILL)
+        group.assert_whole()
+        shutil.rmtree(group.folder / "warehouse" / "checkpoints")
     finally:
         coordinator.stop()
     runs_to_the_end(group, within_s=300)

@@ -68,7 +68,7 @@ def test_no_cut_shows_half_of_a_transfer(group: GroupLake) -> None:
     assert group.last_cut() == last, "nothing is new, and nothing is published"
 
 
-@pytest.mark.parametrize("group", ["iceberg", "delta", "jdbc"], indirect=True)
+@pytest.mark.parametrize("group", ["iceberg", pytest.param("delta", marks=pytest.mark.slow), "jdbc"], indirect=True)
 def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: GroupLake) -> None:
     transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")
@@ -169,7 +169,7 @@ def test_the_command_takes_the_members_or_their_group(group: GroupLake, by: str)
     assert sorted(amounts) == [-10, 10]
 
 
-@pytest.mark.parametrize("group", ["iceberg", "delta"], indirect=True)
+@pytest.mark.parametrize("group", ["iceberg", pytest.param("delta", marks=pytest.mark.slow)], indirect=True)
 def test_old_global_cuts_are_forgotten_with_the_members_cuts_that_only_they_name(group: GroupLake) -> None:
     group.kept = {"maintain_every": 1, "keep_cuts": dt.timedelta(0)}
     transfer(group.members, "one", 10)

@@ -167,6 +167,7 @@ def test_every_global_cut_in_delta_is_whole_while_transfers_go_on(group: GroupLa
     assert group.assert_all_whole(coordinator.places) > 20
 
 
+@pytest.mark.slow
 def test_whoever_reads_postgresql_sees_whole_transfers_though_the_process_is_killed(group: GroupLake) -> None:
     """Before its one transaction, while rows are staged. Before its COMMIT, when all tables have
     changed in it. Behind the COMMIT, before the stream's checkpoint. And at any instant, after
