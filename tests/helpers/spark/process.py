@@ -77,4 +77,4 @@ def lines(process: subprocess.Popen[str]) -> Iterator[str]:
     for line in process.stderr:
         seen.append(line)
         yield line
-    raise AssertionError("the job ended: " + "".join(seen[-20:]))
+    raise AssertionError("the job ended: " + "".join(seen))

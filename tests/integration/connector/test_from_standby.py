@@ -29,6 +29,10 @@ from twofold.runner.initialisation import initialise
 from twofold.stack import PostgresServer
 
 pytestmark = pytest.mark.timeout(600)
+LONG = (
+    *(pytest.param(version, marks=pytest.mark.slow) for version in ("16", "17")),
+    pytest.param("18", marks=pytest.mark.core),
+)
 VERSIONS = (pytest.param("16", marks=pytest.mark.slow), "17", pytest.param("18", marks=pytest.mark.core))
 ON_18 = pytest.mark.parametrize("version", ["18"])
 
@@ -85,7 +89,7 @@ def make_pair(connector: Maker, own_postgres: Callable[..., PostgresServer], ope
         yield make
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", LONG)
 def test_from_standby_with_kills_while_sessions_write(version: str, make_pair: MakePair) -> None:
     """Prepared transactions of all outcomes, and kill -9 of the connector at any moment."""
     pair = make_pair(version)
@@ -185,7 +189,7 @@ def test_from_standby_a_member_of_a_group(version: str, connector: Maker, make_p
         here.check()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", LONG)
 def test_from_standby_that_is_promoted_under_load(version: str, make_pair: MakePair) -> None:
     """The connector goes on with the same configuration and the same process; what is published is
     what the promoted server has.

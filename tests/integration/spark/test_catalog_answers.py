@@ -124,7 +124,7 @@ def _at_each_commit(troubled: _Troubled, kind: Trouble) -> None:
     troubled.assert_equal()
 
 
-@pytest.mark.parametrize("kind", ["lost", "repeated"])
+@pytest.mark.parametrize("kind", [pytest.param("lost", marks=pytest.mark.slow), "repeated"])
 def test_at_each_commit_of_maintenance(troubled: _Troubled, kind: Trouble) -> None:
     """Six small files are compacted, so each turn has a compaction."""
     settings = {"maintain_every": 1, "keep_cuts": dt.timedelta(0)}

@@ -84,6 +84,7 @@ def test_what_is_old_is_forgotten_except_the_last(spark: SparkSession, catalog: 
         assert count(f"{each}.all_data_files") <= 3
 
 
+@pytest.mark.slow
 def test_in_delta_what_is_old_is_forgotten_except_the_last(spark: SparkSession, tmp_path: Path) -> None:
     table = DeltaGroup(str(tmp_path)).make_cuts(spark)
     table.open(("east", "west"))

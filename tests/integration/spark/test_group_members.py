@@ -50,6 +50,7 @@ def banks(connector: Maker) -> list[Installation]:
     return [connector(name=name) for name in sorted(fresh_prefix() for _ in range(3))]
 
 
+@pytest.mark.slow
 def test_members_come_and_go_while_the_coordinator_goes_on(
     spark: SparkSession, banks: list[Installation], tmp_path: Path
 ) -> None:

@@ -35,7 +35,7 @@ from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.source_database import SourceDatabase
 from twofold_spark.verify.verification import Verification
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def test_a_connection_that_ends_at_the_commit_doubles_and_loses_nothing(group: G
             ]
 
 
-@pytest.mark.parametrize("group", ["jdbc", "delta"], indirect=True)
+@pytest.mark.parametrize("group", ["jdbc", pytest.param("delta", marks=pytest.mark.slow)], indirect=True)
 def test_members_come_and_go_and_strangers_are_refused(group: GroupLake, connector: Maker) -> None:
     """The connectors' group stays: a mirror of some of the members is one of these."""
     east, west = group.members.values()

@@ -32,7 +32,7 @@ sys.exit(cli.main(sys.argv[1:]))
 _LOOK_S = 0.01
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kills", [2, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_a_mirror_of_an_earlier_version_goes_over_under_load_though_it_is_killed_on_the_way(
     lake: Lake, connector: Maker, kills: int
