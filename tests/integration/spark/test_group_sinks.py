@@ -153,6 +153,7 @@ def test_in_delta_members_may_be_ahead_of_the_global_cut_that_is_read(
     assert [each.number for each in group.published] == [*range(1, len(group.published) + 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["delta"], indirect=True)
 def test_every_global_cut_in_delta_is_whole_while_transfers_go_on(group: GroupLake) -> None:
     coordinator = Coordinator(group.members, pause_s=0.2)
