@@ -5,7 +5,6 @@ branches in doubt. In every global cut the total is the same.
 from __future__ import annotations
 
 import datetime as dt
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from fixtures.connector import Maker, wait_until
 from fixtures.stack import fresh_prefix
-from helpers.spark import class_archive
+from helpers.spark import process as spark_process
 from helpers.spark.group_lake import Coordinator, GroupLake, prepare, transfer
 from twofold_common import java
 from twofold_spark import session
@@ -150,12 +149,11 @@ def test_the_command_takes_the_members_or_their_group(group: GroupLake, by: str)
         "--registry", here.reader.registry_url, "--warehouse", str(warehouse), "--catalog", catalog,
         "--java-home", str(java.spark_java_home()), "--trigger", "available-now",
     ]  # fmt: skip
-    ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {
-        "JAVA_TOOL_OPTIONS": class_archive.find_options()
-    }
 
     def shown() -> bool:
-        ended = subprocess.run(line, env=ours, capture_output=True, text=True, timeout=200, check=False)
+        ended = subprocess.run(
+            line, env=spark_process.job_environment(), capture_output=True, text=True, timeout=200, check=False
+        )
         assert ended.returncode == 0, ended.stderr
         return "mirror: global cut" in ended.stderr
 

@@ -4,7 +4,6 @@ sentence, and hears Ctrl-C while it waits.
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from fixtures.stack import Kafka
-from helpers.spark import class_archive
+from helpers.spark import process as spark_process
 from twofold_common import java
 from twofold_spark.sources.kafka_client import ANSWER_WITHIN_S
 
@@ -30,10 +29,9 @@ def job(folder: Path, bootstrap: str) -> subprocess.Popen[str]:
         sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", "http://127.0.0.1:9",
         "--prefix", "bank", "--warehouse", str(folder), "--java-home", str(java.spark_java_home()),
     ]  # fmt: skip
-    ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {
-        "JAVA_TOOL_OPTIONS": class_archive.find_options()
-    }
-    return subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=ours, start_new_session=True)
+    return subprocess.Popen(
+        line, stderr=subprocess.PIPE, text=True, env=spark_process.job_environment(), start_new_session=True
+    )
 
 
 def last_words(process: subprocess.Popen[str]) -> str:

@@ -5,7 +5,6 @@ group's mirror shows each of their transactions whole or not at all.
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
-from helpers.spark import class_archive
+from helpers.spark import process as spark_process
 from helpers.xa.manager import MANAGERS, XaManager
 from twofold_common import java
 from twofold_spark import read_cut, read_global_cut, session
@@ -63,10 +62,9 @@ class Banks:
             "--registry", here.reader.registry_url, "--warehouse", str(self.warehouse), "--catalog", self.catalog,
             "--java-home", str(java.spark_java_home()), "--trigger", "available-now",
         ]  # fmt: skip
-        ours = {k: v for k, v in os.environ.items() if k != "PYSPARK_GATEWAY_PORT"} | {
-            "JAVA_TOOL_OPTIONS": class_archive.find_options()
-        }
-        ended = subprocess.run(line, env=ours, capture_output=True, text=True, timeout=300, check=False)
+        ended = subprocess.run(
+            line, env=spark_process.job_environment(), capture_output=True, text=True, timeout=300, check=False
+        )
         assert ended.returncode == 0, ended.stderr
 
     def shown(self) -> set[str]:
