@@ -27,7 +27,7 @@ from twofold_spark.row_columns import OP, UNCHANGED
 from twofold_spark.sinks.iceberg_branches import MERGES
 from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sinks.iceberg_tables import full_name, load_table
-from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.partitioning import Partitioning, parse_partitioning
 
 CASES = {"plain": "", "bucketed": "bucket(16, id)", "regional": "region", "daily": "days(created)"}
@@ -84,7 +84,7 @@ def measure(spark: SparkSession, rows: int, rounds: int) -> None:
             if sequence == 1 and table.name.endswith(FANOUT):
                 spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.spark.fanout.enabled' = 'true')")
             began = time.monotonic()
-            sink.merge(table, batch, count=None, replace=False, unchanged=(), sequence=sequence)
+            sink.merge(table, TableBatch(batch, None, False, ()), sequence=sequence)
             if sequence == 1:
                 case.load_s = time.monotonic() - began
             else:

@@ -21,7 +21,7 @@ from twofold_spark.mirror.folded_rows import FoldedRows
 from twofold_spark.mirror.keyed_folding import fold_keyed
 from twofold_spark.mirror.keyless_folding import fold_keyless
 from twofold_spark.mirror.last_records import LastRecords
-from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.commit_records import OffsetRange
 from twofold_spark.sources.kafka_client import Kafka
@@ -95,14 +95,8 @@ class TableMerger:
                 return MergeOutcome(done=False)
             folded.check(table)
             sink.prepare(_add_comment(table, self._subject(table, refresh=False)), folded.columns)
-            sink.merge(
-                table,
-                folded.rows,
-                count=folded.keys,
-                replace=folded.truncated,
-                unchanged=folded.unchanged,
-                sequence=sequence,
-            )
+            batch = TableBatch(folded.rows, folded.keys, folded.truncated, folded.unchanged)
+            sink.merge(table, batch, sequence=sequence)
             return MergeOutcome(
                 done=True,
                 changes=folded.changes,

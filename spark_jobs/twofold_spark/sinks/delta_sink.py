@@ -26,7 +26,7 @@ from twofold_spark.sinks import column_changes, cut_rows, delta_tables, merge_sq
 from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.delta_tables import APPLICATION, KEY, SPOILED, DeltaReader, refuse_spoiled
 from twofold_spark.sinks.global_cut_table import GLOBAL_CUTS
-from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.merge_sql import escape_literal
 from twofold_spark.sources.unreadable_records import RECORD_PLACE
 
@@ -78,19 +78,10 @@ class DeltaSink:
         name = str(table)
         return self._spark.table(self._reader.table_path(name)) if self._reader.has_table(name) else None
 
-    def merge(
-        self,
-        table: MirrorTable,
-        rows: DataFrame,
-        *,
-        count: int | None,  # noqa: ARG002  (its statement is the same)
-        replace: bool,
-        unchanged: tuple[str, ...],
-        sequence: int,
-    ) -> None:
-        name, spark = self._reader.table_path(str(table)), rows.sparkSession
+    def merge(self, table: MirrorTable, batch: TableBatch, *, sequence: int) -> None:
+        name, spark = self._reader.table_path(str(table)), batch.rows.sparkSession
         present_key = self._reader.read_key(str(table))
-        merge_sql.check_key(table, present_key, replace=replace)
+        merge_sql.check_key(table, present_key, replace=batch.replace)
         if present_key != table.key:
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{KEY}' = '{escape_literal(','.join(table.key))}')")
         version, applied = self._reader.read_state(str(table))
@@ -104,15 +95,15 @@ class DeltaSink:
         # run at once.
         spark.conf.set(_TXN_ID, APPLICATION)
         spark.conf.set(_TXN_VERSION, str(sequence))
-        columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
+        columns = [c for c in batch.rows.columns if c not in (OP, UNCHANGED)]
         view = f"_twofold_{abs(hash(table))}"
-        if replace or applied == 0:
+        if batch.replace or applied == 0:
             names = ", ".join(merge_sql.SPARK.quote(c) for c in columns)
-            merge_sql.rows_of_empty_table(rows, table.key).createOrReplaceTempView(view)
-            statement = f"INSERT {'OVERWRITE' if replace else 'INTO'} {name} ({names}) SELECT {names} FROM {view}"
+            merge_sql.rows_of_empty_table(batch.rows, table.key).createOrReplaceTempView(view)
+            statement = f"INSERT {'OVERWRITE' if batch.replace else 'INTO'} {name} ({names}) SELECT {names} FROM {view}"
         else:
-            rows.createOrReplaceTempView(view)
-            statement = merge_sql.merge_statement(name, view, table.key, columns, unchanged=unchanged)
+            batch.rows.createOrReplaceTempView(view)
+            statement = merge_sql.merge_statement(name, view, table.key, columns, unchanged=batch.unchanged)
         try:
             spark.sql(statement)
         except Exception as error:

@@ -38,7 +38,7 @@ from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.iceberg_filter import MergeFilter
 from twofold_spark.sinks.iceberg_repeated import CommitRepeated, forget_repeated_append, give_up, list_behind
 from twofold_spark.sinks.iceberg_tables import MAIN
-from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
 from twofold_spark.sinks.write_mode import MERGE_MODE, MergedTable, WriteMode, list_mode_properties
 
@@ -167,62 +167,46 @@ class IcebergSink:
             return None
         return self._spark.table(iceberg_tables.name_branch(self._full_name(str(table)), self._branch))
 
-    def merge(
-        self,
-        table: MirrorTable,
-        rows: DataFrame,
-        *,
-        count: int | None,
-        replace: bool,
-        unchanged: tuple[str, ...],
-        sequence: int,
-    ) -> None:
-        name, spark = self._full_name(str(table)), rows.sparkSession
-        merge_sql.check_key(table, self._keys[table], replace=replace)
+    def merge(self, table: MirrorTable, batch: TableBatch, *, sequence: int) -> None:
+        name, spark = self._full_name(str(table)), batch.rows.sparkSession
+        merge_sql.check_key(table, self._keys[table], replace=batch.replace)
         if self._keys[table] != table.key:
             iceberg_tables.set_properties(spark, name, {iceberg_tables.KEY: ",".join(table.key)})
             iceberg_tables.release_key(spark, name, self._keys[table])
-        mode = self._merged[table].choose_mode(self._write_mode, count)
+        mode = self._merged[table].choose_mode(self._write_mode, batch.count)
         if self._merged[table].mode not in (None, mode):
             iceberg_tables.set_properties(spark, name, list_mode_properties(mode))
         self._set_summary(spark, sequence)
         try:
-            loaded = self._merge(table, rows, count, replace=replace, unchanged=unchanged, sequence=sequence)
+            loaded = self._merge(table, batch, sequence)
         except CommitRepeated:
             # What this batch committed goes, so it meets the table as it was.
             loaded = iceberg_tables.load_table(spark, name)
             base = str(self._bases[table])
             behind = list_behind(loaded, self._branch, version=base, sequence=self._applied[str(table)])
             give_up(spark, loaded, behind, self._branch)
-            loaded = self._merge(table, rows, count, replace=replace, unchanged=unchanged, sequence=sequence)
+            loaded = self._merge(table, batch, sequence)
         with self._lock:
             self._versions[table] = iceberg_tables.current_snapshot(loaded, self._branch)
             self._loaded[str(table)] = loaded
 
-    def _merge(
-        self,
-        table: MirrorTable,
-        rows: DataFrame,
-        count: int | None,
-        *,
-        replace: bool,
-        unchanged: tuple[str, ...],
-        sequence: int,
-    ) -> Any:
+    def _merge(self, table: MirrorTable, batch: TableBatch, sequence: int) -> Any:
         """Merge onto the version that was read, and return the table. Nothing may come between."""
-        name, spark = self._full_name(str(table)), rows.sparkSession
+        name, spark = self._full_name(str(table)), batch.rows.sparkSession
         base, into = self._bases[table], iceberg_tables.name_branch(name, self._branch)
         try:
-            if replace:
-                merge_sql.rows_of_empty_table(rows, table.key).writeTo(into).overwrite(f.lit(True))
+            if batch.replace:
+                merge_sql.rows_of_empty_table(batch.rows, table.key).writeTo(into).overwrite(f.lit(True))
             elif base is None or self._merged[table].rows == 0:
-                merge_sql.rows_of_empty_table(rows, table.key).writeTo(into).append()
+                merge_sql.rows_of_empty_table(batch.rows, table.key).writeTo(into).append()
             else:
                 view = f"_twofold_{abs(hash(str(table)))}"
-                columns = [c for c in rows.columns if c not in (OP, UNCHANGED)]
-                rows, among = self._filter.apply(table, rows, count, self._merged[table])
+                columns = [c for c in batch.rows.columns if c not in (OP, UNCHANGED)]
+                rows, among = self._filter.apply(table, batch.rows, batch.count, self._merged[table])
                 rows.createOrReplaceTempView(view)
-                spark.sql(merge_sql.merge_statement(into, view, table.key, columns, unchanged=unchanged, among=among))
+                spark.sql(
+                    merge_sql.merge_statement(into, view, table.key, columns, unchanged=batch.unchanged, among=among)
+                )
         except Exception as error:
             if merge_sql.is_missing_copies(error):
                 raise merge_sql.refuse_missing_copies(table) from error

@@ -28,6 +28,19 @@ class MirrorTable:
         return f"{self.schema}.{self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class TableBatch:
+    """A table's folded rows, for one merge."""
+
+    rows: DataFrame
+    count: int | None
+    """How many there are, at most; None if nobody knows."""
+    replace: bool
+    """They come after a truncate."""
+    unchanged: tuple[str, ...]
+    """The columns whose value some row lacks; the table keeps its own value then."""
+
+
 class Sink(Protocol):
     """The place that the mirror writes to."""
 
@@ -55,25 +68,8 @@ class Sink(Protocol):
     def read_current(self, table: MirrorTable) -> DataFrame | None:
         """Read the table as this job left it: a row that changed its key may need its values."""
 
-    def merge(
-        self,
-        table: MirrorTable,
-        rows: DataFrame,
-        *,
-        count: int | None,
-        replace: bool,
-        unchanged: tuple[str, ...],
-        sequence: int,
-    ) -> None:
-        """Apply folded rows in one commit, which also records `sequence`.
-
-        `count` says how many rows there are, at most; None if nobody knows.
-
-        `replace` says that they come after a truncate.
-
-        `unchanged` lists the columns whose value some row lacks; the table keeps its own value
-        then.
-        """
+    def merge(self, table: MirrorTable, batch: TableBatch, *, sequence: int) -> None:
+        """Apply a batch in one commit, which also records `sequence`."""
 
     def quarantine(self, records: DataFrame) -> None:
         """Keep records that cannot be decoded, each once."""

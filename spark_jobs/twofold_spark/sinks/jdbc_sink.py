@@ -27,7 +27,7 @@ from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.row_columns import OP
 from twofold_spark.sinks import jdbc_tables, merge_sql
 from twofold_spark.sinks.cuts import CUTS, Cut
-from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.jdbc_tables import Names
 from twofold_spark.sinks.mirror_database import MirrorDatabase, Run, configure_jdbc, own_transaction
 from twofold_spark.sources.postgres_connection import quote_identifier, quote_literal
@@ -92,18 +92,15 @@ class JdbcSink:
     def merge(
         self,
         table: MirrorTable,
-        rows: DataFrame,
+        batch: TableBatch,
         *,
-        count: int | None,  # noqa: ARG002  (its statement is the same)
-        replace: bool,
-        unchanged: tuple[str, ...],
         sequence: int,  # noqa: ARG002  (the cut has it)
     ) -> None:
-        configure_jdbc(rows.write, self._url, self._names.stage(table)).mode("overwrite").save()
+        configure_jdbc(batch.rows.write, self._url, self._names.stage(table)).mode("overwrite").save()
         with own_transaction(self._spark, self._url) as run:
-            self._check_staged(run, table, replace=replace)
+            self._check_staged(run, table, replace=batch.replace)
         with self._lock:
-            self._staged[table] = replace, unchanged
+            self._staged[table] = batch.replace, batch.unchanged
 
     def quarantine(self, records: DataFrame) -> None:
         name = self._names.own("quarantine")

@@ -9,13 +9,12 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import DataFrame
 
 from fixtures.spark import KEPT_STORED, KEPT_STORED_SLOW, STORED, STORED_SLOW, Lake
 from helpers.spark.writer import Open, Writer, table
 from twofold_spark.errors import Refused
 from twofold_spark.sinks.cuts import Cut
-from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 
 ACCOUNTS = table("accounts", {"id": "int8", "owner": "text", "balance": "int8"})
 DOCS = table("docs", {"id": "int8", "title": "text", "body": "text", "extra": "text"})
@@ -292,18 +291,9 @@ class _CrashingSink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
-    def merge(
-        self,
-        table: MirrorTable,
-        rows: DataFrame,
-        *,
-        count: int | None,
-        replace: bool,
-        unchanged: tuple[str, ...],
-        sequence: int,
-    ) -> None:
+    def merge(self, table: MirrorTable, batch: TableBatch, *, sequence: int) -> None:
         self._alive()
-        self._sink.merge(table, rows, count=count, replace=replace, unchanged=unchanged, sequence=sequence)
+        self._sink.merge(table, batch, sequence=sequence)
         self._step()
 
     def publish(self, cut: Cut) -> None:

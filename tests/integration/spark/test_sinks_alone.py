@@ -17,7 +17,7 @@ from helpers.spark.writer import table
 from twofold_spark.errors import Refused, SetupError, TableRefused
 from twofold_spark.sinks import iceberg_writers, merge_sql
 from twofold_spark.sinks.cuts import Cut
-from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sinks.mirror_database import Run, connect, transaction
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.postgres_connection import build_jdbc_url
@@ -47,7 +47,7 @@ class _Job:
             "SELECT 1 AS a, 1L AS _copies, 'u' AS _twofold_op, CAST(array() AS array<string>) AS _twofold_unchanged"
         )
         self.sink.prepare(table, rows.drop("_twofold_op", "_twofold_unchanged").schema)
-        self.sink.merge(table, rows, count=1, replace=replace, unchanged=(), sequence=sequence)
+        self.sink.merge(table, TableBatch(rows, 1, replace, ()), sequence=sequence)
 
     def publish(self, sequence: int, *tables: MirrorTable) -> None:
         versions = {str(table): version for table in tables if (version := self.sink.version_of(table)) is not None}

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
 
 from fixtures.spark import Lake
 from helpers.spark.writer import table
-from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sinks.write_mode import MERGE_MODE, WriteMode
 
 ROWS = table("rows", {"id": "int8", "v": "text"})
@@ -88,10 +87,10 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
-    def merge(self, table: MirrorTable, rows: DataFrame, **how: Any) -> None:
-        self._sink.merge(table, rows, **how)
+    def merge(self, table: MirrorTable, batch: TableBatch, *, sequence: int) -> None:
+        self._sink.merge(table, batch, sequence=sequence)
         name = "spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled"
-        self._seen.append(rows.sparkSession.conf.get(name))
+        self._seen.append(batch.rows.sparkSession.conf.get(name))
 
 
 @pytest.mark.parametrize(
