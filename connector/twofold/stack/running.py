@@ -121,7 +121,9 @@ def end(folder: Path, *, seconds: float = 60) -> bool:
     with suppress(ProcessLookupError), os.fdopen(os.pidfd_open(running.pid), "rb") as process:
         signal.pidfd_send_signal(process.fileno(), signal.SIGTERM)
         # Not until the lock is free: it is given up some moments before the process is gone.
-        if not select.select([process], [], [], seconds)[0]:
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        if not ended.poll(seconds * 1000):
             raise Unreachable(
                 f"the stack in {folder} has not ended within {seconds:.0f} s: kill -9 {running.pid}, and its servers follow"
             )
