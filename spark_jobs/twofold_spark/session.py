@@ -42,6 +42,13 @@ _CONSUMERS = {
 Each read of ranges has consumers of its own, and each holds some MB of prefetched records. In a
 backlog of large batches they filled the driver's memory.
 """
+_SMALL_HEAP = {
+    # Spark keeps a thousand executed plans for its web page.
+    **{f"spark.{kept}": "50" for kept in ("sql.ui.retainedExecutions", "ui.retainedJobs", "ui.retainedStages")},
+    # Spark allocates a whole block for each stage and table that it describes to its tasks, so
+    # 200 MB in a batch of six tables with its default of 4 MB.
+    "spark.broadcast.blockSize": "256k",
+}
 _LOCAL_FILES = {
     "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
     # Checkpoints too; Spark's own choice goes past the setting above.
@@ -64,9 +71,11 @@ def absolute_folder(text: str) -> str:
 def local_settings(warehouse: str, *, memory: str) -> dict[str, str]:
     """All settings of a session on one machine, except its catalog's."""
     in_s3 = object_store.is_s3(warehouse)
+    # The whole heap at once: Java would grow it after collections that a larger one does not need.
+    java_options = f"-Xms{memory} {_JAVA_OPTIONS}"
     return {
         "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars.fetch(s3=in_s3)),
-        "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} {object_store.JAVA_OPTIONS}" if in_s3 else _JAVA_OPTIONS,
+        "spark.driver.extraJavaOptions": f"{java_options} {object_store.JAVA_OPTIONS}" if in_s3 else java_options,
         "spark.driver.memory": memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -100,6 +109,7 @@ def local_settings(warehouse: str, *, memory: str) -> dict[str, str]:
         "spark.log.level": "ERROR",
         **_LOCAL_FILES,
         **_CONSUMERS,
+        **_SMALL_HEAP,
     }
 
 

@@ -21,7 +21,8 @@ from fixtures.spark import Lake, _Kafka, _Registry, new_lake
 from helpers.spark.writer import Writer, table
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.errors import SPARK_ERRORS
-from twofold_spark.sinks import iceberg_sink
+from twofold_spark.sinks import iceberg_sink, write_mode
+from twofold_spark.sinks.write_mode import MERGE_MODE
 
 _SHAPE = {"id": "int8", "v": "int8"}
 
@@ -65,6 +66,12 @@ class _Troubled:
             else:
                 return ends
         raise AssertionError(ends)
+
+    def modes(self) -> set[str]:
+        """How a MERGE would write into the tables."""
+        tables = (f"{self.lake.catalog}.public.{name}" for name in self.names)
+        found = (self.lake.spark.sql(f"SHOW TBLPROPERTIES {name} ('{MERGE_MODE}')").collect() for name in tables)
+        return {row["value"] for rows in found for row in rows}
 
     def assert_equal(self) -> None:
         """By plain names and in the last cut."""
@@ -146,6 +153,33 @@ def test_at_each_commit_of_maintenance(troubled: _Troubled, kind: Trouble) -> No
         troubled.trouble[len(troubled.written) + n] = kind
         troubled.mirror_until_done(**settings)
         troubled.assert_equal()
+
+
+@pytest.mark.parametrize("kind", ["lost", "repeated"])
+def test_at_each_commit_of_a_batch_that_changes_the_write_mode(
+    troubled: _Troubled, kind: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables that are not small: most rows of them, then few, and so on."""
+    monkeypatch.setattr(write_mode, "_SMALL_ROWS", 0)
+
+    def change_rows(many: int, v: int) -> None:
+        with troubled.lake.writer.commit() as tx:
+            for name in troubled.names:
+                for key in range(many):
+                    tx.upsert(name, {"id": key, "v": v})
+
+    troubled.change(0)
+    change_rows(6, 1)
+    troubled.lake.mirror()
+    change_rows(1, 2)
+    commits = troubled.usual_commits()
+    for n in range(commits):
+        many, mode = (6, "copy-on-write") if n % 2 == 0 else (1, "merge-on-read")
+        change_rows(many, 3 + n)
+        troubled.trouble[len(troubled.written) + n] = kind
+        troubled.mirror_until_done()
+        troubled.assert_equal()
+        assert troubled.modes() == {mode}
 
 
 def test_a_job_that_is_killed_before_it_gives_its_merge_up(

@@ -9,6 +9,8 @@ import pytest
 
 from fixtures.spark import Lake
 from helpers.spark.writer import table
+from twofold_spark.sinks import write_mode
+from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sinks.write_mode import MERGE_MODE, WriteMode
 
@@ -75,6 +77,37 @@ def test_what_is_asked_for_also_counts_for_tables_that_exist(
     _upsert(lake, 10, 20, "three")
     found = _written(lake)
     assert (found.mode, found.data_files, found.delete_files > 0) == (mode, *then)
+
+
+class _Killed(Exception):
+    """The job ends here, as by kill -9."""
+
+
+@pytest.mark.parametrize(("first", "then"), [(3, 12), (12, 3)], ids=["rewrites", "marks"])
+def test_a_job_that_is_killed_between_the_mode_and_the_merge(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, first: int, then: int
+) -> None:
+    """The mode is the next start's, whatever its batch is."""
+    monkeypatch.setattr(write_mode, "_SMALL_ROWS", 0)
+    lake.writer.table(ROWS, partitions=1)
+    _upsert(lake, 0, 20, "one")
+    _upsert(lake, 0, first, "two")
+    with lake.writer.commit() as tx:
+        for n in range(then):
+            tx.upsert("rows", {"id": n, "v": "three"})
+
+    def killed(*_: object) -> None:
+        raise _Killed
+
+    with monkeypatch.context() as killing:
+        killing.setattr(IcebergSink, "_merge", killed)
+        with pytest.raises(_Killed):
+            lake.mirror()
+    expected = "copy-on-write" if then > first else "merge-on-read"
+    assert _written(lake).mode == expected
+    # The next batch has what came since too, so most rows.
+    _upsert(lake, 0, first, "four")
+    assert _written(lake) == Written("copy-on-write", data_files=1, delete_files=0)
 
 
 class _Watched:
