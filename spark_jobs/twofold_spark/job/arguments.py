@@ -128,7 +128,9 @@ def _session_options(*, prefixes: bool = False) -> _Parser:
     options.add_argument(
         "--java-home", help="home of Java 17 or 21 (default: JAVA_HOME, then the newest on this machine that fits)"
     )
-    options.add_argument("--memory", default="512m", help="memory of the driver (ignored under spark-submit)")
+    options.add_argument(
+        "--memory", type=_parse_memory, default="512m", help="memory of the driver, as 2g (ignored under spark-submit)"
+    )
     return options
 
 
@@ -249,6 +251,13 @@ def _parse_count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} must be an integer >= 1")
     return int(text)
+
+
+def _parse_memory(text: str) -> str:
+    found = re.fullmatch("([0-9]+)([mg])", text.lower())
+    if not found or int(found[1]) << (10 if found[2] == "g" else 0) < 512:  # Spark does not start with less
+        raise argparse.ArgumentTypeError(f"{text!r} must be a size in m or g, at least 512m")
+    return text.lower()
 
 
 def _parse_hours(text: str) -> float:

@@ -22,6 +22,7 @@ _LINE = ("mirror", "--bootstrap", "b", "--registry", "r", "--prefix", "p")
         *((name, value) for name in ("--maintain-every", "--batch-rows", "--batch-bytes") for value in ("0", "-1", "1e3", "x")),
         *(("--keep-cuts", value) for value in ("-1", "nan", "inf", "1e99", "x")),
         *(("--global-wait", value) for value in ("0", "-1", "nan", "inf", "x")),
+        *(("--memory", value) for value in ("512", "1gb", "511m", "0.5g", "-1g", "x")),
         *(("--metrics", value) for value in ("127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1", "host:")),
     ],
 )  # fmt: skip
