@@ -17,18 +17,13 @@ from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 
 from fixtures.catalogs import Trouble, connections_break, find_in_postgres
-from fixtures.spark import Lake, _Kafka, _Registry, new_lake
+from fixtures.spark import Killed, Lake, _Kafka, _Registry, new_lake
 from helpers.spark.writer import Writer, table
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.errors import SPARK_ERRORS
 from twofold_spark.sinks import iceberg_sink, write_mode
-from twofold_spark.sinks.write_mode import MERGE_MODE
 
 _SHAPE = {"id": "int8", "v": "int8"}
-
-
-class _Killed(Exception):
-    """The job ends here, as by kill -9."""
 
 
 @dataclass
@@ -66,12 +61,6 @@ class _Troubled:
             else:
                 return ends
         raise AssertionError(ends)
-
-    def modes(self) -> set[str]:
-        """How a MERGE would write into the tables."""
-        tables = (f"{self.lake.catalog}.public.{name}" for name in self.names)
-        found = (self.lake.spark.sql(f"SHOW TBLPROPERTIES {name} ('{MERGE_MODE}')").collect() for name in tables)
-        return {row["value"] for rows in found for row in rows}
 
     def assert_equal(self) -> None:
         """By plain names and in the last cut."""
@@ -179,7 +168,7 @@ def test_at_each_commit_of_a_batch_that_changes_the_write_mode(
         troubled.trouble[len(troubled.written) + n] = kind
         troubled.mirror_until_done()
         troubled.assert_equal()
-        assert troubled.modes() == {mode}
+        assert {troubled.lake.merge_mode(name) for name in troubled.names} == {mode}
 
 
 def test_a_job_that_is_killed_before_it_gives_its_merge_up(
@@ -191,11 +180,11 @@ def test_a_job_that_is_killed_before_it_gives_its_merge_up(
         tx.upsert("t", {"id": 0, "v": 1})
 
     def killed(*_: object) -> None:
-        raise _Killed
+        raise Killed
 
     monkeypatch.setattr(iceberg_sink, "give_up", killed)
     troubled.trouble[len(troubled.written)] = "repeated"
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         troubled.lake.mirror()
     monkeypatch.undo()
     troubled.lake.mirror()

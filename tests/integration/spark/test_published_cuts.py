@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.spark import Lake
+from fixtures.spark import Killed, Lake
 from helpers.spark.bank import opened
 from helpers.spark.writer import table
 from twofold_spark.errors import Refused, SetupError
@@ -26,13 +26,9 @@ from twofold_spark.sources.registry import Registry
 from twofold_spark.streaming import StreamingJob, Trigger
 
 
-class _Killed(Exception):
-    """The job ends here, as by kill -9."""
-
-
 def _killed_before_the_cut(sink: Sink) -> Sink:
     def publish(cut: Cut) -> None:
-        raise _Killed(cut)
+        raise Killed(cut)
 
     sink.publish = publish  # type: ignore[method-assign]
     return sink
@@ -70,7 +66,7 @@ def test_what_a_killed_batch_merged_is_not_seen_before_its_cut(lake: Lake) -> No
     with lake.writer.commit() as tx:
         tx.truncate("u")
         tx.upsert("u", {"id": 9, "v": 2, "more": 7})
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         lake.mirror(around=_killed_before_the_cut)
     assert (_values(lake, "t"), _values(lake, "u"), lake.table("fresh").count()) == ({1}, {1}, 0)
     assert (_values(lake, "t", MERGES), _values(lake, "u", MERGES), _values(lake, "fresh", MERGES)) == ({2}, {2}, {2})
@@ -94,10 +90,10 @@ def test_a_cut_whose_publishing_was_killed_is_finished_by_the_next_start(
 
     def first_only(self: CutPublisher, moves: list[Any]) -> None:
         commit(self, moves[:1])
-        raise _Killed
+        raise Killed
 
     monkeypatch.setattr(CutPublisher, "_commit", first_only)
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         lake.mirror()
     assert sorted((*_values(lake, "t"), *_values(lake, "u"))) == [1, 2]
     assert lake.cut().cut.sequence == 1, "the row is seen once all tables are there"
@@ -113,18 +109,18 @@ def test_a_mirror_of_an_earlier_version_goes_over_in_place(lake: Lake, monkeypat
     monkeypatch.setattr(iceberg_branches, "choose_branch", lambda *_: MAIN)  # merged into main, as it did
     lake.mirror()
     _commit(lake, 2)
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         lake.mirror(around=_killed_before_the_cut)
     assert _values(lake, "t") == {2}
     monkeypatch.setattr(iceberg_branches, "choose_branch", choose)
     _commit(lake, 3, "u")
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         lake.mirror(around=_killed_before_the_cut, batch_rows=1)
     lake.mirror(batch_rows=1)
     lake.assert_equal()
     assert [lake.cut(sequence=n).cut.sequence for n in (1, 2, 3)] == [1, 2, 3]
     _commit(lake, 4)
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         lake.mirror(around=_killed_before_the_cut)
     assert (_values(lake, "t"), _values(lake, "u")) == ({2}, {3})
 
@@ -165,14 +161,14 @@ def test_compaction_of_main_is_followed_and_others_rows_are_refused(lake: Lake) 
     assert parents == compacted, "the next merge lies on what compaction wrote"
 
     _commit(lake, 5)
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         lake.mirror(around=_killed_before_the_cut)
     _sql(lake, compact)
     lake.mirror()
     lake.assert_equal()
 
     _commit(lake, 6)
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         lake.mirror(around=_killed_before_the_cut)
     _sql(lake, "INSERT INTO {t} VALUES (100, 100)")
     with pytest.raises(Refused, match=r"another writer committed to main of .*\n.*\n.*ALTER TABLE") as refused:
@@ -265,7 +261,7 @@ def test_a_rest_catalog_moves_all_tables_in_one_commit(rest_lake: tuple[Lake, li
     lake.assert_equal()
     assert written.count(_TRANSACTION) == 2
     _commit(lake, 3, "t")
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         lake.mirror(around=_killed_before_the_cut)
     assert _values(lake, "t") == {2}
     lake.mirror(maintain_every=1, keep_cuts=dt.timedelta(0))

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from fixtures.spark import KEPT_SHORT, Lake
+from fixtures.spark import KEPT_SHORT, Killed, Lake
 from helpers.spark.writer import table
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.sinks.interface import Sink
@@ -54,10 +54,6 @@ def _assert_each_is_there_once(kept: Lake, *names: str) -> None:
         assert bytes(row["key"]) == kept.writer.key_bytes(name, {"id": 7})
 
 
-class _Killed(Exception):
-    """What kill -9 is to the batch: nothing after it happens."""
-
-
 class _KilledBehindTheQuarantine:
     """Between the records' way into the quarantine and what the job would do next."""
 
@@ -69,7 +65,7 @@ class _KilledBehindTheQuarantine:
 
     def quarantine(self, records: Any) -> None:
         self._sink.quarantine(records)
-        raise _Killed
+        raise Killed
 
 
 def _killed(sink: Sink) -> Sink:
@@ -105,7 +101,7 @@ def test_a_kill_behind_the_quarantine_leaves_each_there_once(kept: Lake) -> None
     """Before the job could stop, and before it could go on."""
     _torn(kept, "accounts")
     for unreadable in ("stop", "skip"):
-        with pytest.raises(_Killed):
+        with pytest.raises(Killed):
             kept.mirror(around=_killed, unreadable=unreadable)
         assert kept.reader.find_cut() is None, "nothing was published"
     with pytest.raises(TableRefused, match="the quarantine table has them"):

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fixtures.spark import Lake
+from fixtures.spark import Killed, Lake
 from helpers.spark.writer import table
 from twofold_spark.sinks import write_mode
 from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
-from twofold_spark.sinks.write_mode import MERGE_MODE, WriteMode
+from twofold_spark.sinks.write_mode import WriteMode
 
 ROWS = table("rows", {"id": "int8", "v": "text"})
 
@@ -26,9 +26,8 @@ class Written:
 
 def _written(lake: Lake) -> Written:
     name = f"{lake.catalog}.public.rows"
-    found = {row["key"]: row["value"] for row in lake.spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
     files = [row["content"] for row in lake.spark.table(f"{name}.files").collect()]
-    return Written(found[MERGE_MODE], files.count(0), len(files) - files.count(0))
+    return Written(lake.merge_mode("rows"), files.count(0), len(files) - files.count(0))
 
 
 def _upsert(lake: Lake, first: int, end: int, value: str) -> None:
@@ -79,10 +78,6 @@ def test_what_is_asked_for_also_counts_for_tables_that_exist(
     assert (found.mode, found.data_files, found.delete_files > 0) == (mode, *then)
 
 
-class _Killed(Exception):
-    """The job ends here, as by kill -9."""
-
-
 @pytest.mark.parametrize(("first", "then"), [(3, 12), (12, 3)], ids=["rewrites", "marks"])
 def test_a_job_that_is_killed_between_the_mode_and_the_merge(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, first: int, then: int
@@ -97,19 +92,20 @@ def test_a_job_that_is_killed_between_the_mode_and_the_merge(
             tx.upsert("rows", {"id": n, "v": "three"})
 
     def killed(*_: object) -> None:
-        raise _Killed
+        raise Killed
 
     with monkeypatch.context() as killing:
         killing.setattr(IcebergSink, "_merge", killed)
-        with pytest.raises(_Killed):
+        with pytest.raises(Killed):
             lake.mirror()
     rewritten, marked = Written("copy-on-write", 1, delete_files=0), Written("merge-on-read", 2, delete_files=1)
-    assert _written(lake).mode == (rewritten if then > first else marked).mode
+    of_this, of_next = (rewritten, marked) if then > first else (marked, rewritten)
+    assert _written(lake).mode == of_this.mode
     lake.mirror()
     lake.assert_equal()
-    assert _written(lake) == (rewritten if then > first else marked)
+    assert _written(lake) == of_this
     _upsert(lake, 0, first, "four")
-    assert _written(lake) == (marked if then > first else rewritten)
+    assert _written(lake) == of_next
 
 
 class _Watched:
