@@ -43,12 +43,16 @@ Each read of ranges has consumers of its own, and each holds some MB of prefetch
 backlog of large batches they filled the driver's memory.
 """
 _SMALL_HEAP = {
-    # Spark keeps a thousand executed plans for its web page.
-    **{f"spark.{kept}": "50" for kept in ("sql.ui.retainedExecutions", "ui.retainedJobs", "ui.retainedStages")},
-    # Spark allocates a whole block for each stage and table that it describes to its tasks, so
-    # 200 MB in a batch of six tables with its default of 4 MB.
+    "spark.sql.ui.retainedExecutions": "50",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
     "spark.broadcast.blockSize": "256k",
 }
+"""What Spark keeps for its web page, and the memory in which it describes work to its tasks.
+
+By default it keeps a thousand executed plans, and takes 4 MB for each stage and each table's
+settings: a batch of six small tables then fills Java's young generation once more.
+"""
 _LOCAL_FILES = {
     "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
     # Checkpoints too; Spark's own choice goes past the setting above.

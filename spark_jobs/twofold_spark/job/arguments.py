@@ -255,7 +255,8 @@ def _parse_count(text: str) -> int:
 
 def _parse_memory(text: str) -> str:
     found = re.fullmatch("([0-9]+)([mg])", text.lower())
-    if not found or int(found[1]) << (10 if found[2] == "g" else 0) < 512:  # Spark does not start with less
+    # Batches are made for 512 MB. Java takes no `1gb`, and fails with a trace.
+    if not found or int(found[1]) << (10 if found[2] == "g" else 0) < 512:
         raise argparse.ArgumentTypeError(f"{text!r} must be a size in m or g, at least 512m")
     return text.lower()
 
