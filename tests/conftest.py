@@ -20,6 +20,7 @@ pytest_plugins = [
     "fixtures.secured",
     "fixtures.chromium",
     "fixtures.backfill",
+    "fixtures.times",
 ]
 
 # A run in the background of a script has SIGINT ignored, and so has everything that it starts: then

@@ -14,7 +14,6 @@ from typing import Any
 from twofold_avro.shapes import TypeShape
 from twofold_avro.types import Avro
 
-_PREFIX = "connect."
 _SOURCE_TYPE = "__debezium.source.column.type"
 """Debezium's parameter for the type of the source's column."""
 
@@ -68,20 +67,6 @@ def with_names_in_key(shape: TypeShape, schema: Avro) -> Avro:
         return named
     kept = {name: value for name, value in named.items() if name not in {"connect.type", "connect.parameters"}}
     return kept["type"] if kept.keys() == {"type"} else kept
-
-
-def without_names(record: Avro) -> Avro:
-    """Return a record without the names of its columns' types, as topics have it that were made
-    before the names.
-    """
-    return {**record, "fields": [{**field, "type": _bare(field["type"])} for field in record["fields"]]}
-
-
-def _bare(schema: Avro) -> Avro:
-    if not isinstance(schema, dict):
-        return schema
-    bare = {name: value for name, value in schema.items() if not name.startswith(_PREFIX)}
-    return bare["type"] if bare.keys() == {"type"} else bare
 
 
 def _attributes(shape: TypeShape) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class LoadProgress:
             "again": sorted(key.hex() for key in self.again),
             "scanned": self.scanned,
             "reload": self.reload,
-            **({"held": True} if self.held else {}),  # the former version cannot read it
+            "held": self.held,
             "rows": self.rows,
             "size": self.size,
             "seconds": round(self.seconds, 3),
@@ -50,7 +50,7 @@ class LoadProgress:
         if not data:
             return cls()
         values = json.loads(data)
-        after, order, again = values.pop("after"), values.pop("order", ()), values.pop("again")
+        after, order, again = values.pop("after"), values.pop("order"), values.pop("again")
         return cls(
             after=None if after is None else bytes.fromhex(after),
             order=tuple(order),

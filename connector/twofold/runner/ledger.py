@@ -22,7 +22,7 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 ENDED_KEPT = 10_000
 TOMBSTONES_MAX = 1_000
-"""The most in one Kafka transaction: the ledger of an older Twofold may hold millions."""
+"""The most in one Kafka transaction."""
 
 
 class Ledger:

@@ -95,9 +95,9 @@ class Registrar:
         for number in range(min(_AHEAD, len(left))):
             threading.Thread(target=work, name=f"schemas-{number}", daemon=True).start()
 
-    def key(self, shape: TableShape, pin: Pin | None) -> str | None:
+    def key(self, shape: TableShape) -> str | None:
         """Return the message key's schema; None without a key. Asks nobody."""
-        return self._subjects.key(shape, pin)
+        return self._subjects.key(shape)
 
     def like_before(self, shape: TableShape, topic: str, pin: Pin | None) -> TableShape:
         return self._ask(lambda: self._subjects.like_before(shape, topic, pin))

@@ -15,7 +15,6 @@ from twofold.errors import SetupError, TwofoldError
 from twofold.runner.table_version import misread_columns
 from twofold.sink.schema_registry import Registry, key_subject, value_subject
 from twofold_avro.comments import read_comments, with_comments
-from twofold_avro.connect import without_names
 from twofold_avro.records import Pin
 from twofold_avro.schemas import canonical, envelope_schema, key_schema, misread, newly_hidden, optional_columns
 from twofold_avro.shapes import TableShape
@@ -38,17 +37,10 @@ class Subjects:
         self._prefix = prefix
         self._require_rules = require_rules
 
-    def key(self, shape: TableShape, pin: Pin | None) -> str | None:
-        """Return the message key's schema; None without a key.
-
-        Its id is in every key's bytes, so a topic that was made without Connect's names stays
-        without them.
-        """
+    def key(self, shape: TableShape) -> str | None:
+        """Return the message key's schema; None without a key."""
         key = key_schema(shape, self._prefix)
-        if key is None:
-            return None
-        older = canonical(without_names(key))
-        return older if pin and pin.key_schema == older else canonical(key)
+        return None if key is None else canonical(key)
 
     def like_before(self, shape: TableShape, topic: str, pin: Pin | None) -> TableShape:
         """Keep optional columns optional when they come into the key.

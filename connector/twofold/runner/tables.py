@@ -204,8 +204,8 @@ class Tables:
         relation = self._catalog.published(self._publication, shape.schema, shape.table)
         key = self._registrar.key
         decision = decide(
-            VersionKey(shape.oid, key(shape, pin)),
-            VersionKey(relation.oid, key(self._catalog.shape(relation), pin)) if relation else None,
+            VersionKey(shape.oid, key(shape)),
+            VersionKey(relation.oid, key(self._catalog.shape(relation))) if relation else None,
             pin,
             key_differs=isinstance(refusal, KeyChanged),
             in_backfill=self.lives.is_in_backfill(topic),
@@ -231,7 +231,7 @@ class Tables:
         truncate.
         """
         pin = self.pins.find(topic)
-        return self.lives.is_emptying(topic) and pin is not None and pin.key_schema != self._registrar.key(shape, pin)
+        return self.lives.is_emptying(topic) and pin is not None and pin.key_schema != self._registrar.key(shape)
 
     def _outbox(self, relation: m.Relation) -> TableVersion:
         table = self._make_void(self._catalog.shape(relation))
@@ -261,7 +261,7 @@ class Tables:
         table = self._version(shape, topic, partitions, key_id)
         # Shapes with different keys may have one envelope. A key other than the pinned one is
         # refused at its commit, because it may be rolled back.
-        if pin and pin.key_schema == self._registrar.key(shape, pin) and not pin.is_passed_over:
+        if pin and pin.key_schema == self._registrar.key(shape) and not pin.is_passed_over:
             known_id = self._registrar.known_envelope(shape, topic)
             if pin.value_schema_id == known_id:
                 self._commit(table, value_id=known_id)
@@ -288,7 +288,7 @@ class Tables:
         """
         shape, topic, registrar = table.shape, table.topic, self._registrar
         pin = self.pins.find(topic)
-        key_text = registrar.key(shape, pin)
+        key_text = registrar.key(shape)
         if pin is not None and (pin.key_schema != key_text or pin.is_passed_over):
             raise KeyChanged(shape)
         if pin is not None:

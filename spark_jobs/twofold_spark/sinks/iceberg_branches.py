@@ -5,8 +5,8 @@ A merge goes to the branch `twofold`. A cut is published by moving `main` of its
 cuts. A catalog with Iceberg's REST protocol moves all of them in one commit. Elsewhere one follows
 the other.
 
-`main` is never ahead of the branch, except by what others commit to it: compaction, or a mirror of
-an earlier version, which merged into `main`. The branch follows such commits before the next merge.
+`main` is never ahead of the branch, except by what others commit to it: compaction. The branch
+follows such commits before the next merge.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def follow_main(spark: SparkSession, name: str, loaded: Any, branch: str) -> Non
         (made.createBranch(branch, main.snapshotId()) if main is not None else made.createBranch(branch)).commit()
     elif main is None or main.snapshotId() == head.snapshotId() or _is_ancestor(spark, loaded, head, main):
         return
-    elif _is_ancestor(spark, loaded, main, head) or _read_sequence(loaded, MAIN) > _read_sequence(loaded, branch):
+    elif _is_ancestor(spark, loaded, main, head):
         loaded.manageSnapshots().replaceBranch(branch, main.snapshotId()).commit()
     else:
         _check_only_compacted(name, loaded, main, head)
@@ -158,10 +158,6 @@ def _is_ancestor(spark: SparkSession, loaded: Any, snapshot: Any, ancestor: Any)
     """Whether a snapshot has this ancestor, as far as its lineage is kept."""
     snapshots = java_class(spark, "org.apache.iceberg.util.SnapshotUtil")
     return bool(snapshots.isAncestorOf(loaded, snapshot.snapshotId(), ancestor.snapshotId()))
-
-
-def _read_sequence(loaded: Any, branch: str) -> int:
-    return int(iceberg_tables.read_summary(loaded, iceberg_tables.SEQUENCE, branch=branch) or 0)
 
 
 def _check_only_compacted(name: str, loaded: Any, main: Any, head: Any) -> None:

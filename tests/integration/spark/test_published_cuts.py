@@ -103,38 +103,6 @@ def test_a_cut_whose_publishing_was_killed_is_finished_by_the_next_start(
     assert lake.cut().cut.sequence == 2
 
 
-def test_a_mirror_of_an_earlier_version_goes_over_in_place(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    _two_tables(lake)
-    choose = iceberg_branches.choose_branch
-    monkeypatch.setattr(iceberg_branches, "choose_branch", lambda *_: MAIN)  # merged into main, as it did
-    lake.mirror()
-    _commit(lake, 2)
-    with pytest.raises(Killed):
-        lake.mirror(around=_killed_before_the_cut)
-    assert _values(lake, "t") == {2}
-    monkeypatch.setattr(iceberg_branches, "choose_branch", choose)
-    _commit(lake, 3, "u")
-    with pytest.raises(Killed):
-        lake.mirror(around=_killed_before_the_cut, batch_rows=1)
-    lake.mirror(batch_rows=1)
-    lake.assert_equal()
-    assert [lake.cut(sequence=n).cut.sequence for n in (1, 2, 3)] == [1, 2, 3]
-    _commit(lake, 4)
-    with pytest.raises(Killed):
-        lake.mirror(around=_killed_before_the_cut)
-    assert (_values(lake, "t"), _values(lake, "u")) == ({2}, {3})
-
-    # And back: an earlier version merges into main again, and the branch follows.
-    monkeypatch.setattr(iceberg_branches, "choose_branch", lambda *_: MAIN)
-    lake.mirror()
-    _commit(lake, 5)
-    lake.mirror()
-    monkeypatch.setattr(iceberg_branches, "choose_branch", choose)
-    _commit(lake, 6, "t")
-    lake.mirror()
-    lake.assert_equal()
-
-
 def test_a_catalog_that_keeps_no_branches_is_refused_before_anything_is_merged(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import fastavro
 import pytest
 
-from twofold_avro.connect import without_names
 from twofold_avro.schemas import canonical, envelope_schema, key_schema, misread
 from twofold_avro.shapes import ColumnShape, TableShape, TypeKind, TypeShape
 
@@ -99,16 +98,6 @@ def test_an_arrays_elements_are_named() -> None:
 
 def test_what_is_text_in_the_key_has_not_the_name_of_a_number() -> None:
     assert of_key(type_("timestamp")) == "string"
-
-
-def test_a_key_without_names_is_what_it_was_before_there_were_any() -> None:
-    shape = table(*(ColumnShape(n, t, in_key=True) for n, t in (("a", UUID), ("b", MOOD), ("c", type_("int8")))))
-    key = key_schema(shape, "shop")
-    assert key is not None
-    types = [field["type"] for field in without_names(key)["fields"]]
-    assert types == [{"type": "string", "logicalType": "uuid"}, "string", "long"]
-    assert without_names(key)["connect.name"] == "shop.public.t.Key"
-    assert without_names(without_names(key)) == without_names(key)
 
 
 def test_names_change_no_byte_and_neither_reader_misreads_the_other() -> None:
