@@ -30,6 +30,12 @@ test: lint $(if $(ARGS),,unit) ## Lint, unit, then the core tests against real s
 test-all: lint classes ## Lint, then all tests but the slow ones: what CI runs.
 	$(BIN)/pytest -n 3 --dist loadfile
 
+.PHONY: test-times
+test-times: classes ## Where the time of all tests goes, by folder, file and test. ARGS='-m core' chooses.
+	mkdir -p dist
+	TWOFOLD_TEST_TIMES=dist/test-times.jsonl $(BIN)/pytest -n 3 --dist loadfile $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m fixtures.times dist/test-times.jsonl
+
 .PHONY: classes
 classes: ready
 	@PYTHONPATH=tests $(BIN)/python -m helpers.spark.class_archive
