@@ -39,16 +39,15 @@ BY_NAME = {each.name: each for each in FULL}
 
 SHORT = (
     replace(BY_NAME["one"], turns=False, timeouts=0, parks=1),
-    replace(BY_NAME["three"], crashes=0, parks=0),
-    replace(BY_NAME["three, a full pool"], crashes=0, parks=0),
+    replace(BY_NAME["three, a full pool"], crashes=0, parks=0, cuts=0),
     replace(BY_NAME["one slot again and again"], parks=0, timeouts=0),
     replace(BY_NAME["foretold"], crashes=1, timeouts=0),
     replace(BY_NAME["held back"], crashes=1, parks=0, timeouts=0, cuts=0),
     replace(BY_NAME["held back, synchronous"], crashes=1, parks=0, cuts=0),
     replace(BY_NAME["by rule, and without rows"], crashes=1, parks=0),
-    replace(BY_NAME["prepared before two_phase_at"], crashes=0, parks=0),
-    replace(BY_NAME["quiet"], crashes=1, turns=False, chunks=0),
+    replace(BY_NAME["prepared before two_phase_at"], crashes=0, parks=0, timeouts=0),
+    replace(BY_NAME["quiet"], crashes=0, turns=False, chunks=0),
     replace(BY_NAME["large"], crashes=0, parks=0),
     replace(BY_NAME["large ones, one after the other"], crashes=1, parks=0),
-    replace(BY_NAME["synchronous"], crashes=1, timeouts=0),
+    replace(BY_NAME["synchronous"], crashes=1, timeouts=0, cuts=0),
 )

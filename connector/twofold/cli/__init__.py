@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -96,13 +97,13 @@ def twofold(ctx: click.Context, config_file: Path | None) -> None:
         ctx.with_resource(ended_at_once())
 
 
-def main() -> None:
-    """Run the command line.
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line, this process's own if no other is given.
 
     An error raised on purpose is one message on stderr and an exit status.
     """
     try:
-        twofold.main(prog_name="twofold", standalone_mode=False)
+        twofold.main(arguments, prog_name="twofold", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         if isinstance(error, click.NoSuchOption) and error.option_name in {"-c", "--config"}:

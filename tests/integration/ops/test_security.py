@@ -5,7 +5,6 @@ docs/use/security.md grants; and no secret in anything they say.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ def bank(secured: Secured, folder: Path, kafka: dict[str, Any], monkeypatch: pyt
 
 def run(made: Installation, *arguments: str) -> str:
     """What a command says; it must succeed."""
-    done = subprocess.run(made.command(*arguments), capture_output=True, text=True, check=False, timeout=120)
+    done = made.twofold(*arguments)
     assert done.returncode == 0, (arguments, done.stdout, done.stderr)
     return done.stdout + done.stderr
 
@@ -160,7 +159,7 @@ def test_without_a_right_it_ends_and_says_which(
     acls = granted.acls(line)
     granted.revoke(acls)
     try:
-        done = subprocess.run(made.command(command), capture_output=True, text=True, check=False, timeout=120)
+        done = made.twofold(command)
         assert done.returncode == 3, done.stderr
         assert "grant" in done.stderr
     finally:
@@ -171,7 +170,7 @@ def test_doctor_has_the_statement_that_grants_what_is_missing(
     granted: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = bank(granted, tmp_path, scram(granted, tmp_path), monkeypatch)
-    done = subprocess.run(made.command("init"), capture_output=True, text=True, check=False, timeout=120)
+    done = made.twofold("init")
     assert done.returncode == 0, done.stderr  # the topics are there: their rights can be asked for
     grant = "kafka-acls --add --allow-principal User:twofold"
     for right in (
@@ -196,7 +195,7 @@ def test_a_wrong_password_is_told_and_not_shown(
         if name == wrong:
             secret = tmp_path / f"{name}.secret"
             secret.write_text(secret.read_text().replace("hunter2", "hunter2x"))
-    done = subprocess.run(made.command("init"), capture_output=True, text=True, check=False, timeout=120)
+    done = made.twofold("init")
     assert done.returncode == 3, done.stderr
     assert "hunter2" not in done.stdout + done.stderr
     found = examine(load(made.file))

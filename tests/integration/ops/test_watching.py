@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,7 @@ def test_each_table_counts_the_rows_that_were_published_of_it(bank: Installation
 def test_the_journal_tells_of_new_versions_parks_and_loads(bank: Installation, port: int) -> None:
     bank.sql("ALTER TABLE account ADD COLUMN told text", "INSERT INTO account VALUES (4200, 0, 'x', 'y')")
     wait_until(lambda: any(what.startswith("new version: public.account (schema ") for what in journal(port)))
-    subprocess.run(bank.command("backfill", "start", "public.account"), capture_output=True, timeout=60, check=True)
+    bank.twofold("backfill", "start", "public.account", ok=True)
     wait_until(lambda: "load ended: public.account" in journal(port), 60)
     told = journal(port)
     assert told.index("load ended: public.account") < told.index("load begun: public.account")
@@ -197,8 +196,8 @@ def test_the_terminal_has_the_lag_of_the_page(connector: Maker) -> None:
     port = int(bank.file.read_text().partition('listen = "127.0.0.1:')[2].partition('"')[0])
     bank.sql("CREATE TABLE unseen AS SELECT generate_series(1, 2000)")
     wait_until(lambda: status(port)["path"]["behind_bytes"] == 0)
-    words = subprocess.run(bank.command("status"), capture_output=True, text=True, timeout=60, check=True).stdout
+    words = bank.twofold("status", ok=True).stdout
     assert re.search(r"^in Kafka .*, 0 bytes of WAL behind$", words, re.MULTILINE), words
     bank.configure({"status": {"listen": "none"}})
-    words = subprocess.run(bank.command("status"), capture_output=True, text=True, timeout=60, check=True).stdout
+    words = bank.twofold("status", ok=True).stdout
     assert re.search(r"^in Kafka .*, at most [1-9][0-9,]+ bytes of WAL behind$", words, re.MULTILINE), words

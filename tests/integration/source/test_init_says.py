@@ -116,7 +116,7 @@ def test_tables_that_cannot_be_published_are_said_by_doctor_and_by_init(
 ) -> None:
     here.sql("CREATE VIEW public.seen AS SELECT 1 AS id", "CREATE UNLOGGED TABLE public.fast (id int PRIMARY KEY)")
     here.configure({"source": {"tables": tables}})
-    examined = subprocess.run(here.command("doctor"), capture_output=True, text=True, timeout=60, check=False)
+    examined = here.twofold("doctor")
     assert examined.returncode == 3
     for word in words:
         assert word in examined.stdout
@@ -133,7 +133,7 @@ def test_a_database_that_is_read_only_by_default(here: Installation) -> None:
     with here.carrying():
         here.sql("SET default_transaction_read_only = off", "INSERT INTO account VALUES (1)")
         assert here.tail("account").wait_for(lambda s: s.value["after"]["id"] == 1)
-    ended = subprocess.run(here.command("reset", "--yes"), capture_output=True, text=True, timeout=60, check=False)
+    ended = here.twofold("reset", "--yes")
     assert ended.returncode == 0, ended.stderr
 
 

@@ -83,7 +83,7 @@ def test_a_pooler_is_named_before_anything_is_made(connector: Maker, pooler: Cal
     here.sql("CREATE TABLE account (id int PRIMARY KEY)")
     here.file = pooled(here, pooler(way))
     for command in ("init", "run"):
-        done = subprocess.run(here.command(command), capture_output=True, text=True, timeout=60, check=False)
+        done = here.twofold(command)
         assert done.returncode == 3, done.stderr
         assert "pooler" in done.stderr
         assert REMEDY in done.stderr

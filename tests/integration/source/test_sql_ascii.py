@@ -109,7 +109,7 @@ def test_the_repair_word_by_word(
         moved = make_conninfo(database, dbname=new)
         here.configure({"source": {"dsn": moved}})
         assert "twofold reset" in here.init().stderr  # the slot is the former database's
-        subprocess.run(here.command("reset", "--yes"), check=True, timeout=60)
+        here.twofold("reset", "--yes", ok=True)
         here.configure({"kafka": {"prefix": f"{here.prefix}_utf8"}})
         done = here.init()
         assert done.returncode == 0, done.stderr
