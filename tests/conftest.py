@@ -21,6 +21,7 @@ pytest_plugins = [
     "fixtures.chromium",
     "fixtures.backfill",
     "fixtures.times",
+    "fixtures.schedule",
 ]
 
 # A run in the background of a script has SIGINT ignored, and so has everything that it starts: then
