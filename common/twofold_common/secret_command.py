@@ -51,7 +51,7 @@ class SecretCommand:
             text = secret.decode()
         except UnicodeDecodeError:
             raise self._failure("gave an output that is not UTF-8") from None
-        if not text:
+        if not text.strip():
             raise self._failure("gave no output")
         return text
 

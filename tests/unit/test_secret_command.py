@@ -27,9 +27,10 @@ def test_rotation_asks_anew_and_takes_the_first_line() -> None:
         ("import sys; print('hunter2'); sys.exit('hunter2')", "ended with status 1"),
         ("import os; print('hunter2', flush=True); os.kill(os.getpid(), 9)", "ended with status -9"),
         ("pass", "gave no output"),
+        ("print(' '); print('hunter2')", "gave no output"),
         (r"import sys; sys.stdout.buffer.write(b'\xff\n')", "gave an output that is not UTF-8"),
     ],
-    ids=["status", "killed", "nothing", "bytes"],
+    ids=["status", "killed", "nothing", "blank", "bytes"],
 )
 def test_rotation_tells_a_failure_without_the_secret(script: str, said: str) -> None:
     with pytest.raises(Unreachable, match=said) as failed:

@@ -39,6 +39,7 @@ def check(config_file: Path | None) -> None:
         kafka_settings,
         topic_policy,
         registry_settings,
+        lambda c: c.status.bearer,
     ):
         reads(config)
     click.echo(f"configuration of connector {config.name} is usable")

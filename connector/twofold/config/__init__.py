@@ -8,7 +8,7 @@ them. Times are seconds, sizes are bytes.
 
 from __future__ import annotations
 
-from twofold.config.kinds import is_loopback, secret_command
+from twofold.config.kinds import is_loopback, require_secret_options, secret_command
 from twofold.config.outbox_settings import OutboxRule
 from twofold.config.reading import Config, load
 from twofold.config.run_settings import (
@@ -39,5 +39,6 @@ __all__ = [
     "TurnConfig",
     "is_loopback",
     "load",
+    "require_secret_options",
     "secret_command",
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, SecretStr, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, SecretStr, StringConstraints
 
 from twofold.errors import UsageError
 from twofold_common.secret_command import SecretCommand
@@ -37,6 +38,17 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _require_content(value: SecretStr) -> SecretStr:
+    if not value.get_secret_value().strip():
+        raise ValueError(_EMPTY)
+    return value
+
+
+_EMPTY = "is empty, and whoever gives no secret would have the right one: give a secret, or remove the setting"
+Secret = Annotated[SecretStr, AfterValidator(_require_content)]
+"""A secret's text. An empty one is refused, because everybody has it."""
+
+
 class Part(BaseModel):
     """A section: no unknown setting, never changed."""
 
@@ -62,8 +74,20 @@ def require_one_way(section: str, part: Part, *names: str) -> None:
 
 
 def first_line(setting: str, path: Path) -> str:
-    """Return the first line of the file that the setting names."""
+    """Return the secret that is the first line of the file that the setting names."""
     try:
-        return path.read_text().partition("\n")[0]
+        line = path.read_text().partition("\n")[0]
     except OSError as error:
         raise UsageError(f"{setting} names {path}, which cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{setting} names {path}, which is no text in UTF-8: write the secret into it") from None
+    if not line.strip():
+        raise UsageError(f"{setting} names {path}, whose first line {_EMPTY}")
+    return line
+
+
+def require_secret_options(options: Mapping[str, Any]) -> None:
+    """Refuse secrets among librdkafka's options that are empty."""
+    for name, value in options.items():
+        if SECRET_OPTION.search(name) and not str(value).strip():
+            raise UsageError(f"kafka.options has {name!r}, which {_EMPTY}")

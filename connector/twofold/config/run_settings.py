@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from twofold.config.kinds import Part, is_loopback, secret
+from twofold.config.kinds import Part, Secret, is_loopback, secret
 from twofold.errors import UsageError
 
 _GID_PATTERN = "pay-(?P<global>[0-9]+)-(?P<branch>[a-z]+)"
@@ -172,9 +172,7 @@ class StatusConfig(Part):
         "127.0.0.1:8787",
         description="host:port of the status page, /metrics, /healthz and /readyz. Port 0: a free one; none: off. Beyond loopback it requires status.token.",
     )
-    token: SecretStr | None = Field(
-        None, description="Bearer token for /metrics and the page; required beyond loopback."
-    )
+    token: Secret | None = Field(None, description="Bearer token for /metrics and the page; required beyond loopback.")
     token_file: Path | None = Field(None, description="File whose first line is the token.")
 
     @property

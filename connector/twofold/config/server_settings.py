@@ -15,6 +15,7 @@ from twofold.config.kinds import (
     Bootstrap,
     Name,
     Part,
+    Secret,
     TopicPrefix,
     require_one_way,
     secret,
@@ -87,6 +88,8 @@ class SourceConfig(Part):
             raise ValueError(
                 "libpq does not understand it: it is made of name=value pairs, a value with spaces in single quotes, or a URL whose special characters are percent-encoded"
             ) from None
+        if any(given.get(name) == "" for name in ("password", "sslpassword")):
+            raise ValueError("its password is empty: give one, or leave it out")
         for name, why in _REFUSED_OF_LIBPQ.items():
             if given.get(name) not in {None, "disable"}:
                 raise ValueError(f"it must not set {name}: {why}")
@@ -151,10 +154,10 @@ class RegistryConfig(Part):
 
     url: str = Field(description="URL of a registry with Confluent's API, without user and password.")
     username: str | None = Field(None, description="Basic authentication.")
-    password: SecretStr | None = Field(None, description="Basic authentication.")
+    password: Secret | None = Field(None, description="Basic authentication.")
     password_file: Path | None = Field(None, description="File whose first line is the password.")
     password_command: tuple[str, ...] = Field((), description="Command that prints the password.")
-    token: SecretStr | None = Field(None, description="Bearer token.")
+    token: Secret | None = Field(None, description="Bearer token.")
     token_file: Path | None = Field(None, description="File whose first line is the token.")
     token_command: tuple[str, ...] = Field((), description="Command that prints the token.")
     ca_file: Path | None = Field(None, description="Certificate authorities.")

@@ -37,6 +37,7 @@ prints all values with secrets masked. An unknown setting is a mistake.
 **Secrets.** Settings marked *secret* are never printed, logged or part of an error. Keep them in
 files of their own (`source.password_file`, `kafka.options_file`, `registry.password_file`,
 `status.token_file`) or in environment variables. No command takes a secret as an argument.
+An empty secret is refused.
 
 **Refused options.** `kafka.options` must not set `acks`, `enable.idempotence`, `transactional.id`,
 `isolation.level`, timeouts of transactions and messages, and [some

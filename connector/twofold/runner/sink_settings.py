@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from twofold.config import Config, secret_command
+from twofold.config import Config, require_secret_options, secret_command
 from twofold.errors import UsageError
 from twofold.sink.client import KafkaSettings
 from twofold.sink.kafka_secrets import KafkaSecrets, load_token_provider
@@ -26,6 +26,7 @@ def kafka_settings(config: Config) -> KafkaSettings:
             client |= tomllib.loads(config.kafka.options_file.read_text())
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise UsageError(f"kafka.options_file {config.kafka.options_file} cannot be used: {error}") from None
+    require_secret_options(client)
     if config.kafka.password_command and "sasl.password" in client:
         raise UsageError("kafka has the same secret twice: remove sasl.password from its options, or password_command")
     provider = config.kafka.token_provider

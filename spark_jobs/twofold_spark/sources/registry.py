@@ -21,7 +21,7 @@ from twofold_avro.schemas import policy_of
 from twofold_common.registry_http import RegistryAway, RegistryHttp, RegistryRefusal, authorization, subject_path
 from twofold_common.secret_command import SecretCommand
 from twofold_spark.errors import SetupError
-from twofold_spark.sources.secrets_from_environment import find_command
+from twofold_spark.sources.secrets_from_environment import find_command, read_secret
 
 AvroSchema = dict[str, Any]
 """A parsed Avro schema of a record."""
@@ -57,6 +57,8 @@ class Registry:
     def __init__(self, url: str) -> None:
         ca_file = os.environ.get("TWOFOLD_REGISTRY__CA_FILE")
         password, token = (find_command(f"TWOFOLD_REGISTRY__{secret}_COMMAND") for secret in ("PASSWORD", "TOKEN"))
+        for secret in ("PASSWORD", "TOKEN"):
+            read_secret(f"TWOFOLD_REGISTRY__{secret}")  # refused before anything is asked
         self._http = RegistryHttp(
             url,
             credentials=lambda: _credentials(password, token),
@@ -137,6 +139,6 @@ class Registry:
 def _credentials(password: SecretCommand | None, token: SecretCommand | None) -> dict[str, str]:
     """Make a request's header from the environment; commands are asked now."""
     user = os.environ.get("TWOFOLD_REGISTRY__USERNAME")
-    secret = password.ask() if password else os.environ.get("TWOFOLD_REGISTRY__PASSWORD", "")
-    bearer = token.ask() if token else os.environ.get("TWOFOLD_REGISTRY__TOKEN") or None
+    secret = password.ask() if password else read_secret("TWOFOLD_REGISTRY__PASSWORD") or ""
+    bearer = token.ask() if token else read_secret("TWOFOLD_REGISTRY__TOKEN")
     return authorization(basic=(user, secret) if user else None, bearer=bearer)

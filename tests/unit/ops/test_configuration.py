@@ -142,8 +142,9 @@ def test_config_check_names_what_would_break_a_promise_and_what_cannot_be_read(
     name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "kafka.toml").write_text("")
+    (tmp_path / "password").write_text("hunter2")
     monkeypatch.setenv("TWOFOLD_KAFKA__OPTIONS_FILE", str(tmp_path / "kafka.toml"))
-    monkeypatch.setenv("TWOFOLD_SOURCE__PASSWORD_FILE", str(tmp_path / "kafka.toml"))
+    monkeypatch.setenv("TWOFOLD_SOURCE__PASSWORD_FILE", str(tmp_path / "password"))
     monkeypatch.setenv(name, value)
     shown = CliRunner().invoke(twofold, ["-c", str(DOCS / "twofold.toml"), "config", "check"])
     assert isinstance(shown.exception, UsageError)
@@ -195,3 +196,44 @@ def test_beyond_loopback_the_page_needs_a_token(listen: str, monkeypatch: pytest
         load(DOCS / "twofold.toml")
     monkeypatch.setenv("TWOFOLD_STATUS__TOKEN", "a token")
     assert load(DOCS / "twofold.toml").status.port == 8787
+
+
+@pytest.mark.parametrize(
+    "setting", ["source.password_file", "registry.password", "registry.token", "status.token", "kafka.options"]
+)
+def test_an_empty_secret_is_refused_wherever_it_stands(
+    setting: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever gives none would have an empty token."""
+    (tmp_path / "password").write_text("hunter2")
+    (tmp_path / "empty").write_text(" \nhunter2\n")
+    (tmp_path / "empty.toml").write_text('"sasl.password" = ""')
+    (tmp_path / "nothing.toml").write_text("")
+    monkeypatch.setenv("TWOFOLD_SOURCE__PASSWORD_FILE", str(tmp_path / "password"))
+    monkeypatch.setenv("TWOFOLD_KAFKA__OPTIONS_FILE", str(tmp_path / "nothing.toml"))
+    monkeypatch.setenv("TWOFOLD_STATUS__LISTEN", "0.0.0.0:8787")
+    monkeypatch.setenv("TWOFOLD_STATUS__TOKEN", "a token")
+    monkeypatch.setenv("TWOFOLD_REGISTRY__PASSWORD", "hunter2")
+    ways: dict[str, dict[str, str | None]] = {
+        "source.password_file": {"SOURCE__PASSWORD_FILE": str(tmp_path / "empty")},
+        "kafka.options": {"KAFKA__OPTIONS_FILE": str(tmp_path / "empty.toml")},
+    }
+    variable = setting.upper().replace(".", "__")
+    for way in (
+        [ways[setting]]
+        if setting in ways
+        else [{variable: " "}, {variable: None, f"{variable}_FILE": str(tmp_path / "empty")}]
+    ):
+        for name, value in way.items():
+            monkeypatch.delenv(f"TWOFOLD_{name}") if value is None else monkeypatch.setenv(f"TWOFOLD_{name}", value)
+        shown = CliRunner().invoke(twofold, ["-c", str(DOCS / "twofold.toml"), "config", "check"])
+        assert isinstance(shown.exception, UsageError), way
+        assert setting in str(shown.exception)
+        assert "empty" in str(shown.exception)
+        assert "hunter2" not in str(shown.exception)
+
+
+def test_an_empty_password_in_a_connection_string_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOFOLD_SOURCE__DSN", "host=db password=''")
+    with pytest.raises(UsageError, match=r"source\.dsn: its password is empty"):
+        load(DOCS / "twofold.toml")

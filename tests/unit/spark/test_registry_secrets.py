@@ -66,3 +66,12 @@ def test_a_command_that_is_no_list_of_texts_is_told(monkeypatch: pytest.MonkeyPa
 def test_without_a_command_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TWOFOLD_REGISTRY__TOKEN_COMMAND", raising=False)
     assert find_command("TWOFOLD_REGISTRY__TOKEN_COMMAND") is None
+
+
+@pytest.mark.parametrize("kind", ["PASSWORD", "TOKEN"])
+def test_an_empty_secret_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """It would name nobody, and what the registry then answers says nothing of it."""
+    monkeypatch.setenv("TWOFOLD_REGISTRY__USERNAME", "me")
+    monkeypatch.setenv(f"TWOFOLD_REGISTRY__{kind}", " ")
+    with pytest.raises(UsageError, match=f"environment TWOFOLD_REGISTRY__{kind} is empty"):
+        Registry("http://127.0.0.1:1")
