@@ -26,12 +26,13 @@ import tempfile
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, TextIO
+
+from twofold_common.http_client import open_url
 
 MAVEN_CENTRAL: Final = "https://repo1.maven.org/maven2"
 _CHUNK: Final = 1 << 18
@@ -204,7 +205,7 @@ class _Download:
     def _stream(self, url: str, part: IO[bytes]) -> str:
         digest = hashlib.sha256()
         received = 0
-        with urllib.request.urlopen(url, timeout=_SOCKET_TIMEOUT_S) as answer:  # noqa: S310  (schemes are checked above)
+        with open_url(url, timeout_s=_SOCKET_TIMEOUT_S, may_leave=True) as answer:
             expected = int(answer.headers.get("Content-Length") or 0)
             _write(part, None)
             while chunk := answer.read(_CHUNK):

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from twofold_common.http_client import open_url
+
 ABSENT: Final = frozenset({40401, 40402, 40403, 40404, 40406})
 """The registry's own error codes for a subject, a version or a schema that it does not have, or has
 deleted."""
@@ -88,8 +90,7 @@ class RegistryHttp:
         self.credentials_expire = credentials_expire
         self._request_timeout_s = request_timeout_s
         self._patience_s = patience_s
-        context = ssl.create_default_context(cafile=ca_file) if self.url.lower().startswith("https:") else None
-        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+        self._context = ssl.create_default_context(cafile=ca_file) if self.url.lower().startswith("https:") else None
 
     def ask(self, path: str, body: bytes | None = None, *, method: str | None = None) -> Any:
         """Return the registry's answer. Raise RegistryAway or RegistryRefusal.
@@ -118,7 +119,7 @@ class RegistryHttp:
         headers = {**self._headers, **self._credentials()}
         request = urllib.request.Request(self.url + path, body, headers, method=method)  # noqa: S310  (the address is the user's own)
         try:
-            with self._opener.open(request, timeout=self._request_timeout_s) as answer:
+            with open_url(request, timeout_s=self._request_timeout_s, context=self._context) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             with error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import io
 import json
 import threading
-import urllib.request
 from collections import Counter
 from typing import Any
 
@@ -17,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from twofold.demo.teller import StoryFailed
 from twofold_avro.wire import unframe
+from twofold_common.http_client import open_url
 
 POLL_S = 0.1
 
@@ -95,7 +95,7 @@ class Watcher:
     def _decode(self, message: bytes) -> dict[str, Any]:
         schema_id, body = unframe(message)
         if schema_id not in self._schemas:
-            with urllib.request.urlopen(f"{self._registry}/schemas/ids/{schema_id}", timeout=10) as answer:  # noqa: S310  (the local registry)
+            with open_url(f"{self._registry}/schemas/ids/{schema_id}", timeout_s=10) as answer:
                 self._schemas[schema_id] = fastavro.parse_schema(json.loads(json.load(answer)["schema"]))
         envelope = fastavro.schemaless_reader(io.BytesIO(body), self._schemas[schema_id], None)
         assert isinstance(envelope, dict)

@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
-from urllib.request import Request, urlopen
+from urllib.request import Request
 
 from twofold.config import Config
+from twofold_common.http_client import open_url
 
 ANSWER_S = 1.0
 _AFTER_ALL = "1e18"
@@ -36,7 +37,7 @@ def ask_page(config: Config) -> PageAnswer | None:
     headers = {"Authorization": f"Bearer {config.status.bearer}"} if config.status.bearer else {}
     address = f"http://{config.status.listen}/api/status?after={_AFTER_ALL}"
     try:
-        with urlopen(Request(address, headers=headers), timeout=ANSWER_S) as answer:
+        with open_url(Request(address, headers=headers), timeout_s=ANSWER_S) as answer:
             return _parse(json.load(answer), config)
     except (OSError, HTTPException, ValueError, KeyError, TypeError):
         return None  # the page of another connector, or none: what is known from outside is shown

@@ -177,9 +177,11 @@ class Registry:
                     f"the registry at {self._http.url} denies access (HTTP {refusal.status}): check registry.username and registry.password, or registry.token,"
                     f" and that the account may read and write {about}"
                 )
-            case _:
-                return Unreachable(
-                    f"the registry at {self._http.url} fails: HTTP {refusal.status}, {refusal.reason}; look into its log"
+            case status:
+                redirects = 300 <= status < 400
+                remedy = "if you trust that address, set registry.url to it" if redirects else "look into its log"
+                return (SetupError if redirects else Unreachable)(
+                    f"the registry at {self._http.url} answers HTTP {status}: {refusal.reason}; remedy: {remedy}"
                 )
 
 

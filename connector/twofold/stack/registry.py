@@ -13,6 +13,7 @@ from typing import Any, Final
 from twofold.stack import server_files
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 from twofold_common import java
+from twofold_common.http_client import open_url
 
 _JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 _READY_SUBJECT: Final = "twofold-stack-ready"
@@ -109,4 +110,4 @@ def _call(method: str, address: str, body: dict[str, Any] | None = None) -> None
         data=None if body is None else json.dumps(body).encode(),
         headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
     )
-    urllib.request.urlopen(request, timeout=10).close()  # noqa: S310
+    open_url(request, timeout_s=10).close()

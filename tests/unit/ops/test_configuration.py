@@ -219,11 +219,8 @@ def test_an_empty_secret_is_refused_wherever_it_stands(
         "kafka.options": {"KAFKA__OPTIONS_FILE": str(tmp_path / "empty.toml")},
     }
     variable = setting.upper().replace(".", "__")
-    for way in (
-        [ways[setting]]
-        if setting in ways
-        else [{variable: " "}, {variable: None, f"{variable}_FILE": str(tmp_path / "empty")}]
-    ):
+    both: list[dict[str, str | None]] = [{variable: " "}, {variable: None, f"{variable}_FILE": str(tmp_path / "empty")}]
+    for way in [ways[setting]] if setting in ways else both:
         for name, value in way.items():
             monkeypatch.delenv(f"TWOFOLD_{name}") if value is None else monkeypatch.setenv(f"TWOFOLD_{name}", value)
         shown = CliRunner().invoke(twofold, ["-c", str(DOCS / "twofold.toml"), "config", "check"])

@@ -10,11 +10,12 @@ import ssl
 from collections.abc import Iterator
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import Request
 
 from twofold.config import Config, RegistryConfig
 from twofold.errors import SetupError, Unreachable
 from twofold.ops.doctor.finding import Finding, Severity, finder
+from twofold_common.http_client import open_url
 from twofold_common.registry_http import describe_cause
 
 _NARROW = {"FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"}
@@ -69,12 +70,16 @@ def _ask(registry: RegistryConfig, path: str) -> dict[str, Any]:
     request = Request(registry.url.rstrip("/") + path, headers=headers)  # noqa: S310  (checked above)
     context = ssl.create_default_context(cafile=str(registry.ca_file)) if registry.ca_file else None
     try:
-        with urlopen(request, timeout=registry.timeout, context=context) as answer:  # noqa: S310
+        with open_url(request, timeout_s=registry.timeout, context=context) as answer:
             found = json.load(answer)
     except HTTPError as error:
         if error.code in {401, 403}:
             raise SetupError(
                 f"the registry at {registry.url} denies access (HTTP {error.code}); remedy: correct registry.username and registry.password, or registry.token"
+            ) from error
+        if 300 <= error.code < 400:
+            raise SetupError(
+                f"the registry at {registry.url} answers HTTP {error.code}: {error.reason}; remedy: if you trust that address, set registry.url to it"
             ) from error
         if path == "/subjects":
             raise SetupError(

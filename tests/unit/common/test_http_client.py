@@ -1,0 +1,153 @@
+"""Redirects of HTTP: to the server that was asked, and to no other."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+
+from helpers.security.certificates import Authority
+from helpers.security.gates import answer_json, served
+from twofold.config import Config
+from twofold.errors import SetupError
+from twofold.ops.doctor import registry as doctor
+from twofold.ops.page_client import ask_page
+from twofold.runner.sink_settings import registry_settings
+from twofold.sink.schema_registry import Registry
+from twofold_common.http_client import open_url
+from twofold_spark.errors import SetupError as JobSetupError
+from twofold_spark.sources.registry import Registry as JobRegistry
+
+ROOT = Path(__file__).parents[3]
+PRODUCT = [ROOT / name for name in ("connector", "common", "avro", "spark_jobs")]
+
+
+class Thief:
+    """Sees what is brought to it."""
+
+    def __init__(self) -> None:
+        self.callers: list[str | None] = []
+
+    @contextmanager
+    def listen(self) -> Iterator[str]:
+        seen = self.callers
+
+        class Answers(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                seen.append(self.headers.get("Authorization"))
+                answer_json(self, b"[]")
+
+            def log_message(self, *_: object) -> None: ...
+
+        with served(Answers) as port:
+            yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def redirecting(to: str, context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """A server that sends everybody elsewhere; an empty `to` is a place of its own."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.startswith("/here"):
+                answer_json(self, (self.headers.get("Authorization") or "").encode())
+                return
+            self.send_response(302)
+            self.send_header("Location", to or "/here")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None: ...
+
+    with served(Answers, context) as port:
+        yield f"{'https' if context else 'http'}://localhost:{port}"
+
+
+def make_config(url: str) -> Config:
+    return Config.model_validate(
+        {
+            "name": "bank",
+            "source": {"dsn": "host=db"},
+            "kafka": {"bootstrap": "kafka:9092"},
+            "registry": {"url": url, "username": "me", "password": "hunter2", "timeout": 3},
+            "status": {"listen": url.partition("://")[2], "token": "hunter2"},
+        }
+    )
+
+
+CLIENTS: dict[str, tuple[Callable[[str], Any], type[Exception]]] = {
+    "connector": (lambda url: Registry(registry_settings(make_config(url))).versions("a"), SetupError),
+    "doctor": (lambda url: list(doctor.examine(make_config(url))), SetupError),
+    "jobs": (lambda url: JobRegistry(url).find_subject("a"), JobSetupError),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_credentials_do_not_follow_a_redirect_to_another_server(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOFOLD_REGISTRY__USERNAME", "me")
+    monkeypatch.setenv("TWOFOLD_REGISTRY__PASSWORD", "hunter2")
+    ask, kind = CLIENTS[client]
+    thief = Thief()
+    with (
+        thief.listen() as elsewhere,
+        redirecting(f"{elsewhere}/\x1b[2Jsubjects") as url,
+        pytest.raises(kind, match=r"HTTP 302|answers 302") as told,
+    ):
+        ask(url)
+    assert thief.callers == []
+    assert f"redirects to another server, {elsewhere}" in str(told.value)
+    assert re.search(r"registry\.url|--registry", str(told.value))
+    assert "\x1b" not in str(told.value)
+
+
+def test_the_token_of_the_page_does_not_follow_either() -> None:
+    thief = Thief()
+    with thief.listen() as elsewhere, redirecting(elsewhere) as url:
+        assert ask_page(make_config(url)) is None
+    assert thief.callers == []
+
+
+def test_a_redirect_within_a_server_is_followed() -> None:
+    with redirecting("") as url:
+        request = urllib.request.Request(url, headers={"Authorization": "Bearer hunter2"})
+        with open_url(request, timeout_s=5) as answer:
+            assert answer.read() == b"Bearer hunter2"
+
+
+@pytest.mark.parametrize("may_leave", [False, True])
+def test_nothing_leads_from_tls_into_the_clear(tmp_path: Path, may_leave: bool) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.sign("registry"))
+    thief = Thief()
+    with thief.listen() as elsewhere, redirecting(elsewhere, context) as url:
+        trusted = ssl.create_default_context(cafile=str(authority.certificate))
+        with pytest.raises(HTTPError, match="redirects from https to http"):
+            open_url(url, timeout_s=5, context=trusted, may_leave=may_leave)
+    assert thief.callers == []
+
+
+def test_a_download_may_be_sent_to_another_server() -> None:
+    """Maven's mirrors do it; a locked sum says whether it is the right file."""
+    thief = Thief()
+    with thief.listen() as elsewhere, redirecting(elsewhere) as url, open_url(url, timeout_s=5, may_leave=True) as got:
+        assert got.read() == b"[]"
+    assert thief.callers == [None]
+
+
+def test_nobody_asks_in_another_way() -> None:
+    """`urlopen` and an opener of one's own follow every redirect, with all headers."""
+    direct = re.compile(r"\burlopen\(|\bbuild_opener\(|HTTPS?Connection\(|^import requests|^import httpx", re.MULTILINE)
+    files = {file for folder in PRODUCT for file in folder.rglob("*.py")}
+    asking = {file.name for file in files if direct.search(file.read_text())}
+    assert asking == {"http_client.py"}
