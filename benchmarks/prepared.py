@@ -71,6 +71,11 @@ def messages(transactions: int, in_doubt: int) -> Iterator[bytes]:
                 yield b"r\0" + pack(">QQqqI", prepare + RECORD, at + RECORD, now_us, now_us, ended) + gid
 
 
+def _position(payload: bytes) -> int:
+    """The position in the frame: of a prepare and an outcome, the end of its record."""
+    return int.from_bytes(payload[10:18], "big") if payload[:1] in b"PKr" else START
+
+
 class Session:
     """The stream in reads of a socket's size. The clock runs while it is consumed."""
 
@@ -82,7 +87,7 @@ class Session:
     def read(self, *, rows_max: int, **_: Any) -> Received:
         if not self._at:
             self.cpu_s = -time.thread_time()
-        part: Received = [(START, payload) for payload in self._stream[self._at : self._at + rows_max]]
+        part: Received = [(_position(payload), payload) for payload in self._stream[self._at : self._at + rows_max]]
         self._at += len(part)
         if not part and not self._stop.is_set():
             self.cpu_s += time.thread_time()

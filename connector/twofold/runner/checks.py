@@ -39,6 +39,7 @@ def check(
         raise other_two_phase(slot.name, wanted=two_phase)
     check_source(progress, slot, server, prefix)
     _check_timeline(progress, server, history)
+    _check_wal_end(progress, server)
     if slot.confirmed_flush > progress.applied_lsn:
         raise Refused(
             f"slot {slot.name} has been confirmed up to {format_lsn(slot.confirmed_flush)}, but Kafka has the changes only up to {format_lsn(Lsn(progress.applied_lsn))}",
@@ -71,6 +72,19 @@ def _check_timeline(progress: Progress, server: ServerIdentity, history: Sequenc
             f"the server is on timeline {server.timeline}; timeline {progress.timeline}, on which changes up to {format_lsn(Lsn(progress.applied_lsn))} were published, {where}",
             at_stake="consumers have transactions that this server never had: it was promoted, or restored, without them",
             repair=f"go back to a server that has them, or start over: {RESET_REPAIR}",
+        )
+
+
+def _check_wal_end(progress: Progress, server: ServerIdentity) -> None:
+    """Refuse progress that the server has not reached.
+
+    A standby that restarts may have replayed less than before, and reaches it later.
+    """
+    if not server.is_standby and progress.applied_lsn > server.xlogpos:
+        raise Refused(
+            f"Kafka has the changes up to {format_lsn(Lsn(progress.applied_lsn))}, but the server's WAL ends at {format_lsn(server.xlogpos)}",
+            at_stake="the next changes: they would be taken for published ones, and skipped (the server lost WAL, was restored, or somebody changed what it sent)",
+            repair=f"go back to a server that has this WAL, or start over: {RESET_REPAIR}",
         )
 
 

@@ -25,9 +25,10 @@ from twofold.bridge.events import (
     PrepareRead,
     RollbackPreparedRead,
 )
-from twofold.errors import RunEnded
+from twofold.errors import MalformedMessage
 from twofold.runner.gathered_run import CurrentTransaction, GatheredRun
 from twofold.runner.outbox import OutboxTable
+from twofold.runner.stream_order import StreamOrder, missing_end
 from twofold.runner.streamed import CHUNK_BYTES, Streams
 from twofold.runner.table_version import CHANGED_SHAPE, TableVersion, TransactionInfo
 from twofold.runner.tables import Tables
@@ -62,6 +63,7 @@ class Collector:
         pool: int,
         parse_gid: gids.Parse = gids.parse,
         upto: Lsn | None = None,
+        order: StreamOrder | None = None,
     ) -> None:
         """`knows`: whether the bridge or the ledger has the prepared transaction.
 
@@ -77,6 +79,7 @@ class Collector:
         self._parks = parks
         self._parse_gid = parse_gid
         self._upto = upto
+        self._order = order or StreamOrder()
         self.at = NO_LSN
         """The commit that is being read, if it is known."""
         self.reached = False
@@ -96,7 +99,7 @@ class Collector:
         while at < end:
             item = received[at]
             if isinstance(item, Keepalive):
-                self._passed = max(self._passed, item.wal_end)
+                self._note_keepalive(item.wal_end)
                 at += 1
                 continue
             wal_start, payload = item
@@ -113,7 +116,7 @@ class Collector:
             elif block is not None:
                 at = block.rows(received, at, ts_ms)
             elif current is None:
-                raise RunEnded("PostgreSQL sent a row outside of a transaction")
+                raise MalformedMessage("PostgreSQL sent a row outside of a transaction", offset=0)
             elif current.skipped:
                 at += 1
             else:
@@ -141,6 +144,15 @@ class Collector:
         """Return the time until one that is held is to be announced, if nothing is read."""
         return math.inf if self._half_plain else self._run.wait_s(now_ms, in_doubt)
 
+    def _note_keepalive(self, wal_end: Lsn) -> None:
+        """Note how far the server has sent everything, which may end no transaction by itself."""
+        begun = self._current.begun if self._current is not None else None
+        # A prepared transaction may be older than the position where the server sends it.
+        if isinstance(begun, m.Begin) and wal_end > begun.commit_lsn:
+            raise missing_end(begun, f"everything up to {format_lsn(wal_end)}")
+        self._order.note_end(wal_end)
+        self._passed = max(self._passed, wal_end)
+
     def _is_beyond(self, message: m.Message) -> bool:
         if isinstance(message, m.Begin | m.CommitPrepared | m.StreamCommit):
             self.at = message.commit_lsn
@@ -156,6 +168,11 @@ class Collector:
     def _half_plain(self) -> bool:
         """Whether a plain transaction has begun and its commit is not read."""
         return self._current is not None and not self._current.is_prepared
+
+    @property
+    def _open(self) -> bool:
+        """Whether a transaction or a stream block has begun and its end is not read."""
+        return self._current is not None or self._streams.block is not None
 
     @property
     def half_prepared(self) -> bool:
@@ -233,20 +250,29 @@ class Collector:
 
     def _other(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterable[CollectedEvent]:
         match message:
+            case m.Begin() | m.BeginPrepare() | m.StreamStart() | m.StreamCommit() | m.StreamPrepare() if self._open:
+                raise self._unended(message)
             case m.Begin():
                 facts = _committed(message)
                 self._current = CurrentTransaction(
-                    facts, facts.header(), self._run.batch, _GROUP_BYTES, skipped=self._skips(message.commit_lsn)
+                    facts,
+                    facts.header(),
+                    self._run.batch,
+                    _GROUP_BYTES,
+                    skipped=self._skips(message.commit_lsn),
+                    begun=message,
                 )
             case m.Commit():
-                return self._commit(message)
+                return self._commit(message, wal_start)
             case m.BeginPrepare():
                 self._begin_prepare(message)
             case m.Prepare() | m.CommitPrepared() | m.RollbackPrepared():
-                return self._of_prepared(message, ts_ms)
+                return self._of_prepared(message, wal_start, ts_ms)
             case m.StreamCommit():
+                self._order.check_outcome(message, wal_start)
                 return (*self._hand_over(), *self._stream_commit(message))
             case m.StreamPrepare():
+                self._order.check_prepare(message, None, wal_start)
                 return (*self._hand_over(), self._stream_prepare(message))
             case _ if self._streams.handle(message, wal_start, ts_ms):
                 pass
@@ -255,15 +281,19 @@ class Collector:
         return ()
 
     def _of_prepared(
-        self, message: m.Prepare | m.CommitPrepared | m.RollbackPrepared, ts_ms: int
+        self, message: m.Prepare | m.CommitPrepared | m.RollbackPrepared, wal_start: int, ts_ms: int
     ) -> Iterator[CollectedEvent]:
         """Handle a prepared transaction's end or its outcome: in the run if that is possible, else
         by an event of its own.
         """
         run = self._run
+        if not isinstance(message, m.Prepare):
+            if self._open:
+                raise self._unended(message)
+            self._order.check_outcome(message, wal_start)
         match message:
             case m.Prepare():
-                prepared = self._end_prepared(message)
+                prepared = self._end_prepared(message, wal_start)
                 if self._may_hold(message, prepared):
                     run.hold(message, prepared, ts_ms)
                     return
@@ -300,14 +330,21 @@ class Collector:
             case m.Origin():
                 pass  # which node a change was first made on is not part of the envelope
             case _:
-                raise RunEnded(f"PostgreSQL sent {type(message).__name__} out of place")
+                raise MalformedMessage(f"PostgreSQL sent {type(message).__name__} out of place", offset=0)
 
-    def _commit(self, message: m.Commit) -> Iterator[CollectedEvent]:
+    def _commit(self, message: m.Commit, wal_start: int) -> Iterator[CollectedEvent]:
         """End a plain transaction.
 
         If it was handed over in part, the rest goes now and alone: behind it the group may close.
         """
         current = self._transaction(message)
+        begun = current.begun
+        if not isinstance(begun, m.Begin) or (begun.commit_lsn, begun.commit_ts_us) != (
+            message.commit_lsn,
+            message.commit_ts_us,
+        ):
+            raise self._unended(message)
+        self._order.check_outcome(message, wal_start)
         self._current = None
         if current.skipped:
             self._passed = max(self._passed, message.end_lsn)
@@ -325,12 +362,13 @@ class Collector:
             identity.gid,
             self._parse_gid(identity.gid),
         )
-        self._current = CurrentTransaction(facts, facts.header(), RowBatch(), CHUNK_BYTES, is_prepared=True)
+        self._current = CurrentTransaction(facts, facts.header(), RowBatch(), CHUNK_BYTES, True, begun=message)
 
-    def _end_prepared(self, message: m.Prepare) -> CurrentTransaction:
+    def _end_prepared(self, message: m.Prepare, wal_start: int) -> CurrentTransaction:
         current = self._transaction(message)
-        if not current.is_prepared:
-            raise RunEnded("PostgreSQL ended a transaction with a prepare that began without one")
+        if not isinstance(current.begun, m.BeginPrepare):
+            raise self._unended(message)
+        self._order.check_prepare(message, current.begun, wal_start)
         self._current = None
         return current
 
@@ -439,6 +477,7 @@ class Collector:
                 current.topics[topic] = None
                 current.rows += 1
             return
+        self._order.check_message(message, wal_start)
         if self._has(message.lsn):
             self._passed = max(self._passed, message.lsn)
             return
@@ -450,8 +489,16 @@ class Collector:
 
     def _transaction(self, message: m.Message) -> CurrentTransaction:
         if self._current is None:
-            raise RunEnded(f"PostgreSQL sent {type(message).__name__} outside of a transaction")
+            raise MalformedMessage(f"PostgreSQL sent {type(message).__name__} outside of a transaction", offset=0)
         return self._current
+
+    def _unended(self, message: m.Message) -> MalformedMessage:
+        """Make the error for a message that needs the end of the transaction before it."""
+        found = f"another one's {type(message).__name__}"
+        begun = self._current.begun if self._current is not None else None
+        if begun is None:
+            return MalformedMessage(f"PostgreSQL has not sent the end of a stream block, and {found} came", offset=0)
+        return missing_end(begun, found)
 
     def _lists(self, current: CurrentTransaction, table: TableVersion) -> list[list[Record]]:
         """Return the lists that the table's records go to.

@@ -66,6 +66,8 @@ class CurrentTransaction:
     topics: dict[str, None] = field(default_factory=dict)
     """The topics of its events and logical messages."""
     rows: int = 0
+    begun: m.Begin | m.BeginPrepare | None = None
+    """The message that began it."""
     handed_over: bool = False
     """Some of its rows have gone to the group."""
 

@@ -49,6 +49,7 @@ from twofold.runner.registrar import Registrar
 from twofold.runner.run import Run
 from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.source_settings import require_fit_standby
+from twofold.runner.stream_order import StreamOrder
 from twofold.runner.tables import Tables
 from twofold.runner.timers import Timers
 from twofold.runner.worker import Worker
@@ -180,6 +181,7 @@ def recover(
             pool=config.prepared.pool,
             parse_gid=parse_gid,
             upto=upto,
+            order=_stream_order(config, server, opened),
         ),
         executor=executor,
         worker=worker,
@@ -204,6 +206,18 @@ def recover(
         stop=stop,
         frontiers=_frontier_asks(config, opened) if config.group.name else None,
     )
+
+
+def _stream_order(config: Config, server: identity.ServerIdentity, opened: ExitStack) -> StreamOrder:
+    """Return the order that the stream must keep.
+
+    A standby's primary may not be there to ask.
+    """
+    if server.is_standby:
+        return StreamOrder(server.xlogpos)
+    wal_end = WalEnd(config.conninfo)
+    opened.callback(wal_end.close)
+    return StreamOrder(server.xlogpos, wal_end.end)
 
 
 def _frontier_asks(config: Config, opened: ExitStack) -> FrontierAsks:

@@ -72,6 +72,8 @@ def having(progress: Progress | None = PROGRESS, last_commit: Commit | None = CO
     [
         Story(),
         Story(slot=replace(SLOT, confirmed_flush=Lsn(900))),  # held back by a prepared transaction
+        Story(server=replace(SERVER, xlogpos=Lsn(1000))),
+        Story(server=replace(SERVER, xlogpos=Lsn(999), is_standby=True)),  # it replays again
         having(last_commit=None),  # retention has taken it
         having(last_commit=replace(COMMIT, applied_lsn=990)),  # a progress-only transaction came after it
         Story(server=replace(SERVER, timeline=3), history=(*HISTORY, TimelineSwitch(2, Lsn(1000), ""))),
@@ -95,6 +97,7 @@ def promoted_without(ends_at: int) -> Story:
         (Story(slot=replace(SLOT, name="t")), "belong to another source"),
         (promoted_without(999), "left it at 0/3E7"),
         (Story(server=replace(SERVER, timeline=1), history=()), "is not among its ancestors"),
+        (Story(server=replace(SERVER, xlogpos=Lsn(999))), "the server's WAL ends at 0/3E7"),
         (having(last_commit=replace(COMMIT, sequence=8)), "ends with number 8"),
         (having(last_commit=replace(COMMIT, sequence=6)), "ends with number 6"),
         (having(last_commit=replace(COMMIT, applied_lsn=1001)), "at 0/3E9"),

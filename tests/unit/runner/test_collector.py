@@ -92,7 +92,7 @@ def transaction(n: int, rows: int, width: int) -> Received:
     """Each row says whose it is."""
     row = (0, b"I" + pack(">II", 1, n) + b"x" * width)
     begin, commit = pack(">QqI", 1000 * n, 0, n), pack(">BQQq", 0, 1000 * n, 1000 * n + 10, 0)
-    return [(0, b"B" + begin), *[row] * rows, (0, b"C" + commit)]
+    return [(0, b"B" + begin), *[row] * rows, (1000 * n + 10, b"C" + commit)]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -141,7 +141,7 @@ def streamed(xid: int, rows: int, subxid: int) -> Received:
 
 def test_of_a_streamed_transaction_that_commits_without_rows_nothing_stays_in_the_spool(spool: Spool) -> None:
     taken_back = (0, b"A" + pack(">II", 10, 11))
-    commit = (0, b"c" + pack(">IBQQq", 10, 0, 100, 110, 0))
+    commit = (110, b"c" + pack(">IBQQq", 10, 0, 100, 110, 0))
     collecting = collector(spool)
     assert list(collecting.collect(streamed(10, 20_000, 11), 0)) == []
     assert spool.disk_bytes > 0

@@ -149,12 +149,12 @@ def insert(*values: bytes) -> tuple[int, bytes]:
 
 def transaction(n: int, *items: tuple[int, bytes]) -> Received:
     commit = pack(">BQQq", 0, 1000 * n, 1000 * n + 10, 0)
-    return [(0, b"B" + pack(">QqI", 1000 * n, 0, n)), *items, (0, b"C" + commit)]
+    return [(0, b"B" + pack(">QqI", 1000 * n, 0, n)), *items, (1000 * n + 10, b"C" + commit)]
 
 
 def prepared(*items: tuple[int, bytes]) -> Received:
     end = pack(">QQqI", 1000, 1010, 0, 7) + b"g\0"
-    return [(0, b"b" + end), *items, (0, b"P\0" + end)]
+    return [(0, b"b" + end), *items, (1010, b"P\0" + end)]
 
 
 @pytest.fixture

@@ -77,13 +77,13 @@ class Record(NamedTuple):
         match self.kind:
             case "T":
                 begin, commit = pack(">QqI", self.start, 0, self.xid), pack(">BQQq", 0, self.start, self.end, 0)
-                return [(0, b"B" + begin), *rows, (0, b"C" + commit)]
+                return [(0, b"B" + begin), *rows, (self.end, b"C" + commit)]
             case "P":
-                return [(0, b"b" + positions), *rows, (0, b"P\0" + positions)]
+                return [(0, b"b" + positions), *rows, (self.end, b"P\0" + positions)]
             case "K":
-                return [(0, b"K\0" + positions)]
+                return [(self.end, b"K\0" + positions)]
             case _:
-                return [(0, b"r\0" + pack(">QQqqI", 0, self.end, 0, 0, self.xid) + gid)]
+                return [(self.end, b"r\0" + pack(">QQqqI", 0, self.end, 0, 0, self.xid) + gid)]
 
 
 def history(chance: random.Random, length: int) -> list[Record]:

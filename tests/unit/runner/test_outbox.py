@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from pydantic import ValidationError
 
+from helpers.source.frames import frame
 from twofold.bridge import events
 from twofold.config import OutboxRule
 from twofold.errors import Refused, SetupError
@@ -211,7 +212,7 @@ def expected(*events: OutboxEvent) -> list[tuple[Any, ...]]:
 
 
 def take(collecting: Collector, *payloads: bytes) -> list[CollectedEvent]:
-    return [*collecting.collect([(0, payload) for payload in payloads], 0)]
+    return [*collecting.collect([frame(payload) for payload in payloads], 0)]
 
 
 ELSEWHERE = EVENT._replace(value=b"2")

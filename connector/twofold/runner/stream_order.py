@@ -1,0 +1,96 @@
+"""What positions of a stream must be: equal at both ends of a transaction, rising from outcome to
+outcome, and not beyond the server's WAL.
+
+A position that is too large would be recorded and confirmed, and what lies before it would never be
+sent again. So a contradiction is malformed, and ends the connector before anything is published.
+
+The position in the frame of an outcome's message is the end of its record, as the message says
+itself. So flipped bytes are found at no cost. The server is asked for the end of its WAL only where
+an outcome is far ahead of all it has said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twofold.errors import MalformedMessage
+from twofold.source import messages as m
+from twofold_common.positions import NO_LSN, Lsn, format_lsn
+
+UNASKED_BYTES = 16 << 20
+"""An outcome this far ahead of the end that is known is believed: the server goes on writing."""
+
+
+class StreamOrder:
+    """The order of one session's stream; used by the thread that reads."""
+
+    def __init__(self, known_end: Lsn = NO_LSN, ask_end: Callable[[], Lsn] | None = None) -> None:
+        """`known_end`: the server's WAL reaches there. None: nobody can be asked how far."""
+        self._known_end = known_end
+        self._ask_end = ask_end
+        self._last_end = NO_LSN
+
+    def note_end(self, wal_end: Lsn) -> None:
+        """Note how far the server says that its WAL reaches."""
+        self._known_end = max(self._known_end, wal_end)
+
+    def check_outcome(
+        self, message: m.Commit | m.StreamCommit | m.CommitPrepared | m.RollbackPrepared, wal_start: int
+    ) -> None:
+        """Check the positions of an outcome, whose frame says `wal_start`."""
+        end, start = message.end_lsn, self._last_end
+        if isinstance(message, m.RollbackPrepared):
+            rising = start < end and message.prepare_end_lsn < end
+        else:
+            rising = start <= message.commit_lsn < end
+        if not rising:
+            raise _malformed(
+                message, f"it ends at {format_lsn(end)}, behind an outcome that ends at {format_lsn(start)}"
+            )
+        self._check_end(message, end, wal_start)
+        self._last_end = end
+
+    def check_message(self, message: m.LogicalMessage, wal_start: int) -> None:
+        """Check the position of a message that belongs to no transaction."""
+        if message.lsn < self._last_end:
+            raise _malformed(message, f"it is at {format_lsn(message.lsn)}, before an outcome that was sent earlier")
+        self._check_end(message, message.lsn, wal_start)
+        self._last_end = message.lsn
+
+    def check_prepare(self, message: m.Prepare | m.StreamPrepare, begun: m.BeginPrepare | None, wal_start: int) -> None:
+        """Check the end of a prepared transaction against its begin, if it had one."""
+        said = (message.prepare_lsn, message.end_lsn, message.prepare_ts_us, message.identity)
+        if begun is not None and said != (begun.prepare_lsn, begun.end_lsn, begun.prepare_ts_us, begun.identity):
+            raise _malformed(message, "it contradicts the BeginPrepare of its transaction")
+        if not message.prepare_lsn < message.end_lsn:
+            raise _malformed(message, f"it ends at {format_lsn(message.end_lsn)}, where it does not begin before")
+        self._check_end(message, message.end_lsn, wal_start)
+
+    def _check_end(self, message: m.Message, end: Lsn, wal_start: int) -> None:
+        if end != wal_start:
+            raise _malformed(message, f"it ends at {format_lsn(end)}, and its frame says {format_lsn(wal_start)}")
+        if end > self._known_end + UNASKED_BYTES and self._ask_end is not None:
+            self.note_end(self._ask_end())
+            if end > self._known_end:
+                raise _malformed(
+                    message, f"it ends at {format_lsn(end)}, and the server's WAL at {format_lsn(self._known_end)}"
+                )
+
+
+_REMEDY = (
+    "nothing of it was published; remedy: start again, and if it recurs, report the server's version;"
+    " with sslmode=verify-full in source.dsn nobody in between can change what the server sends"
+)
+
+
+def _malformed(message: m.Message, what: str) -> MalformedMessage:
+    return MalformedMessage(f"PostgreSQL's {type(message).__name__} cannot be right: {what}: {_REMEDY}", offset=0)
+
+
+def missing_end(begun: m.Begin | m.BeginPrepare, found: str) -> MalformedMessage:
+    """Make the error for a transaction whose end was not sent."""
+    at = begun.commit_lsn if isinstance(begun, m.Begin) else begun.prepare_lsn
+    return MalformedMessage(
+        f"PostgreSQL has not sent the end of the transaction at {format_lsn(at)}, and {found} came: {_REMEDY}",
+        offset=0,
+    )
