@@ -127,8 +127,9 @@ model: ready ## Explore the protocol: every scenario in full, every mutant. Minu
 	PYTHONPATH=tests $(BIN)/python -m model.check
 
 .PHONY: fuzz
-fuzz: ready ## Fuzz the decoder of pgoutput for SECONDS (30).
+fuzz: ready ## Fuzz the decoder of pgoutput and the readers of Kafka's records, each for SECONDS (30).
 	$(UV) run --locked --group fuzz python tests/fuzz/fuzz_decoder.py $(or $(SECONDS),30) 2>/dev/null
+	$(UV) run --locked --group fuzz python tests/fuzz/fuzz_records.py $(or $(SECONDS),30) 2>/dev/null
 
 .PHONY: bench
 bench: ready ## Twofold beside pg_recvlogical and Debezium: backlogs drained. QUICK=1 is a tenth; ARGS='--cases ad' chooses.

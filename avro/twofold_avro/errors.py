@@ -25,6 +25,10 @@ class NotFramed(ValueError):
     """A message without the registry's frame."""
 
 
+class MalformedRecord(ValueError):
+    """A fixed record's bytes contradict its schema."""
+
+
 class UnfitSchema(ValueError):
     """A schema of somebody else that JSON cannot be encoded with."""
 

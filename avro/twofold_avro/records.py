@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, Self
 import fastavro
 
 from twofold_avro import wire
+from twofold_avro.errors import MalformedRecord
 from twofold_avro.schemas import FixedName, fixed
 from twofold_avro.types import Avro
 
@@ -39,14 +40,20 @@ class Record:
     def from_bytes(cls, message: bytes, writer: Avro | None = None) -> Self:
         """Return the value.
 
-        `writer` is the schema of the message's id, if it is not this version's own.
+        `writer` is the schema of the message's id, if it is not this version's own. NotFramed or
+        MalformedRecord: the bytes are no such record.
         """
         _, body = wire.unframe(message)
-        mine = _codec(cls.schema_name)
-        theirs = mine if writer is None else fastavro.parse_schema(without_logical_types(writer))
-        found = fastavro.schemaless_reader(io.BytesIO(body), theirs, mine)
-        assert isinstance(found, dict)
-        return cls(**{name: _as_value(name, value) for name, value in found.items()})
+        mine, stream = _codec(cls.schema_name), io.BytesIO(body)
+        try:
+            theirs = mine if writer is None else fastavro.parse_schema(without_logical_types(writer))
+            found: Any = fastavro.schemaless_reader(stream, theirs, mine)
+            value = cls(**{name: _as_value(name, value) for name, value in found.items()})
+        except Exception as error:  # fastavro's are of a dozen classes, EOFError and IndexError among them
+            raise MalformedRecord(f"its bytes are no {cls.__name__} record ({type(error).__name__})") from error
+        if left := len(body) - stream.tell():
+            raise MalformedRecord(f"its bytes go on behind the {cls.__name__} record, for {left}")
+        return value
 
 
 @dataclass(frozen=True, slots=True)

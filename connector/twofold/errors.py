@@ -8,6 +8,7 @@ The class says what the user does next; the message names the cause and the reme
         AccessDenied            a broker denies the credentials; `run` retries if they expire
       Unreachable       exit 4  a server does not answer now; `run` retries, others report it
       Refused           exit 5  continuing could lose or repeat data: run the repair it names
+        UnreadableRecord        a record of the bookkeeping that no connector wrote
       Fenced            exit 6  another instance took over: nothing to do, unless that was not meant
       RunEnded          -       a run failed; it drops its memory and recovers
       MalformedMessage  exit 7  a server sent bytes that cannot be right: report it with the offset
@@ -37,6 +38,7 @@ __all__ = [
     "TwofoldError",
     "UncertainEnd",
     "Unreachable",
+    "UnreadableRecord",
     "UsageError",
 ]
 
@@ -81,6 +83,10 @@ class EndedElsewhere(RunEnded):
 
     Before anything is sent again, the visible rows are compared with the commit records.
     """
+
+
+class UnreadableRecord(Refused):
+    """A record of the bookkeeping in Kafka that no connector wrote."""
 
 
 class MalformedMessage(TwofoldError):

@@ -10,12 +10,7 @@ messages of each kind: written by hand, and captured from servers. The last line
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import tempfile
-import time
-import traceback
 from pathlib import Path
 
 import atheris
@@ -25,6 +20,7 @@ with atheris.instrument_imports():
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from fuzz.captured import captured, check
+from fuzz.child import fuzz_in_child
 from twofold.source import messages as m
 from twofold_common.positions import Lsn, PreparedIdentity
 from unit.source.pgoutput_bytes import encode
@@ -72,47 +68,5 @@ def check_input(data: bytes) -> None:
         check(data[1:], in_stream=bool(data[0] & 1))
 
 
-def report(path: Path, crashes: int) -> None:
-    print(json.dumps({"executions": int(path.read_text() or 0), "crashes": crashes}), flush=True)
-
-
-def fuzz(seconds: int, count_file: Path) -> None:
-    """Runs in a child, because libFuzzer ends its process itself; the count is left in a file from
-    time to time.
-    """
-    executions = 0
-    written = 0.0
-
-    def one_input(data: bytes) -> None:
-        nonlocal executions, written
-        executions += 1
-        if executions % 1000 == 0 and (now := time.monotonic()) - written > 0.2:
-            count_file.write_text(str(executions))
-            written = now
-        check_input(data)
-
-    with tempfile.TemporaryDirectory() as corpus:
-        for number, seed in enumerate(seeds()):
-            (Path(corpus) / str(number)).write_bytes(seed)
-        options = ["fuzz_decoder", corpus, f"-max_total_time={seconds}", "-max_len=600", "-verbosity=0", "-timeout=5"]
-        atheris.Setup([*options, f"-artifact_prefix={corpus}/"], one_input)
-        atheris.Fuzz()
-
-
-def main(seconds: int) -> int:
-    with tempfile.NamedTemporaryFile() as file:
-        child = os.fork()
-        if child == 0:
-            try:
-                fuzz(seconds, Path(file.name))
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-        _, status = os.waitpid(child, 0)
-        crashes = int(status != 0)
-        report(Path(file.name), crashes)
-    return crashes
-
-
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(fuzz_in_child(check_input, seeds(), int(sys.argv[1])))

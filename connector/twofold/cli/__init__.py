@@ -109,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(error, click.NoSuchOption) and error.option_name in {"-c", "--config"}:
             click.echo("It stands before the command: twofold -c FILE COMMAND", err=True)
         sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        if isinstance(error.__cause__, EOFError):
+            raise error.__cause__ from None  # click takes every EOFError for a terminal's; this one is a bug
         click.echo("stopped", err=True)
         sys.exit(130)
     except TwofoldError as error:

@@ -31,7 +31,8 @@ def command(config_file: Path | None, *, yes: bool) -> None:
             raise UsageError(
                 "nothing was removed: reset asks first, and there is no terminal; remedy: twofold reset --yes"
             )
-        click.confirm("Remove it?", abort=True)
+        if not click.confirm("Remove it?"):
+            raise UsageError("nothing was removed; remedy: answer y, or run twofold reset --yes")
     removal = drop(config.conninfo, config.slot, [config.publication])
     for removed in removal.removed:
         click.echo(f"removed: {removed}")

@@ -17,9 +17,10 @@ from twofold.errors import Refused
 from twofold.runner.checks import check_commits
 from twofold.runner.comparison import ComparisonResult, ComparisonScope, Reload, Told, compare
 from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings
+from twofold.sink.decoding import Decoder
 from twofold.sink.metadata import ask_brokers
 from twofold.sink.names import Names
-from twofold.sink.progress import Decoder, ProgressReader, RecoveredState
+from twofold.sink.progress import ProgressReader, RecoveredState
 from twofold.sink.schema_registry import Registry
 from twofold.sink.tally import Damage
 from twofold.sink.visible_records import VisibleReader

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from twofold.sink.decoding import Decoder
 from twofold.sink.names import Names
-from twofold.sink.progress import Decoder
 from twofold.sink.tally import Claim, PartitionTally
 from twofold.sink.visible_records import Bounds, PartitionId, VisibleReader
 from twofold_avro.records import Commit

@@ -27,7 +27,8 @@ from twofold.errors import Refused
 from twofold.runner.audit import Audit, judge, trouble_of
 from twofold.runner.comparison import ComparisonScope, compare
 from twofold.runner.sink_settings import kafka_settings, names_of
-from twofold.sink.progress import Decoder, RecoveredState
+from twofold.sink.decoding import Decoder
+from twofold.sink.progress import RecoveredState
 from twofold.sink.schema_registry import Registry
 from twofold.sink.visible_records import PartitionId, VisibleReader
 

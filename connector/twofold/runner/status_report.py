@@ -327,5 +327,7 @@ def branches_in_doubt(
     if not wanted:
         return found, ()
     since_ms = int((time.time() - max(wanted.values()) - CLOCKS_APART_S) * 1000)
-    branches = Ledgers(kafka_settings(config), Registry(registry_settings(config))).branches(wanted.keys(), since_ms)
+    believed = config.group.members or (config.prefix,)
+    ledgers = Ledgers(kafka_settings(config), Registry(registry_settings(config)), believed)
+    branches = ledgers.branches(wanted.keys(), since_ms)
     return in_doubt(config, ledger, branches), branches.unread

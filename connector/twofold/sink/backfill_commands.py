@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from twofold.errors import Unreachable
 from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.sink.decoding import place_of, read_command
 from twofold.sink.metadata import ask_brokers
 from twofold.sink.names import Names
 
@@ -85,13 +86,14 @@ class BackfillCommands:
             for message in self._consumer.consume(500, 0):
                 error = message.error()
                 if error is None:
-                    self._note(message.key() or b"", message.value())
+                    self._note(message)
                 elif error.code() != PARTITION_EOF and not error.retriable():
                     raise sort_error(error, f"following {self._names.progress}")
         commands, self._unread = self._unread, {}
         return commands
 
-    def _note(self, key: bytes, value: bytes | None) -> None:
+    def _note(self, message: Message) -> None:
+        key, value = message.key() or b"", message.value()
         if (topic := self._names.command_topic(key)) is None:
             return
         keys = self._unanswered.setdefault(topic, {})
@@ -99,7 +101,9 @@ class BackfillCommands:
             keys.pop(key, None)
             return
         keys[key] = None
-        self._unread[topic] = PendingCommand.behind(self._unread.get(topic), value.decode(), tuple(keys))
+        self._unread[topic] = PendingCommand.behind(
+            self._unread.get(topic), read_command(value, place_of(message)), tuple(keys)
+        )
 
     def close(self) -> None:
         self._consumer.close()

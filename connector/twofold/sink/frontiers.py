@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from twofold.errors import Unreachable
 from twofold.sink.client import PARTITION_EOF, UNKNOWN_TOPIC, KafkaSettings, sort_error, sorted_errors
-from twofold.sink.progress import Decoder
+from twofold.sink.decoding import Decoder, RecordPlace, place_of
 from twofold.sink.schema_registry import Registry
 from twofold_avro.records import Frontier
 
@@ -19,7 +19,7 @@ _FRONTIERS = ".frontiers"
 def last_frontiers(settings: KafkaSettings, registry: Registry, prefixes: Iterable[str]) -> dict[str, Frontier]:
     """Return the last frontier by prefix; a member without one is left out."""
     decode = Decoder(registry).decode
-    last: dict[str, bytes] = {}
+    last: dict[str, tuple[bytes, RecordPlace]] = {}
     unread = {prefix + _FRONTIERS for prefix in prefixes}
     with sorted_errors("reading the frontiers of the group's members"):
         consumer = settings.secrets.open(Consumer, settings.consumer())
@@ -32,7 +32,7 @@ def last_frontiers(settings: KafkaSettings, registry: Registry, prefixes: Iterab
                     topic, error, value = message.topic() or "", message.error(), message.value()
                     if error is None:
                         if value is not None:
-                            last[topic.removesuffix(_FRONTIERS)] = value
+                            last[topic.removesuffix(_FRONTIERS)] = value, place_of(message)
                     elif error.code() in {PARTITION_EOF, UNKNOWN_TOPIC}:
                         unread.discard(topic)
                     else:
@@ -43,4 +43,4 @@ def last_frontiers(settings: KafkaSettings, registry: Registry, prefixes: Iterab
                     )
         finally:
             consumer.close()
-    return {prefix: decode(Frontier, value) for prefix, value in last.items()}
+    return {prefix: decode(Frontier, *found) for prefix, found in last.items()}

@@ -1,4 +1,7 @@
-"""Reads the branches of global transactions that any connector of a Kafka cluster knows.
+"""Reads the branches of global transactions that the members of a source group know.
+
+Only topics of prefixes that the configuration names are read: whoever may create topics could write
+outcomes of his own choice into others. What cannot be read is named, and the rest is shown.
 
 It reads the connectors' in-doubt ledgers, and their commit records since a time. A branch that was
 committed soon after its PREPARE is only in a commit record. One that was rolled back equally soon
@@ -7,20 +10,19 @@ is nowhere. This is for people: no connector's work depends on it.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Message, TopicPartition
 
-from twofold.errors import SetupError, Unreachable
+from twofold.errors import SetupError, Unreachable, UnreadableRecord
 from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.sink.decoding import Decoder, RecordPlace, place_of
 from twofold.sink.schema_registry import Registry
-from twofold_avro import wire
-from twofold_avro.records import Commit, Prepared, Record
-from twofold_avro.schemas import fixed
+from twofold_avro.records import Commit, Prepared
 
 _LEDGER, _COMMITS = ".prepared", ".commits"
 
@@ -56,18 +58,19 @@ NO_BRANCHES = Branches((), (), {})
 class Ledgers:
     """A reader of the connectors' ledgers. It reads once and writes nothing."""
 
-    def __init__(self, settings: KafkaSettings, registry: Registry) -> None:
+    def __init__(self, settings: KafkaSettings, registry: Registry, prefixes: Collection[str]) -> None:
         self._settings = settings
         self._timeout_s = settings.call_timeout_s
-        self._registry = registry
+        self._prefixes = frozenset(prefixes)
+        self._decoder = Decoder(registry)
 
     def branches(self, global_ids: Collection[str], since_ms: int) -> Branches:
-        """Return all branches of these global transactions that any connector's topics mention.
+        """Return all branches of these global transactions that the members' topics mention.
 
         Commit records before `since_ms` are not read.
         """
         marks = [each.encode() for each in global_ids]
-        last_of: dict[str, bytes] = {}
+        last_of: dict[str, tuple[bytes, RecordPlace]] = {}
         found: dict[tuple[str, str], Branch] = {}
         unread: dict[str, str] = {}
         with sorted_errors("reading the connectors' ledgers"):
@@ -76,10 +79,10 @@ class Ledgers:
                 for message in self._messages(consumer, since_ms, unread):
                     value, topic = message.value() or b"", message.topic() or ""
                     if topic.endswith(_COMMITS):
-                        last_of[topic] = value
+                        last_of[topic] = value, place_of(message)
                     if not any(mark in value for mark in marks):
                         continue
-                    for branch in self._decoded(topic, value, unread):
+                    for branch in self._decoded(topic, value, place_of(message), unread):
                         known = found.get((branch.prefix, branch.gid))
                         if branch.global_id in global_ids and _says_more(branch, known):
                             found[branch.prefix, branch.gid] = branch
@@ -89,13 +92,12 @@ class Ledgers:
         return Branches(
             tuple(found.values()),
             tuple(f"{topic}: {reason}" for topic, reason in sorted(unread.items())),
-            {prefix: self._sequence(last_of[topic]) for prefix in committed if (topic := prefix + _COMMITS) in last_of},
+            dict(self._last_sequences(committed, last_of)),
         )
 
     def _messages(self, consumer: Consumer, since_ms: int, unread: dict[str, str]) -> Iterator[Message]:
         topics = consumer.list_topics(timeout=self._timeout_s).topics
-        prefixes = [name.removesuffix(_LEDGER) for name in topics if name.endswith(_LEDGER)]
-        prefixes = [prefix for prefix in prefixes if prefix + _COMMITS in topics]
+        prefixes = [prefix for prefix in self._prefixes if {prefix + _LEDGER, prefix + _COMMITS} <= topics.keys()]
         since = [TopicPartition(prefix + _COMMITS, 0, since_ms) for prefix in prefixes]
         starts = consumer.offsets_for_times(since, timeout=self._timeout_s) if since else []
         for start in starts:
@@ -118,30 +120,29 @@ class Ledgers:
                     f"Kafka delivered nothing more of {', '.join(sorted(unfinished))} for {self._timeout_s:.0f} s"
                 )
 
-    def _decoded(self, topic: str, value: bytes, unread: dict[str, str]) -> list[Branch]:
-        kind: type[Record] = Prepared if topic.endswith(_LEDGER) else Commit
+    def _decoded(self, topic: str, value: bytes, place: RecordPlace, unread: dict[str, str]) -> list[Branch]:
         prefix = topic.removesuffix(_LEDGER).removesuffix(_COMMITS)
         try:
-            writer = json.loads(self._registry.schema(wire.unframe(value)[0]))
-        except SetupError as error:
-            unread[topic] = str(error)  # its connector has a registry of its own
+            if topic.endswith(_LEDGER):
+                entry = self._decoder.decode(Prepared, value, place)
+                return [Branch(prefix, entry.gid, entry.global_id or "", entry.state, entry.sequence)]
+            record = self._decoder.decode(Commit, value, place)
+        except (SetupError, UnreadableRecord) as error:  # its connector may have a registry of its own
+            unread[topic] = error.what if isinstance(error, UnreadableRecord) else str(error)
             return []
-        if writer["name"] != fixed(kind.schema_name)["name"]:
-            return []  # a table's topic with such a name
-        record = kind.from_bytes(value, writer)
-        if isinstance(record, Prepared):
-            return [Branch(prefix, record.gid, record.global_id or "", record.state, record.sequence)]
-        assert isinstance(record, Commit)
         return [
             Branch(prefix, each.gid, each.global_id or "", "committed", record.sequence, each.committed_at / 1e6)
             for each in record.prepared
         ]
 
-    def _sequence(self, value: bytes) -> int:
-        """Read the number of a commit record of a connector whose other ones were read."""
-        record = Commit.from_bytes(value, json.loads(self._registry.schema(wire.unframe(value)[0])))
-        assert isinstance(record, Commit)
-        return record.sequence
+    def _last_sequences(
+        self, prefixes: Iterable[str], last_of: Mapping[str, tuple[bytes, RecordPlace]]
+    ) -> Iterator[tuple[str, int]]:
+        """Yield the number of the last commit record of each, where it can be read."""
+        for prefix in prefixes:
+            if found := last_of.get(prefix + _COMMITS):
+                with suppress(SetupError, UnreadableRecord):
+                    yield prefix, self._decoder.decode(Commit, *found).sequence
 
 
 def _says_more(branch: Branch, known: Branch | None) -> bool:

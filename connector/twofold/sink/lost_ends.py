@@ -23,9 +23,9 @@ from typing import Final
 
 from twofold.errors import Refused, Unreachable
 from twofold.sink.client import KafkaSettings
+from twofold.sink.decoding import Decoder, RecordPlace
 from twofold.sink.names import Names
 from twofold.sink.producer import TransactionalProducer
-from twofold.sink.progress import Decoder
 from twofold.sink.schema_registry import Registry
 from twofold.sink.visible_records import Bounds, PartitionId, VisibleReader
 from twofold_avro.records import Commit, Progress
@@ -177,10 +177,10 @@ class LostEnds:
             hung=hung,
             commits=commits,
             progress=progress,
-            hidden_commits=tuple(self._decoder.decode(Commit, value) for _, value in self._hidden(hung, commits)),
+            hidden_commits=tuple(self._decoder.decode(Commit, *found) for _, found in self._hidden(hung, commits)),
             hidden_progress=tuple(
-                self._decoder.decode(Progress, value)
-                for key, value in self._hidden(hung, progress)
+                self._decoder.decode(Progress, *found)
+                for key, found in self._hidden(hung, progress)
                 if key == self._names.progress_key
             ),
             confirmed=self._confirmed,
@@ -190,10 +190,10 @@ class LostEnds:
         bounds = self._reader.bounds([forgotten.commits])[forgotten.commits]
         return self._reader.commits(forgotten.commits.topic, bounds.low, bounds.stable, self._decoder)
 
-    def _hidden(self, hung: Hung, place: PartitionId) -> list[tuple[bytes, bytes]]:
-        """Return keys and values of the records in the forgotten part."""
+    def _hidden(self, hung: Hung, place: PartitionId) -> list[tuple[bytes, tuple[bytes, RecordPlace]]]:
+        """Return keys, values and places of the records in the forgotten part."""
         found = self._reader.open_records(place, hung[place]) if place in hung else ()
-        return [(key, value) for key, value in found if value]
+        return [(key, (value, where)) for key, value, where in found if value]
 
     @staticmethod
     def _abort(producer: TransactionalProducer, hung: Hung) -> None:

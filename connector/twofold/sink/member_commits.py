@@ -18,8 +18,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from twofold.errors import SetupError, Unreachable
 from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.sink.decoding import Decoder, RecordPlace, place_of, unreadable
 from twofold.sink.metadata import ask_brokers
-from twofold.sink.progress import Decoder
 from twofold.sink.schema_registry import Registry
 from twofold_avro import wire
 from twofold_avro.records import Commit, Progress
@@ -30,7 +30,9 @@ _TAIL = 64
 _MESSAGES = 1000
 _SELDOM = {"fetch.wait.max.ms": 200, "fetch.min.bytes": 1 << 20}
 """A busy member commits hundreds of times a second: Kafka answers five times a second, with all."""
-_NUMBERS = re.compile(rb"([\x80-\xff]*[\0-\x7f])(?:[\x80-\xff]*[\0-\x7f]){5}([\x80-\xff]*[\0-\x7f])")
+_NUMBERS = re.compile(
+    rb"([\x80-\xff]{0,9}[\0-\x7f])(?:[\x80-\xff]{0,9}[\0-\x7f]){5}([\x80-\xff]{0,9}[\0-\x7f])", re.DOTALL
+)
 
 
 @dataclass(slots=True)
@@ -57,13 +59,14 @@ def require_members(settings: KafkaSettings, prefixes: Iterable[str]) -> None:
         )
 
 
-def glance_at_commit(message: bytes) -> tuple[int, bool]:
+def glance_at_commit(message: bytes, place: RecordPlace) -> tuple[int, bool]:
     """Read a commit record's sequence, and whether it has prepared transactions.
 
     Before the array of those are six numbers, each a varint, as is the array's first count.
     """
     found = _NUMBERS.match(message, wire.HEADER_BYTES)
-    assert found is not None, "it is a commit record"
+    if found is None:
+        raise unreadable(place, "its bytes are no Commit record")
     sequence = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(found[1]))
     return sequence >> 1, found[2] != b"\0"
 
@@ -121,17 +124,17 @@ class MemberCommits:
         value = message.value()
         if value is not None:
             if (view := self._commits.get(topic)) is not None:
-                sequence, has_prepared = self._glance(value)
+                sequence, has_prepared = self._glance(value, place_of(message))
                 view.sequence = max(view.sequence, sequence)
                 if has_prepared:
                     view.branch = max(view.branch, sequence)
             elif b"/" not in (message.key() or b""):  # another record of the progress topic has one
                 view = self.views[topic.removesuffix(_PROGRESS)]
-                view.sequence = max(view.sequence, self._decoder.decode(Progress, value).sequence)
+                view.sequence = max(view.sequence, self._decoder.decode(Progress, value, place_of(message)).sequence)
         return False
 
-    def _glance(self, message: bytes) -> tuple[int, bool]:
-        if self._decoder.is_our_own(Commit, message):
-            return glance_at_commit(message)
-        commit = self._decoder.decode(Commit, message)
+    def _glance(self, message: bytes, place: RecordPlace) -> tuple[int, bool]:
+        if self._decoder.is_our_own(Commit, message, place):
+            return glance_at_commit(message, place)
+        commit = self._decoder.decode(Commit, message, place)
         return commit.sequence, bool(commit.prepared)

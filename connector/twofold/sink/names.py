@@ -91,9 +91,14 @@ class Names:
     def command_topic(self, key: bytes) -> str | None:
         """Return the topic whose load a progress-topic key commands; None for another key."""
         head = f"{self.name}/backfill/".encode()
-        return key[len(head) :].decode().partition("/")[0] if key.startswith(head) else None
+        return _text(key[len(head) :]).partition("/")[0] if key.startswith(head) else None
 
     def pinned_topic(self, key: bytes) -> str | None:
         """Return the topic that a progress-topic key pins; None for another key."""
         head = f"{self.name}/table/".encode()
-        return key[len(head) :].decode() if key.startswith(head) else None
+        return _text(key[len(head) :]) if key.startswith(head) else None
+
+
+def _text(name: bytes) -> str:
+    """Return a name that anybody may have written: bytes that are no text stand for themselves."""
+    return name.decode(errors="backslashreplace")

@@ -7,26 +7,31 @@ not, another program's transaction is open there, and the error says so.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from twofold.errors import Refused, Unreachable
 from twofold.sink.backfill_commands import PendingCommand
 from twofold.sink.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.sink.decoding import Decoder, RecordPlace, place_of, read_command, read_text
 from twofold.sink.names import Names
 from twofold.sink.schema_registry import Registry
-from twofold_avro import wire
-from twofold_avro.records import Commit, Pin, Prepared, Progress, Record
-from twofold_avro.schemas import fixed
+from twofold_avro.records import Commit, Pin, Prepared, Progress
 
-_Latest = dict[bytes, bytes]
-_R = TypeVar("_R", bound=Record)
+
+class _Kept(NamedTuple):
+    """The last value of a key, and where it lies."""
+
+    value: bytes
+    place: RecordPlace
+
+
+_Latest = dict[bytes, _Kept]
 
 _ENDS = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
 _TAIL = 64
@@ -60,29 +65,6 @@ class RecoveredState:
     """None: there is none, or retention has deleted it."""
 
 
-class Decoder:
-    """A decoder of the bookkeeping's records, including those of other versions."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._writers: dict[tuple[int, type[Record]], Any] = {}
-        """The writer's schema by schema id; None if it is our own."""
-
-    def decode(self, kind: type[_R], message: bytes) -> _R:
-        return kind.from_bytes(message, self._writer(kind, message))
-
-    def is_our_own(self, kind: type[Record], message: bytes) -> bool:
-        """Whether this version's schema wrote the message."""
-        return self._writer(kind, message) is None
-
-    def _writer(self, kind: type[Record], message: bytes) -> Any:
-        schema_id, _ = wire.unframe(message)
-        if (schema_id, kind) not in self._writers:
-            writer = json.loads(self._registry.schema(schema_id))
-            self._writers[schema_id, kind] = None if writer == fixed(kind.schema_name) else writer
-        return self._writers[schema_id, kind]
-
-
 class ProgressReader:
     """A reader of the bookkeeping topics; it writes nothing. Used by one thread."""
 
@@ -104,18 +86,18 @@ class ProgressReader:
         self._refuse_others(latest)
         last = self._last_commit(latest_of[names.commits].get(b""), low, end)
         progress, takeover = latest.get(names.progress_key), latest.get(names.takeover_key)
-        pinned = {topic: value for key, value in latest.items() if (topic := names.pinned_topic(key))}
-        entries = {key.decode(): self._decode(Prepared, value) for key, value in ledger.items()}
+        pinned = {topic: kept for key, kept in latest.items() if (topic := names.pinned_topic(key))}
+        entries = {read_text(key, kept.place): self._decode(Prepared, *kept) for key, kept in ledger.items()}
         unresolved = {key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}}
         return RecoveredState(
             commands=_commands(names, latest),
             progress_end=bounds[names.progress][1],
-            progress=None if progress is None else self._decode(Progress, progress),
-            takeover=None if takeover is None else takeover.decode(),
-            pins={topic: self._decode(Pin, value) for topic, value in pinned.items()},
+            progress=None if progress is None else self._decode(Progress, *progress),
+            takeover=None if takeover is None else read_text(*takeover),
+            pins={topic: self._decode(Pin, *kept) for topic, kept in pinned.items()},
             unresolved=unresolved,
             ended=tuple(key for key in entries if key not in unresolved),
-            last_commit=None if last is None else self._decode(Commit, last),
+            last_commit=None if last is None else self._decode(Commit, *last),
         )
 
     def _refuse_others(self, latest: _Latest) -> None:
@@ -123,7 +105,11 @@ class ProgressReader:
 
         A takeover record alone may stem from a connector that was refused here.
         """
-        others = sorted(key.decode() for key in latest if b"/" not in key and key != self._names.progress_key)
+        others = sorted(
+            read_text(key, kept.place)
+            for key, kept in latest.items()
+            if b"/" not in key and key != self._names.progress_key
+        )
         if others:
             raise Refused(
                 f"the topics {self._names.prefix}.* belong to the connector {others[0]}, but this connector is {self._names.name}",
@@ -131,7 +117,7 @@ class ProgressReader:
                 repair=f"give this connector its own kafka.prefix, or restore its former name: name = {others[0]!r}",
             )
 
-    def _last_commit(self, last: bytes | None, low: int, end: int) -> bytes | None:
+    def _last_commit(self, last: _Kept | None, low: int, end: int) -> _Kept | None:
         """Search the last commit record backwards from the end.
 
         Markers and aborted records take offsets too, so the record may lie some way before the end.
@@ -176,7 +162,7 @@ class ProgressReader:
                         deadline = time.monotonic() + self._timeout_s
                         topic, error = message.topic() or "", message.error()
                         if error is None:
-                            _keep(latest_of[topic], message.key() or b"", message.value())
+                            _keep(latest_of[topic], message)
                         elif error.code() != PARTITION_EOF:
                             raise sort_error(error, f"reading {topic}")
                         elif (message.offset() or 0) >= stretches[topic][1]:
@@ -191,18 +177,19 @@ class ProgressReader:
 def _commands(names: Names, latest: _Latest) -> dict[str, PendingCommand]:
     """Return each topic's last command; `latest` is in the order of the last writes."""
     commands: dict[str, PendingCommand] = {}
-    for key, value in latest.items():
+    for key, kept in latest.items():
         if topic := names.command_topic(key):
             earlier = commands.get(topic)
             keys = (*earlier.keys, key) if earlier else (key,)
-            commands[topic] = PendingCommand.behind(earlier, value.decode(), keys)
+            commands[topic] = PendingCommand.behind(earlier, read_command(*kept), keys)
     return commands
 
 
-def _keep(latest: _Latest, key: bytes, value: bytes | None) -> None:
+def _keep(latest: _Latest, message: Message) -> None:
+    key, value = message.key() or b"", message.value()
     latest.pop(key, None)  # in the order of the last writes
     if value is not None:
-        latest[key] = value
+        latest[key] = _Kept(value, place_of(message))
 
 
 def _stuck(topics: list[str], timeout_s: float) -> Unreachable:

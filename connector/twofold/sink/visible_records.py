@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from twofold.errors import Unreachable
 from twofold.sink.client import MOVING, PARTITION_EOF, KafkaSettings, kafka_error_of, sort_error, sorted_errors
-from twofold.sink.progress import Decoder
+from twofold.sink.decoding import Decoder, RecordPlace, place_of
 from twofold_avro.records import Commit
 
 _RECORDS = 1000
@@ -127,14 +127,14 @@ class VisibleReader:
         for _, records in self._batches({PartitionId(topic, 0): (start, end)}):
             for message in records:
                 if (message.offset() or 0) < end:
-                    yield decoder.decode(Commit, message.value() or b"")
+                    yield decoder.decode(Commit, message.value() or b"", place_of(message))
 
-    def open_records(self, place: PartitionId, bounds: Bounds) -> Iterator[tuple[bytes, bytes]]:
-        """Yield key and value of what lies behind the last stable offset, which is not visible."""
+    def open_records(self, place: PartitionId, bounds: Bounds) -> Iterator[tuple[bytes, bytes, RecordPlace]]:
+        """Yield key, value and place of what lies behind the last stable offset: nobody sees it."""
         stretches = {place: (bounds.stable, bounds.high)}
         for _, records in self._batches(stretches, isolation="read_uncommitted"):
             for message in records:
-                yield message.key() or b"", message.value() or b""
+                yield message.key() or b"", message.value() or b"", place_of(message)
 
     def _batches(
         self, stretches: Mapping[PartitionId, tuple[int, int]], *, isolation: str = "read_committed"

@@ -59,7 +59,8 @@ class CommitTopic:
             raise SetupError(
                 f"the registry has no subject {self._topic}-value: give --registry the connector's registry"
             )
-        yield from map(to_commit_record, decoding.iterate_decoded(micro_batch, subject, self._registry, _decode_rows))
+        for row in decoding.iterate_decoded(micro_batch, subject, self._registry, _decode_rows):
+            yield to_commit_record(row, self._topic)
 
 
 def _decode_rows(micro_batch: DataFrame, subject: Subject) -> Iterator[Row]:
@@ -68,11 +69,11 @@ def _decode_rows(micro_batch: DataFrame, subject: Subject) -> Iterator[Row]:
     return rows.toLocalIterator()
 
 
-def to_commit_record(row: Row) -> CommitRecord:
-    """Make the commit record of a decoded row."""
+def to_commit_record(row: Row, topic: str) -> CommitRecord:
+    """Make the commit record of a decoded row of the topic."""
     if row["sequence"] is None:
         raise Refused(
-            f"the commit record at offset {row['offset']} cannot be decoded",
+            f"the commit record in {topic} [0] at offset {row['offset']} cannot be read",
             at_stake="all changes that it declares",
             repair="check the registry's subject, and find who else writes to the commits topic",
         )

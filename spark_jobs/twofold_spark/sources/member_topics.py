@@ -135,7 +135,7 @@ class MemberTopics:
     def _make_commit(self, identity: CommitIdentity, row: Row) -> MemberCommit:
         ranges, record = row["range_count"], None
         if "ranges" in row and self._held + ranges <= _HELD_RANGES:
-            record = to_commit_record(row)
+            record = to_commit_record(row, self._topic)
             self._held += ranges
         return MemberCommit(identity, row["offset"], tuple(row["global_ids"]), row["rows"], ranges, record)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from twofold.cli import main
 from twofold.errors import SetupError, Unreachable, UsageError
 from twofold.sink.schema_registry import Registry, RegistrySettings
 from twofold.source.connection import connect
@@ -104,3 +105,16 @@ def test_a_cache_that_is_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(artifacts, "fetch", forbidden)
     with pytest.raises(SetupError, match=r"the cache /theirs cannot be used: Permission denied; .* TWOFOLD_CACHE"):
         server_files.fetched(())
+
+
+def test_an_error_of_a_reader_is_no_stop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """click takes every EOFError for the end of a terminal: status 130 was said without a signal."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise EOFError("a record is cut")
+
+    monkeypatch.setattr("twofold.cli.version.command.callback", fail)
+    monkeypatch.setattr("sys.argv", ["twofold", "version"])
+    with pytest.raises(EOFError, match="a record is cut"):
+        main()
+    assert "stopped" not in capsys.readouterr().err
