@@ -12,6 +12,8 @@ The connector and the jobs each add their own in their `errors`.
 
 from __future__ import annotations
 
+from twofold_common.printable import printable
+
 
 class TwofoldError(Exception):
     """Base of everything that Twofold raises on purpose. The command ends with `exit_status`."""
@@ -43,7 +45,12 @@ class Refused(TwofoldError):
     exit_status = 5
 
     def __init__(self, what: str, *, at_stake: str, repair: str) -> None:
-        super().__init__(f"{what}\n  at stake: {at_stake}\n  repair:   {repair}")
         self.what = what
         self.at_stake = at_stake
         self.repair = repair
+        super().__init__("\n".join(map(printable, self.lines)))
+
+    @property
+    def lines(self) -> tuple[str, str, str]:
+        """The three parts, each on a line."""
+        return self.what, f"  at stake: {self.at_stake}", f"  repair:   {self.repair}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 
+from twofold_common.printable import shell_argument
+
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
@@ -19,7 +21,8 @@ def table_name(schema: str, table: str) -> str:
 
 def table_argument(schema: str, table: str) -> str:
     """Return the table's name as an argument of a shell's command."""
-    return shlex.quote(table_name(schema, table))
+    name = table_name(schema, table)
+    return shlex.quote(name) if name.isprintable() else shell_argument(name)
 
 
 def split_table_name(name: str) -> tuple[str, str] | None:

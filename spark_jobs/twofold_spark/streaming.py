@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from twofold_common.printable import printable
 from twofold_spark.errors import Refused, TwofoldError
 from twofold_spark.signals import catch_end_signals
 
@@ -179,4 +180,4 @@ def _silence_failure_log(spark: SparkSession) -> None:
 
 def print_progress(line: str) -> None:
     """Print a line of progress to stderr; stdout holds what a command answers."""
-    print(line, file=sys.stderr, flush=True)  # noqa: T201
+    print(printable(line, lines=True), file=sys.stderr, flush=True)  # noqa: T201

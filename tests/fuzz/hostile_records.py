@@ -41,7 +41,7 @@ IDS = {type(value): number for number, value in enumerate(VALUES, 1)}
 _OTHERS = {90: '"string"', 91: '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}', 92: "[]"}
 
 
-class _Registry:
+class Registry:
     """The registry's schemas, those of other programs among them."""
 
     def schema(self, schema_id: int) -> str:
@@ -56,7 +56,7 @@ class _Registry:
         raise SetupError(f"the registry does not have schema {schema_id}")
 
 
-_decoder = Decoder(cast("Any", _Registry()))
+_decoder = Decoder(cast("Any", Registry()))
 
 
 def _reader(kind: type[Record]) -> Callable[[bytes], object]:

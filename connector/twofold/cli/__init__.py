@@ -16,6 +16,7 @@ import click
 from twofold import __version__
 from twofold.errors import TwofoldError
 from twofold_common.crashes import leave_no_core
+from twofold_common.printable import printable
 
 COMMANDS = {
     "init": "Make publication, slot and topics.",
@@ -115,5 +116,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo("stopped", err=True)
         sys.exit(130)
     except TwofoldError as error:
-        click.echo(f"twofold: {error}", err=True)
+        click.echo(printable(f"twofold: {error}", lines=True), err=True)
         sys.exit(error.exit_status)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from twofold.cli.output import say
 from twofold.config import load
 from twofold.errors import Refused
 
@@ -50,7 +51,10 @@ def command(config_file: Path | None, *, as_json: bool, since: int) -> None:
         found = audit(config, since=since, told=progress)
     finally:
         progress.clear()
-    click.echo(json.dumps({"whole": not found.troubles, **asdict(found)}, indent=2) if as_json else _report(found))
+    if as_json:
+        click.echo(json.dumps({"whole": not found.troubles, **asdict(found)}, indent=2))
+    else:
+        say(*_report(found))
     if found.troubles:
         sys.exit(Refused.exit_status)
 
@@ -78,15 +82,16 @@ class Progress:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-def _report(found: Audit) -> str:
+def _report(found: Audit) -> list[str]:
     numbers = f", {found.first_sequence} to {found.last_sequence}" if found.commits else ""
     lines = [f"{found.commits} commit record{'s' * (found.commits != 1)}{numbers}"]
     for topic in found.topics:
         lines.append(f"{topic.table or topic.topic}  {topic.description}")
         lines += _findings(topic)
     lines += [f"{topic}  no longer exists: {many} ranges not judged" for topic, many in found.gone.items()]
-    lines += [f"\n{trouble.refusal}" for trouble in found.troubles]
-    return "\n".join(lines)
+    for trouble in found.troubles:
+        lines += ["", *trouble.refusal.lines]
+    return lines
 
 
 def _findings(topic: TopicAudit) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from twofold.cli.output import say
 from twofold.config import load
 
 
@@ -23,7 +24,7 @@ def _send(config_file: Path | None, tables: tuple[str, ...], what: str) -> None:
     config = load(config_file)
     topics = topics_of(config, tables)
     send_command(kafka_settings(config), names_of(config), topics, what)
-    click.echo(f"requested {what}: {', '.join(topics)}; a running connector does it, see twofold backfill status")
+    say(f"requested {what}: {', '.join(topics)}; a running connector does it, see twofold backfill status")
 
 
 @command.command(
@@ -85,10 +86,10 @@ def status(config_file: Path | None, *, as_json: bool) -> None:
         click.echo(json.dumps([asdict(each) for each in found], indent=2))
         return
     if not is_initialised:
-        click.echo(f"connector {config.name} is not initialised: run twofold init")
+        say(f"connector {config.name} is not initialised: run twofold init")
     elif not found:
-        click.echo("all tables are ready")
+        say("all tables are ready")
     for each in found:
-        click.echo(f"{each.table}  {each.state}, {each.words}")
+        say(f"{each.table}  {each.state}, {each.words}")
         for holder in each.waits_for:
-            click.echo(f"  may have to wait for {holder}")
+            say(f"  may have to wait for {holder}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from twofold.cli.output import say
 from twofold.config import load
 from twofold.errors import SetupError
 
@@ -33,12 +34,14 @@ def command(config_file: Path | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([{**asdict(each), "severity": each.severity.name.lower()} for each in found], indent=2))
     else:
-        click.echo("\n\n".join(map(_report, found)) or "no findings")
+        say(*([] if found else ["no findings"]))
+        for number, each in enumerate(found):
+            say(*([""] if number else []), *_report(each))
     if any(each.severity is Severity.MUST for each in found):
         sys.exit(SetupError.exit_status)
 
 
-def _report(finding: Finding) -> str:
+def _report(finding: Finding) -> list[str]:
     sign = {"MUST": "must", "SHOULD": "should", "NOTE": "note"}[finding.severity.name]
-    remedy = "\n".join(f"          {line}" for line in finding.remedy)
-    return f"{sign:<7} {finding.where}: {finding.what}\n  why     {finding.why}\n  remedy\n{remedy}"
+    remedy = (f"          {line}" for line in finding.remedy)
+    return [f"{sign:<7} {finding.where}: {finding.what}", f"  why     {finding.why}", "  remedy", *remedy]

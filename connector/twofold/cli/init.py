@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from twofold.cli.output import say
 from twofold.config import load
 
 
@@ -20,4 +21,4 @@ from twofold.config import load
 def command(config_file: Path | None) -> None:
     from twofold.runner.initialisation import initialise  # noqa: PLC0415  (loads the clients)
 
-    initialise(load(config_file), click.echo)
+    initialise(load(config_file), say)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from twofold.cli.interrupts import RESTORE_SCREEN, ended_at_once
 from twofold.errors import TwofoldError
+from twofold_common.printable import printable
 
 EVERY_S = 2.0
 
@@ -39,7 +40,9 @@ def _reports(report: Callable[[], str], until: threading.Event, every_s: float) 
             last = _coloured(report())
             yield last
         except TwofoldError as error:
-            yield Text.assemble((f"{error}\n\n", "bold red"), ("the last report:\n", "dim"), last)
+            yield Text.assemble(
+                (printable(str(error), lines=True) + "\n\n", "bold red"), ("the last report:\n", "dim"), last
+            )
         until.wait(every_s)
 
 

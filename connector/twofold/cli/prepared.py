@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from twofold.cli.output import say
 from twofold.config import load
 from twofold.gids import describe
 
@@ -25,7 +26,7 @@ def command() -> None:
     name="list",
     help="""List the prepared transactions of the source's database that have no outcome, oldest first, and where their rows are.
 
-    The outcome is the coordinator's to decide, never Twofold's. For each one the statements that a person could run are shown. If another branch of the same global transaction has an outcome, as any connector of this Kafka cluster knows it, that one alone.
+    The outcome is the coordinator's to decide, never Twofold's. For each one the statements that a person could run are shown. If another branch of the same global transaction has an outcome, as the members of its source group know it, that one alone.
 
     Example: twofold -c bank.toml prepared list --json""",
 )
@@ -38,12 +39,14 @@ def list_(config_file: Path | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(each) for each in found], indent=2))
         return
-    click.echo("\n\n".join(map(_report, found)) or "nothing is in doubt")
+    say(*([] if found else ["nothing is in doubt"]))
+    for number, each in enumerate(found):
+        say(*([""] if number else []), *_report(each))
     for topic in unread:
-        click.echo(f"\nnot searched for other branches: {topic}")
+        say("", f"not searched for other branches: {topic}")
 
 
-def _report(each: InDoubt) -> str:
+def _report(each: InDoubt) -> list[str]:
     late = "  IN DOUBT TOO LONG (prepared.doubt_warning)" if each.too_long else ""
     rows = "" if each.rows is None else f", {each.rows} rows in {', '.join(each.topics)}"
     lines = [
@@ -56,4 +59,5 @@ def _report(each: InDoubt) -> str:
         lines.append("TORN: branches of it are committed and others rolled back; ask its coordinator")
     elif len(each.statements) == 1:
         lines.append("this alone keeps the global transaction whole:")
-    return "\n  ".join([*lines, *each.statements])
+    first, *others = [*lines, *each.statements]
+    return [first, *(f"  {line}" for line in others)]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from twofold.cli.output import say
 from twofold.config import load
 from twofold.errors import UsageError
 
@@ -25,7 +26,7 @@ def command(config_file: Path | None, *, yes: bool) -> None:
 
     config = load(config_file)
     loss = describe_loss(config.conninfo, config.slot)
-    click.echo(str(loss) if loss else f"slot {config.slot} does not exist")
+    say(*str(loss).split("\n") if loss else [f"slot {config.slot} does not exist"])
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(
@@ -35,7 +36,7 @@ def command(config_file: Path | None, *, yes: bool) -> None:
             raise UsageError("nothing was removed; remedy: answer y, or run twofold reset --yes")
     removal = drop(config.conninfo, config.slot, [config.publication])
     for removed in removal.removed:
-        click.echo(f"removed: {removed}")
+        say(f"removed: {removed}")
     for statement in removal.left:
-        click.echo(f"left, because the primary cannot be reached: run there {statement}")
-    click.echo(f"the topics {config.prefix}.* stay: delete them, or choose another kafka.prefix, before twofold init")
+        say(f"left, because the primary cannot be reached: run there {statement}")
+    say(f"the topics {config.prefix}.* stay: delete them, or choose another kafka.prefix, before twofold init")

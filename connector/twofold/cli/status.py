@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from twofold.cli.output import say
 from twofold.config import load
 from twofold.errors import TwofoldError
 from twofold.gids import describe
 from twofold_common.positions import format_lsn
+from twofold_common.printable import printable
 
 if TYPE_CHECKING:
     from twofold.config import Config
@@ -51,7 +53,8 @@ def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
 
     def report() -> str:
         source = read_source_status(config)
-        return "\n".join([*_source_lines(source), *_kafka_lines(_ask_kafka(config, source, mirror))])
+        lines = [*_source_lines(source), *_kafka_lines(_ask_kafka(config, source, mirror))]
+        return "\n".join(map(printable, lines))
 
     if live:
         from rich.console import Console  # noqa: PLC0415
@@ -63,9 +66,12 @@ def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
     click.get_current_context().with_resource(ended_at_once())
     source = read_source_status(config)
     if not as_json:
-        click.echo("\n".join(_source_lines(source)))
+        say(*_source_lines(source))
     seen = _ask_kafka(config, source, mirror)
-    click.echo(json.dumps(_as_json(seen), indent=2) if as_json else "\n".join(_kafka_lines(seen)))
+    if as_json:
+        click.echo(json.dumps(_as_json(seen), indent=2))
+    else:
+        say(*_kafka_lines(seen))
     if seen.kafka_error is not None:
         sys.exit(seen.kafka_error.exit_status)
 
@@ -149,7 +155,9 @@ def _source_lines(status: Status) -> list[str]:
 def _kafka_lines(seen: Seen) -> list[str]:
     status = seen.status
     if seen.kafka_error is not None:
-        return [f"in Kafka    not known: {seen.kafka_error}", *_page_lines(seen), *_in_doubt_lines(status)]
+        why = printable(str(seen.kafka_error), lines=True).split("\n")
+        why[0] = f"in Kafka    not known: {why[0]}"
+        return [*why, *_page_lines(seen), *_in_doubt_lines(status)]
     if not status.initialised:
         return [] if status.confirmed_lsn is None else ["in Kafka    nothing: run twofold init"]
     lines = [

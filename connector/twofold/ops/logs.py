@@ -12,6 +12,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
+from twofold_common.printable import printable, printable_json
+
 
 class JsonLines(logging.Formatter):
     """One object a line."""
@@ -26,14 +28,21 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return printable_json(json.dumps(line, ensure_ascii=False))
+
+
+class TextLines(logging.Formatter):
+    """A line for each record; what follows a line break is indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), lines=True)
 
 
 def set_up(form: Literal["text", "json"], level: str) -> None:
     """Send log lines to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        JsonLines() if form == "json" else TextLines("%(asctime)s %(levelname)s %(name)s: %(message)s")
     )
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("httpx2").setLevel(logging.WARNING)

@@ -24,6 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from twofold.config import is_loopback
 from twofold.ops.health import Health
+from twofold_common.printable import printable, printable_values
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(
                     HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE,
                     "text/plain; charset=utf-8",
-                    f"{why}\n".encode(),
+                    f"{printable(why)}\n".encode(),
                 )
             case "/metrics" | "/api/status" if not self._may():
                 self._send(
@@ -133,7 +134,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", owner.sources.metrics())
             case "/api/status":
                 self._send(
-                    HTTPStatus.OK, "application/json", json.dumps(owner.sources.status(_after(url.query))).encode()
+                    HTTPStatus.OK,
+                    "application/json",
+                    json.dumps(printable_values(owner.sources.status(_after(url.query)))).encode(),
                 )
                 owner.note_poll()
             case _:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from twofold.gids import describe
 from twofold.runner.waiting_rows import PreparedRows
 from twofold_common.positions import Lsn, PreparedIdentity
+from twofold_common.printable import sql_literal
 
 _log = logging.getLogger(__name__)
 
@@ -59,5 +60,5 @@ def statements(gid: str) -> tuple[str, str]:
 
     Twofold never runs them.
     """
-    quoted = gid.replace("'", "''")
-    return f"COMMIT PREPARED '{quoted}';", f"ROLLBACK PREPARED '{quoted}';"
+    literal = sql_literal(gid)
+    return f"COMMIT PREPARED {literal};", f"ROLLBACK PREPARED {literal};"

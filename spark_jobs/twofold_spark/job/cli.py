@@ -25,6 +25,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from twofold_common.crashes import leave_no_core
+from twofold_common.printable import printable
 from twofold_spark import jars, session
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.changelog.changelog_job import Changelog, TurnReport
@@ -146,7 +147,7 @@ def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Name
         patience=options.patience,
         last_changes=finder,
         read_policy=registry.read_policy if registry is not None else lambda _: {},
-        report=print,
+        report=lambda line: print(printable(line, lines=True)),  # noqa: T201  (its answer)
     )
     differs = any(result.buckets for result in verification.run())
     if differs and not options.bootstrap:

@@ -5,6 +5,7 @@ by one global id. And one that is in doubt too long.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from typing import Any
 
@@ -19,8 +20,13 @@ def ledger(here: Installation) -> list[tuple[str, str, str]]:
     return [(e["global_id"], e["branch"], e["state"]) for e in here.records("prepared")]
 
 
-def told(here: Installation, *arguments: str) -> str:
-    said = subprocess.run(here.command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+def told(here: Installation, *arguments: str, members: list[str] | None = None) -> str:
+    """What a command prints, if the configuration names these members of a group."""
+    group = {"TWOFOLD_GROUP": json.dumps({"name": "orders", "members": members})} if members else {}
+    environment = {**os.environ, **group}
+    said = subprocess.run(
+        here.command(*arguments), capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
     assert said.returncode == 0, said.stderr
     return said.stdout
 
@@ -99,12 +105,15 @@ def test_a_branch_whose_sibling_has_an_outcome_is_offered_that_one_alone(
 
     branches["ledger"].tpc_commit() if outcome == "commit" else branches["ledger"].tpc_rollback()
     places["ledger"].caught_up()
-    listed = told(stock, "prepared", "list")
+    members = [here.prefix for here in places.values()]
+    unbelieved = told(stock, "prepared", "list")
+    assert [statement in unbelieved for statement in both] == [True, True], "whoever may create topics wrote them"
+    listed = told(stock, "prepared", "list", members=members)
     said = "committed" if outcome == "commit" else "rolled back"
     assert [statement in listed for statement in both] == [outcome == "commit", outcome == "rollback"]
     assert f"sibling 4660:{order} branch ledger of {places['ledger'].prefix} is {said}" in listed
     assert "this alone keeps the global transaction whole" in listed
-    (as_json,) = json.loads(told(stock, "prepared", "list", "--json"))
+    (as_json,) = json.loads(told(stock, "prepared", "list", "--json", members=members))
     assert as_json["statements"] == [both[0 if outcome == "commit" else 1]]
     branches["stock"].tpc_commit() if outcome == "commit" else branches["stock"].tpc_rollback()
     for here in places.values():

@@ -108,7 +108,7 @@ def test_a_cache_that_is_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_error_of_a_reader_is_no_stop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """click takes every EOFError for the end of a terminal: status 130 was said without a signal."""
+    """click takes every EOFError for the end of a terminal, which has status 130."""
 
     def fail(*_: object, **__: object) -> None:
         raise EOFError("a record is cut")

@@ -1,0 +1,79 @@
+"""Foreign text at the edges: terminal, logs, page, alerts.
+
+Names of tables and gids are whatever somebody with a right to make them wrote, and messages of
+servers repeat them. Line breaks forge lines of a log; escape sequences rule a terminal; marks of
+direction turn text around. So whatever is printed passes here, at the edge, and nothing before it
+needs to think of it. What a person is meant to copy is written so that nothing of it changes here.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_INDENT = "  "
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return the text with its invisible characters as escapes, `\\x1b` for instance.
+
+    `lines`: it has line breaks of our own. They stay, and what follows one is indented, so that it
+    is no line by itself.
+    """
+    if lines:
+        first, *others = text.split("\n")
+        indented = (each if each.startswith(_INDENT) or not each else _INDENT + each for each in others)
+        return "\n".join(map(printable, (first, *indented)))
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _escape(each) for each in text)
+
+
+def printable_json(line: str) -> str:
+    """Return JSON on one line with its invisible characters as JSON's escapes: the same values."""
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
+
+
+def printable_values(value: Any) -> Any:
+    """Return lists and dictionaries with all their texts printable, names included."""
+    match value:
+        case str():
+            return printable(value)
+        case dict():
+            return {printable_values(name): printable_values(each) for name, each in value.items()}
+        case list() | tuple():
+            return [printable_values(each) for each in value]
+        case _:
+            return value
+
+
+def sql_literal(text: str) -> str:
+    """Return a literal of SQL that is printable, and exactly the text."""
+    if text.isprintable() and "\\" not in text:
+        return "'" + text.replace("'", "''") + "'"
+    return "E'" + "".join(map(_sql_character, text)) + "'"
+
+
+def shell_argument(text: str) -> str:
+    """Return an argument of bash for a text that is not printable: printable, and exactly it."""
+    return "$'" + "".join(map(_shell_character, text)) + "'"
+
+
+def _escape(character: str) -> str:
+    number = ord(character)
+    if number < 0x100:
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character, f"\\x{number:02x}")
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def _sql_character(character: str) -> str:
+    if character in "'\\":
+        return character * 2
+    number = ord(character)
+    return character if character.isprintable() else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def _shell_character(character: str) -> str:
+    if character in "'\\":
+        return "\\" + character
+    return character if character.isprintable() else "".join(f"\\x{byte:02x}" for byte in character.encode())
