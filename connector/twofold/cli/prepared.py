@@ -26,7 +26,7 @@ def command() -> None:
     name="list",
     help="""List the prepared transactions of the source's database that have no outcome, oldest first, and where their rows are.
 
-    The outcome is the coordinator's to decide, never Twofold's. For each one the statements that a person could run are shown. If another branch of the same global transaction has an outcome, as the members of its source group know it, that one alone.
+    The outcome is the coordinator's to decide, never Twofold's. For each one the statements that a person could run are shown. Of a global transaction that is the outcome of its other branches, as the members of its source group know it; none while no outcome is known.
 
     Example: twofold -c bank.toml prepared list --json""",
 )
@@ -47,6 +47,8 @@ def list_(config_file: Path | None, *, as_json: bool) -> None:
 
 
 def _report(each: InDoubt) -> list[str]:
+    from twofold.runner.siblings import NOT_KNOWN  # noqa: PLC0415  (loads the clients)
+
     late = "  IN DOUBT TOO LONG (prepared.doubt_warning)" if each.too_long else ""
     rows = "" if each.rows is None else f", {each.rows} rows in {', '.join(each.topics)}"
     lines = [
@@ -59,5 +61,7 @@ def _report(each: InDoubt) -> list[str]:
         lines.append("TORN: branches of it are committed and others rolled back; ask its coordinator")
     elif len(each.statements) == 1:
         lines.append("this alone keeps the global transaction whole:")
+    elif not each.statements:
+        lines.append(f"no statement is offered: {NOT_KNOWN}")
     first, *others = [*lines, *each.statements]
     return [first, *(f"  {line}" for line in others)]

@@ -228,9 +228,8 @@ def _since(held_back: Sequence[HeldBack]) -> str:
 
 
 def _ending(each: InDoubt) -> str:
-    """The statements; of a branch whose siblings are not known, the command that looks for them."""
-    is_unknown = each.global_id and not each.siblings
-    return "see twofold prepared list" if is_unknown else " or ".join(each.statements)
+    """The statements; where none is offered, the command that looks for siblings and says why."""
+    return " or ".join(each.statements) or "see twofold prepared list"
 
 
 def _lsn(position: int | None) -> str:

@@ -46,7 +46,7 @@ function drawFacts(node, m, ended) {
   const few = (m.statements || []).length === 1 ? "This alone keeps the global transaction whole:" : (m.statements || []).length ? "It ends with one of these, in its database:" : "";
   fill(node, h("dl", {}, ...facts.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", { class: name === "gid" || name === "global id" || name === "branch" ? "mono" : "" }, String(value))])),
     m.torn && h("div", { class: "wrong" }, "Torn: some of its branches are committed and others rolled back. Ask its coordinator."),
-    !ended && (few || m.statements_wait) && h("div", { class: "soft" }, few || `No statement is offered yet: ${m.statements_wait}.`),
+    !ended && (few || m.statements_wait) && h("div", { class: "soft" }, few || `No statement is offered: ${m.statements_wait}.`),
     ...(ended ? [] : (m.statements || []).map(sql => h("div", { class: "copy" }, h("code", { class: "mono" }, sql), h("button", { class: "small", onclick: e => copy(e.currentTarget, sql) }, "Copy")))));
 }
 async function copy(button, text) {

@@ -16,6 +16,7 @@ from twofold.ops.in_doubt_log import InDoubtSpan
 from twofold.ops.sampler import Sampler
 from twofold.runner.held_back import count_held_back
 from twofold.runner.in_doubt_warnings import statements
+from twofold.runner.siblings import NOT_KNOWN
 
 LISTED_MAX = 200
 BRANCHES_ASKED_S = 5.0
@@ -115,7 +116,7 @@ def _ways_out(each: dict[str, Any], branches: BranchView, parse_gid: Parse) -> d
     return {
         **said,
         "statements": list(known.statements),
-        "statements_wait": "",
+        "statements_wait": "" if known.statements else NOT_KNOWN,
         "siblings": list(known.siblings),
         "torn": known.torn,
         "held_back": [{**asdict(each), "shown": str(each)} for each in known.held_back],

@@ -11,6 +11,15 @@ from twofold.runner.in_doubt_warnings import statements
 from twofold.sink.ledgers import Branch
 
 _OUTCOMES = {"committed": "committed", "rolled_back": "rolled back"}
+NOT_KNOWN = (
+    "no outcome of its other branches is known here, and one may have an outcome all the same: "
+    "ask its coordinator, or look in the databases of the other branches"
+)
+"""Why no statement is offered.
+
+Kafka does not have every outcome: a branch may have ended before its database's connector was set
+up, or while that is down, or have been rolled back soon after its PREPARE.
+"""
 
 
 def siblings_of(gid: str, global_id: str, prefix: str, branches: Iterable[Branch]) -> tuple[Branch, ...]:
@@ -22,11 +31,12 @@ def describe_sibling(branch: Branch) -> str:
     return f"{describe(branch.gid)} of {branch.prefix} is {_OUTCOMES.get(branch.state, 'in doubt as well')}"
 
 
-def statements_left(gid: str, siblings: Iterable[Branch]) -> tuple[str, ...]:
-    """Return the statements that keep the global transaction whole.
+def statements_left(gid: str, global_id: str | None, siblings: Iterable[Branch]) -> tuple[str, ...]:
+    """Return the statements that tear no global transaction.
 
-    Both while no sibling has an outcome. Both too where siblings have different outcomes: the
-    transaction is torn, and its coordinator must judge.
+    None while no sibling's outcome is known (`NOT_KNOWN`). Both for what belongs to no global
+    transaction, and where siblings have different outcomes: the transaction is torn, and its
+    coordinator must judge.
     """
     commit, rollback = statements(gid)
     states = {each.state for each in siblings} & _OUTCOMES.keys()
@@ -34,7 +44,7 @@ def statements_left(gid: str, siblings: Iterable[Branch]) -> tuple[str, ...]:
         return (commit,)
     if states == {"rolled_back"}:
         return (rollback,)
-    return commit, rollback
+    return (commit, rollback) if states or global_id is None else ()
 
 
 def is_torn(siblings: Iterable[Branch]) -> bool:

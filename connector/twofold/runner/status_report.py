@@ -61,7 +61,7 @@ class InDoubt:
     branch: str | None
     statements: tuple[str, ...]
     """The statements that end it, for a person to run; with a decided sibling only the same
-    outcome.
+    outcome. None of a global transaction while no sibling's outcome is known.
     """
     siblings: tuple[str, ...] = ()
     """The known states of its global transaction's other branches."""
@@ -300,7 +300,7 @@ def in_doubt(
                 topics=entry.topics if entry else (),
                 global_id=parsed.global_id,
                 branch=parsed.branch,
-                statements=statements_left(prepared.gid, others),
+                statements=statements_left(prepared.gid, parsed.global_id, others),
                 siblings=tuple(map(describe_sibling, others)),
                 torn=is_torn(others),
                 held_back=held_back_by(others, config.group.members, branches.last),
