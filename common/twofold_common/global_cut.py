@@ -8,6 +8,9 @@ all branches were prepared before. So the frontier speaks of every global transa
 this source's branches of it are in doubt in the frontier, or are decided within its `sequence`, or
 do not exist. docs/inside/group.md has the protocol.
 
+A load shows what branches committed before its snapshot, and its commit record names none of them.
+`twofold_common.global_loads` says how far each member must be shown with it.
+
 Vectors of sequence numbers that keep every global transaction whole are closed under the maximum.
 So there is a greatest one, and lowering finds it.
 """
@@ -15,7 +18,7 @@ So there is a greatest one, and lowering finds it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +28,15 @@ class CommittedBranch(NamedTuple):
 
     sequence: int
     global_id: str
+
+
+class Load(NamedTuple):
+    """A commit record that ends the load of a table."""
+
+    prefix: str
+    sequence: int
+    least: Mapping[str, int] | None
+    """How far each member must be shown with it, by prefix; None: that is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +69,51 @@ class Member:
     """The branches of the commit records behind `cut`, in their order."""
     frontier: Frontier | None
     """The last one that was read; None before the first."""
+    loads: tuple[int, ...] = ()
+    """The commit records behind `cut` that end the load of a table."""
 
 
-def greatest_cut(members: Mapping[str, Member], limits: Mapping[str, int] | None = None) -> dict[str, int]:
+def greatest_cut(
+    members: Mapping[str, Member], loads: Collection[Load] = (), limits: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """Return the last commit record of every member, by prefix, that the next global cut may show.
 
     It never moves back. It stays where it is until every member has a frontier, and its commit
-    records are read as far as the frontier knows.
+    records are read as far as the frontier knows. `loads`: those behind the cut.
 
     With limits, by prefix, it is the greatest one that goes no further. No limit is behind `cut`.
     """
     if any(each.frontier is None or each.frontier.sequence > each.known for each in members.values()):
         return {prefix: each.cut for prefix, each in members.items()}
-    return Lowering(members).greatest(limits or {})
+    return Lowering(members, loads).greatest(limits or {})
+
+
+def greatest_step(
+    members: Mapping[str, Member],
+    loads: Collection[Load],
+    whole: Mapping[str, int],
+    find_limits: Callable[[int], Mapping[str, int]],
+) -> dict[str, int]:
+    """Return a cut on the way to `whole`, the greatest one, within limits.
+
+    `find_limits` returns the limits times a factor. The factor grows where a global transaction
+    reaches further than the limits: it cannot be divided.
+    """
+    limits = find_limits(factor := 1)
+    while any(limits[prefix] < sequence for prefix, sequence in whole.items()):
+        step = greatest_cut(members, loads, limits)
+        if any(step[prefix] != each.cut for prefix, each in members.items()):
+            return step
+        limits = find_limits(factor := factor * 2)
+    return dict(whole)
 
 
 class Lowering:
     """Begins with all that is known, and lowers whatever shows too much."""
 
-    def __init__(self, members: Mapping[str, Member]) -> None:
+    def __init__(self, members: Mapping[str, Member], loads: Collection[Load] = ()) -> None:
         self._members = members
+        self._loads = loads
         self._shown = {prefix: each.known for prefix, each in members.items()}
         self._places: dict[str, list[tuple[str, int]]] = defaultdict(list)
         """Of every global transaction: the commit records that have a branch of it."""
@@ -85,6 +122,8 @@ class Lowering:
                 self._places[branch.global_id].append((prefix, branch.sequence))
         self._hidden: list[str] = []
         """Global transactions that some member cannot show, and that nobody may show."""
+        self._early = [each for each in loads if self._is_early(each)]
+        """Loads that show what some member does not show yet."""
 
     def greatest(self, limits: Mapping[str, int]) -> dict[str, int]:
         for prefix, limit in limits.items():
@@ -102,10 +141,17 @@ class Lowering:
         return self._hide()
 
     def _hide(self) -> dict[str, int]:
-        while self._hidden:
+        while self._hidden or self._early:
+            if self._early:
+                load = self._early.pop()
+                self._lower(load.prefix, load.sequence - 1)
+                continue
             for prefix, sequence in self._places.pop(self._hidden.pop(), ()):
                 self._lower(prefix, sequence - 1)
         return self._shown
+
+    def _is_early(self, load: Load) -> bool:
+        return load.least is None or any(self._shown[prefix] < least for prefix, least in load.least.items())
 
     def _lower_to_what_all_speak_of(self, prefix: str) -> None:
         """Show no branch that some member's frontier does not know of."""
@@ -118,10 +164,11 @@ class Lowering:
                 break
 
     def _lower(self, prefix: str, sequence: int) -> None:
-        """Show the member no further, and hide what it no longer shows."""
+        """Show the member no further, and hide what it no longer shows, and what needs it."""
         shown = self._shown[prefix]
         if sequence < shown:
             self._shown[prefix] = sequence
             self._hidden += (
                 branch.global_id for branch in self._members[prefix].branches if sequence < branch.sequence <= shown
             )
+            self._early += (each for each in self._loads if self._is_early(each))

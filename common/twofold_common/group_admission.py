@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from twofold_common.global_cut import Member
+from twofold_common.global_loads import Decisions, describe_in_doubt
 
 
 class Admission:
@@ -31,43 +32,36 @@ class Admission:
             for prefix in unknown
         }
         """Of whom each member's frontier must speak."""
-        self._in_doubt: dict[str, set[str]] = {}
-        """Of the first frontier that speaks of them, what may still be in doubt."""
-        self._least: dict[str, int] = {}
-        """How far each member must be shown."""
+        self._decisions = {
+            prefix: Decisions(prefix, {other: unknown[other] for other in others})
+            for prefix, others in self._others.items()
+        }
 
     def admits(self, members: Mapping[str, Member], cut: Mapping[str, int]) -> bool:
         """Whether this cut may be the first one with all members."""
         for prefix in self._others:
-            self._follow(prefix, members[prefix])
+            self._decisions[prefix].follow(members[prefix].frontier)
         return not self.find_reasons(cut)
 
     def find_reasons(self, cut: Mapping[str, int]) -> list[str]:
         """Return what the admission waits for."""
         return [reason for prefix, others in self._others.items() if others and (reason := self._reason(prefix, cut))]
 
-    def _follow(self, prefix: str, member: Member) -> None:
-        frontier = member.frontier
-        if frontier is None or prefix in self._least:
-            return
-        if prefix not in self._in_doubt:
-            if any(frontier.speaks_of(prefix, other) < self._unknown[other] for other in self._others[prefix]):
-                return
-            self._in_doubt[prefix] = {*frontier.in_doubt}
-        self._in_doubt[prefix] &= frontier.in_doubt.keys()
-        if not self._in_doubt[prefix]:
-            is_behind = prefix not in self._joined and bool(self._unknown[prefix])
-            self._least[prefix] = max(frontier.sequence, self._unknown[prefix] + is_behind)
+    def _find_least(self, prefix: str, decided: int) -> int:
+        """Return how far a member must be shown."""
+        is_behind = prefix not in self._joined and bool(self._unknown[prefix])
+        return max(decided, self._unknown[prefix] + is_behind)
 
     def _reason(self, prefix: str, cut: Mapping[str, int]) -> str:
-        if prefix not in self._in_doubt:
+        decisions = self._decisions[prefix]
+        if decisions.in_doubt is None:
             others = ", ".join(f"commit record {self._unknown[other]} of {other}" for other in self._others[prefix])
             return (
                 f"a frontier of {prefix} that knows {others}: its connector writes one when it starts, "
                 "and when a member commits a prepared transaction"
             )
-        if in_doubt := sorted(self._in_doubt[prefix]):
-            return f"what is in doubt in {prefix}: {', '.join(in_doubt[:5])}{' and more' if len(in_doubt) > 5 else ''}"
-        if cut[prefix] < self._least[prefix]:
-            return f"a cut that shows commit record {self._least[prefix]} of {prefix}"
+        if decisions.least is None:
+            return describe_in_doubt(prefix, decisions.in_doubt)
+        if cut[prefix] < (least := self._find_least(prefix, decisions.least)):
+            return f"a cut that shows commit record {least} of {prefix}"
         return ""

@@ -74,12 +74,11 @@ def explored(job: Job) -> tuple[int, str | None]:
 def tried(job: Job) -> tuple[int, str | None]:
     if not job.is_mutant:
         seeds = range(int(job.name), int(job.name) + AT_ONCE)
-        limited = seeds[: AT_ONCE // 4]
-        violation = first_violation(seeds) or first_violation(limited, group_mutants.LIMIT)
-        return len(seeds) + 2 * len(limited), violation or first_violation_of_members(limited)
+        of_members = seeds[: AT_ONCE // 4]
+        return len(seeds) + len(of_members), first_violation(seeds) or first_violation_of_members(of_members)
     mutant = next(each for each in group_mutants.MUTANTS if each.name == job.name)
     with mutant.applied():
-        return HISTORIES, first_violation(range(HISTORIES), mutant.limit)
+        return HISTORIES, first_violation(range(HISTORIES))
 
 
 def lines(results: Iterator[Result]) -> Iterator[str]:

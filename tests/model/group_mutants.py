@@ -12,8 +12,9 @@ from unittest.mock import patch
 
 from model.group_world import GroupWorld
 from twofold.bridge import State, frontier, group, prepared
-from twofold_common import global_cut, global_cut_choice
+from twofold_common import global_cut
 from twofold_common.global_cut import Frontier
+from twofold_common.global_loads import Decisions
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,6 @@ class GroupMutant:
     broken: Any
     seed: int = 0
     """A history that catches it, so that the short form need not search."""
-    limit: int | None = None
-    """How long its world waits."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -63,44 +62,39 @@ def _close_with_a_frontier(state: State, out: Any) -> State:
     return _close(frontier.write(state, out), out)
 
 
-def _let_go_at_once(waited_s: Any, limit_s: Any) -> set[str]:
-    return {*waited_s}
-
-
-def _let_all_go(waited_s: Any, limit_s: Any) -> set[str]:
-    return {*waited_s} if _find_overdue(waited_s, limit_s) else set()
-
-
-def _name_nothing(members: Any, torn: Any, overdue: Any, limits: Any = None) -> Any:
-    return _choose_cut(members, torn, overdue, limits)._replace(torn={})
-
-
-def _forget_what_was_torn(members: Any, torn: Any, overdue: Any, limits: Any = None) -> Any:
-    return _choose_cut(members, {}, overdue, limits)
-
-
-def _cut_off_at_limits(members: Any, torn: Any, overdue: Any, limits: Any = None) -> Any:
-    choice = _choose_cut(members, torn, overdue)
+def _cut_off_at_limits(members: Any, loads: Any, limits: Any = None) -> Any:
+    cut = _greatest_cut(members, loads)
     if limits is None:
-        return choice
-    return choice._replace(cut={prefix: min(sequence, limits[prefix]) for prefix, sequence in choice.cut.items()})
+        return cut
+    return {prefix: min(sequence, limits[prefix]) for prefix, sequence in cut.items()}
 
 
-def _one_look(members: Any, whole: Any, torn: Any, overdue: Any, find_limits: Any) -> Any:
-    return _choose_cut(members, torn, overdue, find_limits(1))
+def _one_look(members: Any, loads: Any, whole: Any, find_limits: Any) -> Any:
+    return _greatest_cut(members, loads, find_limits(1))
 
 
-def _whole_when_shown(global_id: Any, shown: Any, frontiers: Any) -> bool:
-    return True
+def _forget_loads(members: Any, loads: Any, limits: Any = None) -> Any:
+    return _greatest_cut(members, (), limits)
 
 
-def _never_whole(global_id: Any, shown: Any, frontiers: Any) -> bool:
-    return False
+def ignore_what_is_in_doubt(own: Any, frontier: Any) -> None:
+    _follow(own, frontier)
+    if own.in_doubt and own.least is None:
+        own.in_doubt, own.least = set(), frontier.sequence
+
+
+def need_not_show_what_is_decided(own: Any, frontier: Any) -> None:
+    _follow(own, frontier)
+    own.least = own.least and 0
+
+
+def _only_behind_commits(last: Any, asked: Any, named: Any, listed: Any) -> bool:
+    return _is_needed(last, asked, (), listed)
 
 
 _close, _speaks_of = group.close, Frontier.speaks_of
-_find_overdue, _choose_cut = global_cut_choice.find_overdue, global_cut_choice.choose_cut
-LIMIT = 20
+_greatest_cut, _follow = global_cut.greatest_cut, Decisions.follow
+_is_needed = frontier.is_needed
 MUTANTS = (
     GroupMutant("the end is asked before what is visible", frontier, "ORDER", ("end_lsn", "listed", "seen"), seed=717),
     GroupMutant("the frontier does not wait for the stream", frontier, "is_due", _does_not_wait, seed=1),
@@ -124,15 +118,11 @@ MUTANTS = (
     ),
     GroupMutant("a frontier before a commit that is decided", prepared, "close", _close_with_a_frontier, seed=3216),
     GroupMutant("a source without a frontier of its own", Frontier, "speaks_of", _of_itself_it_speaks_of_all, seed=224),
-    GroupMutant("a limit cuts off and does not lower", global_cut_choice, "choose_cut", _cut_off_at_limits, seed=69),
-    GroupMutant("a limit does not grow", global_cut_choice, "choose_step", _one_look, seed=196),
-    GroupMutant("torn before its time", global_cut_choice, "find_overdue", _let_go_at_once, limit=LIMIT),
-    GroupMutant("more is torn than is overdue", global_cut_choice, "find_overdue", _let_all_go, limit=LIMIT),
-    GroupMutant("what is torn is not named", global_cut_choice, "choose_cut", _name_nothing, limit=LIMIT),
-    GroupMutant("what was torn is forgotten", global_cut_choice, "choose_cut", _forget_what_was_torn, limit=LIMIT),
-    GroupMutant(
-        "torn ends when all known is shown", global_cut_choice, "_has_no_other", _whole_when_shown, limit=LIMIT
-    ),
-    GroupMutant("torn never ends", global_cut_choice, "_has_no_other", _never_whole, limit=LIMIT),
+    GroupMutant("a limit cuts off and does not lower", global_cut, "greatest_cut", _cut_off_at_limits),
+    GroupMutant("a limit does not grow", global_cut, "greatest_step", _one_look),
+    GroupMutant("loads are forgotten", global_cut, "greatest_cut", _forget_loads),
+    GroupMutant("a load ignores what is in doubt", Decisions, "follow", ignore_what_is_in_doubt),
+    GroupMutant("a load goes without what is decided", Decisions, "follow", need_not_show_what_is_decided),
+    GroupMutant("what ends without a commit record is not noticed", frontier, "is_needed", _only_behind_commits),
     GroupMutant("what is listed is asked after the end", frontier, "ORDER", ("seen", "end_lsn", "listed"), seed=4673),
 )

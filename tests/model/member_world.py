@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from model.group_world import GroupWorld, Source, make_member
 from model.logs import Violation, check
 from twofold_common.global_cut import Frontier, Member
+from twofold_common.global_loads import Loads
 from twofold_common.group_admission import Admission
 
 
@@ -39,6 +40,8 @@ class MemberWorld(GroupWorld):
 
     def finish(self) -> None:
         self._start(everybody=self.random.random() < 0.5)
+        for each in self.sources:
+            each.append("T")  # who has nothing left in Kafka is not admitted
         super().finish()
 
     def _start(self, *, everybody: bool = False) -> None:
@@ -46,6 +49,7 @@ class MemberWorld(GroupWorld):
         rnd = self.random
         self._given = self.sources if everybody else rnd.sample(self.sources, rnd.randint(1, len(self.sources)))
         self._joined = {each.name for each in self._given if each.name in self._row}
+        self._loads = Loads()
         for each in self._given:
             removed = rnd.randint(0, self._stands[each.name]) if rnd.random() < 0.3 else 0
             self._cut[each.name] = self._row.get(each.name, removed)
@@ -87,6 +91,7 @@ class MemberWorld(GroupWorld):
         moved_back = [name for name, sequence in row.items() if sequence < self._row.get(name, 0)]
         check(not moved_back, f"the cut moved back for {moved_back}")
         self.cuts += row != self._row
+        self._note_loads(self._row, row)
         self._row = row
         self._check_whole(row)
 

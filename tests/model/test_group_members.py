@@ -9,7 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
+from model.group_mutants import ignore_what_is_in_doubt, need_not_show_what_is_decided
 from model.member_world import MemberWorld, first_violation_of_members
+from twofold_common.global_loads import Decisions
 from twofold_common.group_admission import Admission
 
 SEARCHED = 3_000
@@ -24,35 +26,22 @@ def test_every_cut_is_whole_over_its_members() -> None:
     assert admitted > 100, "a world that admits nobody shows nothing"
 
 
-def _does_not_wait_for_what_is_in_doubt(own: Any, prefix: str, member: Any) -> None:
-    _follow(own, prefix, member)
-    if prefix in own._in_doubt:
-        own._least[prefix] = member.frontier.sequence
-        own._in_doubt[prefix] = set()
-
-
-def _believes_any_frontier(own: Any, prefix: str, member: Any) -> None:
-    if member.frontier is not None:
-        own._in_doubt.setdefault(prefix, {*member.frontier.in_doubt})
-    _follow(own, prefix, member)
-
-
-def _is_shown(own: Any, prefix: str, member: Any) -> None:
-    _follow(own, prefix, member)
-    if prefix in own._least:
-        own._least[prefix] = 0
+def _believes_any_frontier(own: Any, frontier: Any) -> None:
+    if frontier is not None and own.in_doubt is None:
+        own.in_doubt = {*frontier.in_doubt}
+    _follow(own, frontier)
 
 
 def _asks_for_the_shown_alone(own: Any, unknown: Any, joined: Any) -> None:
     _init(own, {prefix: sequence if prefix in joined else 0 for prefix, sequence in unknown.items()}, joined)
 
 
-_follow, _init = Admission._follow, Admission.__init__
+_follow, _init = Decisions.follow, Admission.__init__
 MUTANTS: dict[str, tuple[Any, str, Any, int]] = {
     "admitted at once": (Admission, "admits", lambda *_: True, 2),
-    "what is in doubt is not waited for": (Admission, "_follow", _does_not_wait_for_what_is_in_doubt, 240),
-    "a frontier that does not know what is shown": (Admission, "_follow", _believes_any_frontier, 2),
-    "the cut need not show what is decided": (Admission, "_follow", _is_shown, 17),
+    "what is in doubt is not waited for": (Decisions, "follow", ignore_what_is_in_doubt, 0),
+    "a frontier that does not know what is shown": (Decisions, "follow", _believes_any_frontier, 0),
+    "the cut need not show what is decided": (Decisions, "follow", need_not_show_what_is_decided, 0),
     "commit records that are gone are not asked for": (Admission, "__init__", _asks_for_the_shown_alone, 2215),
     "a cut is chosen without the new members": (MemberWorld, "chooses_without_the_new", True, 2),
 }

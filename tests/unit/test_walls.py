@@ -104,9 +104,9 @@ AVRO: Mapping[str, Walls] = {
 COMMON: Mapping[str, Walls] = {
     "positions": Walls(),
     "global_cut": Walls(),
-    "global_cut_choice": Walls({"global_cut"}),
     "global_waits": Walls({"global_cut"}),
-    "group_admission": Walls({"global_cut"}),
+    "global_loads": Walls({"global_cut"}),
+    "group_admission": Walls({"global_cut", "global_loads"}),
     "table_names": Walls({"printable"}),
     "errors": Walls({"printable"}),
     "printable": Walls(),

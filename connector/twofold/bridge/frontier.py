@@ -8,6 +8,8 @@ earlier commit, and every prepared transaction that was read is announced.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from twofold.bridge.actions import Action, WriteFrontier
 from twofold.bridge.events import FrontierAsked
 from twofold.bridge.group import ask_to_close, join
@@ -21,6 +23,29 @@ ORDER = FrontierAsked._fields
 stream brings this source's branch before that position. `listed` before it: one that is not listed
 any more has its outcome before that position.
 """
+
+
+def is_needed(
+    last: Mapping[str, int],
+    asked: Mapping[str, int] | None,
+    named: Collection[PreparedIdentity],
+    listed: Collection[PreparedIdentity],
+) -> bool:
+    """Whether a frontier is to be asked for.
+
+    `last`: of each member, its own included, the last visible commit record that has a branch or
+    ends a load. `asked`: how far each member was visible when the last frontier was asked for; None
+    before the first.
+
+    Also where a transaction that the last frontier names is prepared no more, by what PostgreSQL
+    lists. A branch that only read ends without a trace in the stream, and a rollback without a
+    commit record: whoever reads the frontier would wait for it until another one is needed.
+    """
+    return (
+        asked is None
+        or any(sequence > asked[prefix] for prefix, sequence in last.items())
+        or any(each not in listed for each in named)
+    )
 
 
 def ask(state: State, event: FrontierAsked) -> State:
@@ -70,8 +95,9 @@ def write(state: State, out: list[Action]) -> State:
     if not is_due(state) or state.asked is None or state.group is None:
         return state
     sequence = state.sequence + (1 if state.group.rows else 0)
-    out.append(WriteFrontier(sequence, state.read_lsn, state.asked.seen, in_doubt(state)))
-    return state._replace(asked=None)
+    named = in_doubt(state)
+    out.append(WriteFrontier(sequence, state.read_lsn, state.asked.seen, named))
+    return state._replace(asked=None, named=named)
 
 
 def in_doubt(state: State) -> frozenset[PreparedIdentity]:

@@ -80,6 +80,8 @@ class State(NamedTuple):
     full: bool = False
     asked: FrontierAsked | None = None
     """What the next frontier needs; None: none is asked for."""
+    named: frozenset[PreparedIdentity] = frozenset()
+    """What the last frontier of this run says is in doubt."""
 
     def skips(self, start_lsn: Lsn) -> bool:
         """Whether the outcome whose record starts there is already in Kafka.

@@ -1,8 +1,8 @@
 """Asks what a source group's frontiers need, on a thread of its own.
 
-The order of the questions is `bridge.frontier.ORDER`. A frontier is needed when a member has
-committed a prepared transaction since the last one was asked for, and once at the beginning. A
-result waits here until the thread that reads has written the frontier before it.
+The order of the questions is `bridge.frontier.ORDER`, and `bridge.frontier.is_needed` says when a
+frontier is needed. A result waits here until the thread that reads has written the frontier before
+it.
 Failures only delay frontiers: the stream meets its servers' errors too, and decides.
 """
 
@@ -17,13 +17,16 @@ from collections.abc import Callable, Mapping
 from twofold.bridge import State, frontier
 from twofold.bridge.events import FrontierAsked
 from twofold.errors import TwofoldError
-from twofold.sink.member_commits import MemberCommits, MemberView
+from twofold.sink.member_commits import MemberCommits
 from twofold.source.wal_end import WalEnd
+from twofold_common.positions import PreparedIdentity
 
 _log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.2
 """The least time from one frontier to the next."""
+_LOOK_S = 0.5
+"""How often PostgreSQL is asked whether what the last frontier names is still prepared."""
 _RETRY_S = 5.0
 _CLOSE_WAIT_S = 1.0
 
@@ -36,12 +39,15 @@ class FrontierAsks:
         self._make_commits = make_commits
         self._source = source
         self._asked: queue.Queue[FrontierAsked] = queue.Queue(maxsize=1)
+        self._named: frozenset[PreparedIdentity] = frozenset()
+        """What the last written frontier says is in doubt: set by the thread that reads."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="frontiers", daemon=True)
         self._thread.start()
 
     def take_due(self, state: State) -> list[FrontierAsked]:
         """Return what was asked, if the frontier before it is written. Never blocks."""
+        self._named = state.named
         if state.asked is not None or self._asked.empty():
             return []
         return [self._asked.get()]
@@ -66,10 +72,17 @@ class FrontierAsks:
 
     def _ask_again_and_again(self, commits: MemberCommits) -> None:
         reached: Mapping[str, int] | None = None
-        next_at = 0.0
+        next_at = look_at = 0.0
         while not self._closing.is_set():
             commits.follow(INTERVAL_S / 2)
-            if time.monotonic() >= next_at and not self._asked.full() and is_needed(commits.views, reached):
+            now = time.monotonic()
+            if now < next_at or self._asked.full():
+                continue
+            named: frozenset[PreparedIdentity] = frozenset()
+            if now >= look_at:
+                named, look_at = self._named, now + _LOOK_S
+            last = {prefix: view.needed for prefix, view in commits.views.items()}
+            if frontier.is_needed(last, reached, named, self._source.prepared() if named else ()):
                 reached = {prefix: view.sequence for prefix, view in commits.views.items()}
                 self._asked.put(self._ask(commits))
                 next_at = time.monotonic() + INTERVAL_S
@@ -83,8 +96,3 @@ class FrontierAsks:
         }
         answers = {question: questions[question]() for question in frontier.ORDER}
         return FrontierAsked(**answers)  # type: ignore[arg-type]
-
-
-def is_needed(views: Mapping[str, MemberView], reached: Mapping[str, int] | None) -> bool:
-    """Whether a member has committed a prepared transaction behind what was asked for last."""
-    return reached is None or any(view.branch > reached[prefix] for prefix, view in views.items())

@@ -1,6 +1,6 @@
-"""Follows the commit records of a source group's members: how far each is visible, and whether a
-prepared transaction was committed. Most records are not decoded: a busy member writes hundreds a
-second, and two facts of each are needed.
+"""Follows the commit records of a source group's members: how far each is visible, and which one
+was the last that a frontier must know. Most records are not decoded: a busy member writes hundreds
+a second, and three facts of each are needed.
 
 Begins with each member's progress, which is always there, and the end of its commit records, which
 retention may have removed. Used by one thread. What it says is never more than what is visible; it
@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
@@ -23,6 +24,8 @@ from twofold.sink.metadata import ask_brokers
 from twofold.sink.schema_registry import Registry
 from twofold_avro import wire
 from twofold_avro.records import Commit, Progress
+from twofold_avro.schemas import fixed
+from twofold_common.global_loads import ends_a_load
 
 _COMMITS, _PROGRESS = ".commits", ".progress"
 _TAIL = 64
@@ -31,8 +34,12 @@ _MESSAGES = 1000
 _SELDOM = {"fetch.wait.max.ms": 200, "fetch.min.bytes": 1 << 20}
 """A busy member commits hundreds of times a second: Kafka answers five times a second, with all."""
 _NUMBERS = re.compile(
-    rb"([\x80-\xff]{0,9}[\0-\x7f])(?:[\x80-\xff]{0,9}[\0-\x7f]){5}([\x80-\xff]{0,9}[\0-\x7f])", re.DOTALL
+    rb"([\x80-\xff]{0,9}[\0-\x7f])([\0-\x7f])(?:[\x80-\xff]{0,9}[\0-\x7f]){4}([\x80-\xff]{0,9}[\0-\x7f])",
+    re.DOTALL,
 )
+_KINDS = next(each["type"]["symbols"] for each in fixed("commit")["fields"] if each["name"] == "kind")
+_BACKFILL = bytes([2 * _KINDS.index("backfill")])
+"""As the varint of the kind."""
 
 
 @dataclass(slots=True)
@@ -40,8 +47,8 @@ class MemberView:
     """How far one member is visible."""
 
     sequence: int = 0
-    branch: int = 0
-    """The last visible commit record with a prepared transaction."""
+    needed: int = 0
+    """The last visible commit record with a prepared transaction, or with the end of a load."""
 
 
 def missing_members(settings: KafkaSettings, prefixes: Iterable[str]) -> list[str]:
@@ -59,8 +66,16 @@ def require_members(settings: KafkaSettings, prefixes: Iterable[str]) -> None:
         )
 
 
-def glance_at_commit(message: bytes, place: RecordPlace) -> tuple[int, bool]:
-    """Read a commit record's sequence, and whether it has prepared transactions.
+class Glance(NamedTuple):
+    """What is read of a commit record without decoding it."""
+
+    sequence: int
+    is_backfill: bool
+    has_prepared: bool
+
+
+def glance_at_commit(message: bytes, place: RecordPlace) -> Glance:
+    """Read a commit record's sequence, its kind, and whether it has prepared transactions.
 
     Before the array of those are six numbers, each a varint, as is the array's first count.
     """
@@ -68,7 +83,7 @@ def glance_at_commit(message: bytes, place: RecordPlace) -> tuple[int, bool]:
     if found is None:
         raise unreadable(place, "its bytes are no Commit record")
     sequence = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(found[1]))
-    return sequence >> 1, found[2] != b"\0"
+    return Glance(sequence >> 1, found[2] == _BACKFILL, found[3] != b"\0")
 
 
 class MemberCommits:
@@ -124,17 +139,21 @@ class MemberCommits:
         value = message.value()
         if value is not None:
             if (view := self._commits.get(topic)) is not None:
-                sequence, has_prepared = self._glance(value, place_of(message))
+                sequence, is_needed = self._glance(value, place_of(message))
                 view.sequence = max(view.sequence, sequence)
-                if has_prepared:
-                    view.branch = max(view.branch, sequence)
+                if is_needed:
+                    view.needed = max(view.needed, sequence)
             elif b"/" not in (message.key() or b""):  # another record of the progress topic has one
                 view = self.views[topic.removesuffix(_PROGRESS)]
                 view.sequence = max(view.sequence, self._decoder.decode(Progress, value, place_of(message)).sequence)
         return False
 
     def _glance(self, message: bytes, place: RecordPlace) -> tuple[int, bool]:
+        """Return a commit record's sequence, and whether a frontier must know it."""
         if self._decoder.is_our_own(Commit, message, place):
-            return glance_at_commit(message, place)
+            glance = glance_at_commit(message, place)
+            if not glance.is_backfill:
+                return glance.sequence, glance.has_prepared
         commit = self._decoder.decode(Commit, message, place)
-        return commit.sequence, bool(commit.prepared)
+        ends = ends_a_load(commit.kind, (each.topic for each in commit.ranges), commit.backfilling)
+        return commit.sequence, bool(commit.prepared) or ends

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import difflib
-import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -200,13 +199,6 @@ def _add_mirror_options(mirror: argparse.ArgumentParser) -> None:
         "(merge-on-read), or the first for small tables alone (default: by-size)",
     )
     mirror.add_argument("--maintain-every", type=_parse_count, default=100, help="cuts between two compactions")
-    mirror.add_argument(
-        "--global-wait",
-        type=_parse_seconds,
-        metavar="SECONDS",
-        help="source group: for how long one global transaction may hold others back; "
-        "then cuts go on and name it in `torn` (default: for ever)",
-    )
     mirror.add_argument("--group", help="consumer group that shows the mirror's progress (default: PREFIX.mirror)")
     mirror.add_argument(
         "--keep-cuts", type=_parse_hours, default=1, metavar="HOURS", help="how long readers may ask for an older cut"
@@ -270,16 +262,6 @@ def _parse_hours(text: str) -> float:
     if hours < 0:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number of hours >= 0")
     return hours
-
-
-def _parse_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0
-    if not (0 < seconds < math.inf):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds > 0")
-    return seconds
 
 
 def _parse_address(text: str) -> tuple[str, int]:

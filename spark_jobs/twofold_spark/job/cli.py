@@ -56,7 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "jars":
                 print(os.pathsep.join(str(jar) for jar in jars.fetch(s3=options.s3)))  # noqa: T201  (what the command is for)
             case "mirror":
-                _check_group(options)
                 _set_partitioning(options)
                 with _open_session(options) as spark:
                     run_mirror(spark, options)
@@ -72,18 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_progress(f"{options.command}: interrupted")
         return _INTERRUPTED
     return 0
-
-
-def _check_group(options: argparse.Namespace) -> None:
-    is_group = options.source_group is not None or len(set(options.prefixes)) > 1
-    if options.global_wait is None:
-        return
-    if not is_group:
-        raise UsageError("--global-wait is for a source group: give --source-group, or leave it out")
-    if options.trigger.ends:
-        raise UsageError(
-            "--global-wait needs a job that stays: give --trigger continuous or interval=..., or leave it out"
-        )
 
 
 def _set_partitioning(options: argparse.Namespace) -> None:

@@ -75,7 +75,6 @@ def _make_group_mirror(
         Registry(options.registry),
         mirrors,
         group.make_cuts,
-        wait_limit_s=options.global_wait,
         maintain_every=options.maintain_every,
         keep_cuts=dt.timedelta(hours=options.keep_cuts),
         # A run to the end of what is there has no time to look again.

@@ -24,23 +24,15 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
-from twofold_common.global_cut import Member
-from twofold_common.global_cut_choice import (
-    NOTHING_TORN,
-    Choice,
-    Torn,
-    choose_cut,
-    choose_step,
-    find_overdue,
-    keep_members,
-)
+from twofold_common.global_cut import Member, greatest_cut, greatest_step
+from twofold_common.global_loads import Loads
 from twofold_common.global_waits import WaitClock, find_waits
 from twofold_spark.errors import Refused
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.batching import MaintenanceSchedule
 from twofold_spark.mirror.group_membership import GroupMembership
 from twofold_spark.mirror.mirror_job import RANGES_PER_BATCH, Mirror
-from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport, describe_torn
+from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport
 from twofold_spark.session import fork_session
 from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCuts, MemberCut
 from twofold_spark.sources import kafka_reader
@@ -61,7 +53,6 @@ class GroupMirror:
         mirrors: Mapping[str, Mirror],
         make_cuts: Callable[[SparkSession], GlobalCuts],
         *,
-        wait_limit_s: float | None = None,
         maintain_every: int = 100,
         keep_cuts: dt.timedelta = dt.timedelta(hours=1),
         named_after_s: float = NAMED_AFTER_S,
@@ -83,8 +74,6 @@ class GroupMirror:
         self._number = 0
         self._oldest: GlobalCut | None = None
         """The oldest that is kept, if it was looked for: none before it is needed."""
-        self._torn: Torn = NOTHING_TORN
-        self._wait_limit_s = wait_limit_s
         self._schedule = MaintenanceSchedule(maintain_every)
         self._keep_cuts = keep_cuts
         self._is_maintenance_due = False
@@ -93,6 +82,7 @@ class GroupMirror:
         self._report_publishing = report_publishing
         self._warn = warn
         self._clock = clock
+        self._loads = Loads()
         self._wait_clock = WaitClock()
         self._named_after_s = named_after_s
         self._wait_report = WaitReport(named_after_s)
@@ -134,45 +124,42 @@ class GroupMirror:
     def _advance(self, cuts: GlobalCuts) -> bool:
         """Apply and publish the next global cut, if there is one. Return whether one may follow."""
         members = {prefix: topics.as_member() for prefix, topics in self._topics.items()}
-        choice, now = self._choose(cuts, members), self._clock()
-        if not self._membership.may_apply(choice.cut, {p: each.cut.sequence for p, each in self._mirrors.items()}, now):
+        chosen, now = self._choose(cuts, members), self._clock()
+        if not self._membership.may_apply(chosen, {p: each.cut.sequence for p, each in self._mirrors.items()}, now):
             return False
-        is_admitted = self._membership.admit(members, choice.cut, now)
-        changed = {prefix for prefix, each in members.items() if choice.cut[prefix] != each.cut}
+        is_admitted = self._membership.admit(members, chosen, now)
+        changed = {prefix for prefix, each in members.items() if chosen[prefix] != each.cut}
         unreported: list[Callable[[], None]] = []
         with cuts.together():
-            batches = self._apply({prefix: choice.cut[prefix] for prefix in changed}, whole=cuts.in_one_transaction)
+            batches = self._apply({prefix: chosen[prefix] for prefix in changed}, whole=cuts.in_one_transaction)
             unreported += (partial(mirror.report, batch) for mirror, batch in batches)
             applied_at = self._clock()
             if is_admitted or changed & self._membership.joined:
-                unreported.append(partial(self._report, self._publish(cuts, choice)))
+                unreported.append(partial(self._report, self._publish(cuts, chosen)))
                 self._is_maintenance_due |= self._schedule.is_due(self._number - 1, self._number)
         self._report_publishing(self._clock() - applied_at)
         for report in unreported:
             report()
-        if is_admitted or changed:
-            self._note_torn(choice.torn)
         return cuts.in_one_transaction and bool(changed)
 
-    def _choose(self, cuts: GlobalCuts, members: Mapping[str, Member]) -> Choice:
+    def _choose(self, cuts: GlobalCuts, members: Mapping[str, Member]) -> Mapping[str, int]:
         """Choose the next cut. Say what holds it back, when it is time."""
-        now = self._clock()
-        waits = [each for each in find_waits(members) if each.global_id not in self._torn]
+        now, waits = self._clock(), find_waits(members)
         waited_s = self._wait_clock.measure(waits, now)
-        overdue = find_overdue(waited_s, self._wait_limit_s)
-        choice = choose_cut(members, self._torn, overdue)
-        waits = [each for each in waits if each.global_id not in choice.torn]
-        if self._wait_report.note_waits(members, waits, waited_s, now):
+        loads = self._loads.follow(members)
+        whole = greatest_cut(members, loads)
+        held_loads = self._loads.find_reasons()
+        if self._wait_report.note_waits(members, waits, waited_s, held_loads, now):
             for line in self._wait_report.lines:
                 self._warn(line)
             cuts.replace_waits(self._wait_report.waits)
             self._is_maintenance_due |= self._schedule.is_due(self._number, self._number)
         self._report_waits(len(self._wait_report.waits))
-        soon_s = min(NAMED_AFTER_S, self._wait_limit_s or NAMED_AFTER_S)
-        self._next_at = now + soon_s if waits or self._wait_report.is_waiting else float("inf")
+        is_waiting = bool(waits or held_loads) or self._wait_report.is_waiting
+        self._next_at = now + NAMED_AFTER_S if is_waiting else float("inf")
         if not cuts.in_one_transaction:
-            return choice
-        return choose_step(members, choice, self._torn, overdue, self._find_limits)
+            return whole
+        return greatest_step(members, loads, whole, self._find_limits)
 
     def _find_limits(self, factor: int) -> dict[str, int]:
         """Return how far one batch of each member reaches. Its tables may be further."""
@@ -193,7 +180,7 @@ class GroupMirror:
     def _begin(self, spark: SparkSession, cuts: GlobalCuts) -> None:
         last = cuts.open(tuple(self._mirrors))
         if last is not None:
-            self._number, self._torn = last.number, keep_members(last.torn, self._mirrors)
+            self._number = last.number
         parts: Mapping[str, MemberCut] = last.members if last is not None else {}
         for prefix, mirror in self._mirrors.items():
             self._sessions[prefix] = fork_session(spark)
@@ -234,10 +221,10 @@ class GroupMirror:
         for job in jobs:
             job.result()
 
-    def _publish(self, cuts: GlobalCuts, choice: Choice) -> GlobalCut:
+    def _publish(self, cuts: GlobalCuts, chosen: Mapping[str, int]) -> GlobalCut:
         parts = {}
         for prefix in sorted(self._membership.joined):
-            sequence = choice.cut[prefix]
+            sequence = chosen[prefix]
             if (shown := self._mirrors[prefix].cut.sequence) != sequence:
                 raise Refused(
                     f"the mirror of {prefix} stands at cut {shown}, and the global cut names {sequence}: another job wrote to its tables",
@@ -246,7 +233,7 @@ class GroupMirror:
                 )
             parts[prefix] = MemberCut(sequence, self._topics[prefix].offset)
         self._number += 1
-        cut = GlobalCut(self._number, parts, choice.torn)
+        cut = GlobalCut(self._number, parts)
         cuts.publish(cut)
         return cut
 
@@ -266,8 +253,3 @@ class GroupMirror:
         """Keep all its cuts if the oldest global cut has none of it: later ones may have."""
         part = self._oldest.members.get(prefix) if self._oldest is not None else None
         self._mirrors[prefix].maintain_if_due(part.sequence if part is not None else 0)
-
-    def _note_torn(self, torn: Torn) -> None:
-        for line in describe_torn(self._torn, torn):
-            self._warn(line)
-        self._torn = torn

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping
 
 from twofold_common.global_cut import Member
-from twofold_common.global_cut_choice import Torn
 from twofold_common.global_waits import BranchPlace, LongWait, Wait, count_held, without_frontier
 from twofold_common.positions import format_lsn
 
@@ -29,6 +28,8 @@ class WaitReport:
         self._named_after_s = named_after_s
         self._named: dict[str, tuple[str, ...]] = {}
         """What was named last, with the states of its branches."""
+        self._loads_since: dict[tuple[str, int], float] = {}
+        """Since when the ends of loads have waited."""
         self._changed_at = self._all_named_at = -math.inf
         self.lines: list[str] = []
         """What to print now."""
@@ -36,12 +37,27 @@ class WaitReport:
         """Those that hold others back, the oldest first."""
 
     def note_waits(
-        self, members: Mapping[str, Member], waits: Iterable[Wait], waited_s: Mapping[str, float], now: float
+        self,
+        members: Mapping[str, Member],
+        waits: Iterable[Wait],
+        waited_s: Mapping[str, float],
+        loads: Mapping[tuple[str, int], list[str]],
+        now: float,
     ) -> bool:
-        """Note what waits at this time. Return whether it is to be printed and published."""
+        """Note what waits at this time. Return whether it is to be printed and published.
+
+        `loads`: what the ends of loads wait for, by prefix and number of their commit records.
+        """
         old = [each for each in waits if waited_s[each.global_id] >= self._named_after_s]
         named = {each.global_id: tuple(place.prefix + place.state for place in each.places) for each in old}
         named |= dict.fromkeys(without_frontier(members), ("no frontier",))
+        self._loads_since = {load: self._loads_since.get(load, now) for load in loads}
+        said_loads = {
+            _describe_load(*load): tuple(reasons)
+            for load, reasons in loads.items()
+            if now - self._loads_since[load] >= self._named_after_s
+        }
+        named |= said_loads
         is_again = bool(named) and now - self._all_named_at >= AGAIN_S
         if not is_again and (named == self._named or now - self._changed_at < self._named_after_s):
             return False
@@ -53,7 +69,7 @@ class WaitReport:
         self.waits = [
             LongWait(each, waited_s[each.global_id], count_held(members, each.global_id)) for each in old[:LISTED_MAX]
         ]
-        self.lines = self._list_lines(members, changed)
+        self.lines = self._list_lines(members, said_loads, changed)
         return True
 
     @property
@@ -61,14 +77,17 @@ class WaitReport:
         """Whether something was named last that holds the cut back."""
         return bool(self._named)
 
-    def _list_lines(self, members: Mapping[str, Member], changed: set[str]) -> list[str]:
+    def _list_lines(
+        self, members: Mapping[str, Member], loads: Mapping[str, Iterable[str]], changed: set[str]
+    ) -> list[str]:
         if not self._named:
-            return ["mirror: no global transaction holds others back any more"]
+            return ["mirror: nothing holds the next cut back any more"]
         lines = [
             f"mirror: waits for the first frontier of {prefix}: run its connector with the [group] of all members"
             for prefix in without_frontier(members)
             if prefix in changed
         ]
+        lines += [f"mirror: {load} waits for {'; '.join(why)}" for load, why in loads.items() if load in changed]
         said = [_describe_wait(each) for each in self.waits if each.wait.global_id in changed]
         lines += said[:NAMED_MAX]
         if (more := len(changed) - len(lines)) > 0:
@@ -76,20 +95,8 @@ class WaitReport:
         return lines
 
 
-def describe_torn(before: Torn, now: Torn) -> list[str]:
-    """Return lines for what a new cut tears, and for what is torn no more."""
-    new, ended = [each for each in now if each not in before], [each for each in before if each not in now]
-    lines = [
-        f"mirror: waits no longer for the global transaction {each} (--global-wait): the cut may show a part of it, "
-        + ", ".join(f"commit record {shown.sequence} of {shown.prefix}" for shown in now[each])
-        for each in new[:NAMED_MAX]
-    ]
-    if (more := len(new) - NAMED_MAX) > 0:
-        lines.append(f"mirror: waits no longer for {more} more global transactions (--global-wait): torn")
-    lines += [f"mirror: the global transaction {each} is whole again" for each in ended[:NAMED_MAX]]
-    if (more := len(ended) - NAMED_MAX) > 0:
-        lines.append(f"mirror: {more} more global transactions are whole again")
-    return lines
+def _describe_load(prefix: str, sequence: int) -> str:
+    return f"the load that ends with commit record {sequence} of {prefix}"
 
 
 def commit_statement(gid: str) -> str:

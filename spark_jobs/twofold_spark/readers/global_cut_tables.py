@@ -1,5 +1,5 @@
 """`read_global_cut`: all tables of all members of a source group, with every global transaction
-whole or absent. `cut.torn` has the exceptions, which `mirror --global-wait` allows.
+whole or absent.
 
     cut = read_global_cut(spark)
     cut["bank_east"]["public.accounts"].unionByName(cut["bank_west"]["public.accounts"])
@@ -31,13 +31,6 @@ class GlobalTables(Mapping[str, Tables]):
         self.cut = cut
         self.place = place
         self._spark = spark
-
-    @property
-    def torn(self) -> tuple[str, ...]:
-        """The global ids of which this cut may show a part: they waited for longer than
-        `mirror --global-wait`.
-        """
-        return tuple(self.cut.torn)
 
     def __getitem__(self, prefix: str) -> Tables:
         sequence = self.cut.members[prefix].sequence

@@ -16,15 +16,13 @@ from pyspark.sql import SparkSession
 
 from twofold_common.global_waits import LongWait
 from twofold_spark.sinks import cut_rows
-from twofold_spark.sinks.global_cuts import GlobalCut, check_members, make_row, read_row
+from twofold_spark.sinks.global_cuts import GlobalCut, check_members, describe_members, read_row
 from twofold_spark.sinks.merge_sql import escape_literal
 
 GLOBAL_CUTS, GLOBAL_WAITS = "twofold.global_cuts", "twofold.global_waits"
-_TORN = "array<struct<global_id: string, shown: array<struct<prefix: string, sequence: bigint>>>>"
 COLUMNS = (
     "number bigint, published_at timestamp, "
-    "members array<struct<prefix: string, sequence: bigint, commit_offset: bigint>>, "
-    f"torn {_TORN}"
+    "members array<struct<prefix: string, sequence: bigint, commit_offset: bigint>>"
 )
 _WAIT_COLUMNS = (
     "global_id string, since timestamp, "
@@ -112,7 +110,9 @@ class GlobalCutTable:
 
     def publish(self, cut: GlobalCut) -> None:
         """Make it visible to readers; it is durable when this returns."""
-        self._store.append({"number": cut.number, "published_at": dt.datetime.now(dt.UTC), **make_row(cut)})
+        self._store.append(
+            {"number": cut.number, "published_at": dt.datetime.now(dt.UTC), "members": describe_members(cut)}
+        )
 
     def forget(self, keep: dt.timedelta) -> GlobalCut | None:
         """Remove global cuts older than `keep`, except the last; return the first that stays."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from twofold_common.global_cut_choice import NOTHING_TORN, ShownBranch, Torn
 from twofold_common.global_waits import LongWait
 from twofold_spark.errors import Refused
 
@@ -24,43 +23,29 @@ class MemberCut:
 
 @dataclass(frozen=True, slots=True)
 class GlobalCut:
-    """All tables of all members, with every global transaction whole or absent, except what is
-    torn.
-    """
+    """All tables of all members, with every global transaction whole or absent."""
 
     number: int
     members: Mapping[str, MemberCut]
     """By prefix."""
-    torn: Torn = field(default_factory=lambda: NOTHING_TORN)
-    """What waited for longer than `--global-wait`."""
 
     def __str__(self) -> str:
         parts = ", ".join(f"{prefix} {each.sequence}" for prefix, each in sorted(self.members.items()))
-        return f"{self.number} ({parts}{f'; {len(self.torn)} global transactions torn' if self.torn else ''})"
+        return f"{self.number} ({parts})"
 
 
-def make_row(cut: GlobalCut) -> dict[str, list[dict[str, Any]]]:
-    """Make what a row says of the members, and of what is torn."""
-    return {
-        "members": [
-            {"prefix": prefix, "sequence": each.sequence, "commit_offset": each.offset}
-            for prefix, each in cut.members.items()
-        ],
-        "torn": [
-            {"global_id": global_id, "shown": [branch._asdict() for branch in shown]}
-            for global_id, shown in cut.torn.items()
-        ],
-    }
+def describe_members(cut: GlobalCut) -> list[dict[str, Any]]:
+    """Return what a row says of the members."""
+    return [
+        {"prefix": prefix, "sequence": each.sequence, "commit_offset": each.offset}
+        for prefix, each in cut.members.items()
+    ]
 
 
 def read_row(row: Any) -> GlobalCut:
     """Read a row: of Spark, or of JSON."""
     members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in row["members"]}
-    torn = {
-        each["global_id"]: tuple(ShownBranch(shown["prefix"], shown["sequence"]) for shown in each["shown"])
-        for each in row["torn"]
-    }
-    return GlobalCut(row["number"], members, torn)
+    return GlobalCut(row["number"], members)
 
 
 class GlobalCuts(Protocol):

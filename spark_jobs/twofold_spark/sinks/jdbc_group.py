@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from twofold_common.global_waits import LongWait
-from twofold_spark.sinks.global_cuts import GlobalCut, check_members, make_row, read_row
+from twofold_spark.sinks.global_cuts import GlobalCut, check_members, describe_members, read_row
 from twofold_spark.sinks.interface import Reader, Sink
 from twofold_spark.sinks.jdbc_sink import JdbcSink
 from twofold_spark.sinks.jdbc_tables import JdbcReader, Names
@@ -25,7 +25,7 @@ from twofold_spark.sources.postgres_connection import quote_literal
 _TABLES = """
 CREATE SCHEMA IF NOT EXISTS twofold;
 CREATE TABLE IF NOT EXISTS twofold.global_cuts (
-    number bigint PRIMARY KEY, published_at timestamptz NOT NULL, members jsonb NOT NULL, torn jsonb NOT NULL);
+    number bigint PRIMARY KEY, published_at timestamptz NOT NULL, members jsonb NOT NULL);
 CREATE TABLE IF NOT EXISTS twofold.global_waits (
     global_id text NOT NULL, since timestamptz NOT NULL, branches jsonb NOT NULL, held jsonb NOT NULL);
 CREATE TABLE IF NOT EXISTS twofold.group_members (prefix text PRIMARY KEY)
@@ -56,8 +56,7 @@ class JdbcGlobalCuts:
         return self._database.together()
 
     def publish(self, cut: GlobalCut) -> None:
-        says = make_row(cut)
-        row = f"{cut.number}, clock_timestamp(), {_as_json(says['members'])}, {_as_json(says['torn'])}"
+        row = f"{cut.number}, clock_timestamp(), {_as_json(describe_members(cut))}"
 
         def apply(run: Run) -> None:
             run(f"INSERT INTO twofold.global_cuts VALUES ({row})")

@@ -132,10 +132,11 @@ def _select_frontier(record: str) -> list[Column]:
 
 def _select_commit(record: str, *, whole: bool) -> list[Column]:
     """Select what a global cut needs; `whole`: and what the member's mirror needs besides."""
-    names = ("sequence", "applied_lsn", "rows", *(("transactions", "kind", "ranges", "backfilling") if whole else ()))
+    names = ("sequence", "applied_lsn", "rows", "kind", "backfilling", *(("transactions", "ranges") if whole else ()))
     return [
         *(f.col(f"{record}.{name}") for name in names),
         f.unix_micros(f"{record}.committed_at").alias("us"),
         f.size(f"{record}.ranges").alias("range_count"),
+        f.expr(f"IF({record}.kind = 'backfill', {record}.ranges.topic, array())").alias("loaded_topics"),
         f.expr(f"filter({record}.prepared.global_id, each -> each IS NOT NULL)").alias("global_ids"),
     ]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from pyspark.sql import Row, SparkSession
 
 from twofold_common.global_cut import CommittedBranch, Frontier, Member
+from twofold_common.global_loads import ends_a_load
 from twofold_spark.errors import Refused
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.commit_records import CommitIdentity, CommitRecord, recreated_refusal
@@ -36,6 +37,7 @@ class MemberCommit(NamedTuple):
     global_ids: tuple[str, ...]
     rows: int
     ranges: int
+    ends_a_load: bool
     record: CommitRecord | None
     """The whole, if it is held."""
 
@@ -137,7 +139,8 @@ class MemberTopics:
         if "ranges" in row and self._held + ranges <= _HELD_RANGES:
             record = to_commit_record(row, self._topic)
             self._held += ranges
-        return MemberCommit(identity, row["offset"], tuple(row["global_ids"]), row["rows"], ranges, record)
+        ends = ends_a_load(row["kind"], row["loaded_topics"], row["backfilling"])
+        return MemberCommit(identity, row["offset"], tuple(row["global_ids"]), row["rows"], ranges, ends, record)
 
     def find_records(self, sequence: int) -> list[CommitRecord] | None:
         """Return the commit records behind the cut up to this one, if all of them are held."""
@@ -149,7 +152,8 @@ class MemberTopics:
     def as_member(self) -> Member:
         """Return what the choice of a cut needs."""
         branches = (CommittedBranch(each.sequence, name) for each in self._pending for name in each.global_ids)
-        return Member(self._cut, self._last[0], tuple(branches), self._frontier)
+        loads = tuple(each.sequence for each in self._pending if each.ends_a_load)
+        return Member(self._cut, self._last[0], tuple(branches), self._frontier, loads)
 
     def find_limit(self, rows: int, ranges: int) -> int:
         """Return the last commit record up to which there are at most so many rows and ranges.

@@ -96,9 +96,9 @@ class GroupLake:
         finally:
             mirror.close()
 
-    def follow_during(self, body: Callable[[], None], wait_limit_s: float | None = None) -> None:
+    def follow_during(self, body: Callable[[], None]) -> None:
         """Follow the members until the end of `body`, which runs in a thread of its own."""
-        mirror, ending = self.mirror(wait_limit_s=wait_limit_s), threading.Event()
+        mirror, ending = self.mirror(), threading.Event()
         failures: list[BaseException] = []
 
         def run() -> None:
@@ -193,8 +193,8 @@ def read_snapshot(conninfo: str) -> tuple[GlobalCut, dict[str, dict[str, int]]]:
     """Read the last global cut and the amounts of its members in one snapshot, by plain SQL."""
     with psycopg.connect(conninfo) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        last = "SELECT number, members, torn FROM twofold.global_cuts ORDER BY number DESC LIMIT 1"
-        number, parts, torn = connection.execute(last).fetchone() or (0, [], [])
+        last = "SELECT number, members FROM twofold.global_cuts ORDER BY number DESC LIMIT 1"
+        number, parts = connection.execute(last).fetchone() or (0, [])
         members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in parts}
         amounts: dict[str, dict[str, int]] = {}
         for prefix, part in members.items():
@@ -204,7 +204,7 @@ def read_snapshot(conninfo: str) -> tuple[GlobalCut, dict[str, dict[str, int]]]:
             is_there = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone() == (True,)
             rows = connection.execute(f"SELECT id, amount FROM {table}").fetchall() if is_there else []
             amounts[prefix] = dict(rows)
-        return GlobalCut(number, members, {each["global_id"]: () for each in torn}), amounts
+        return GlobalCut(number, members), amounts
 
 
 def find_whole(transfers: Mapping[str, Mapping[str, int]], cut: object) -> set[str]:

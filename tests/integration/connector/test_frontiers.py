@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.request import urlopen
@@ -115,6 +116,30 @@ def test_a_global_transaction_is_whole_or_absent_while_its_coordinator_is_away(c
     wait_until(lambda: group.shown() == group.both("1:first", "1:second", "1:third"), what="all is whole")
     for here in group.members.values():
         here.check()
+
+
+def test_an_idle_group_comes_to_rest_after_outcomes_that_leave_no_commit_record(connector: Maker) -> None:
+    """The west's branch only read, or a person rolls it back; nothing else happens."""
+    group = Group(connector)
+    for here in group.members.values():
+        here.start()
+        group.wait_for_first(here)
+    for statement, outcome in (("SELECT 1", "COMMIT"), ("INSERT INTO account VALUES (77, 1, 'x')", "ROLLBACK")):
+        name = f"1:{outcome}"
+        east, west = (psycopg.connect(here.conninfo) for here in group.members.values())
+        for branch, what in ((east, "INSERT INTO account VALUES (DEFAULT, 1, 'y')"), (west, statement)):
+            branch.tpc_begin(branch.xid(1, outcome, "b"))
+            branch.execute(what.replace("DEFAULT", str(len(outcome))))
+            branch.tpc_prepare()
+        east.tpc_commit()
+        wait_until(lambda: bool(in_doubt(group.frontier(group.west))), what="the west has it in doubt")
+        west.tpc_commit() if outcome == "COMMIT" else west.tpc_rollback()
+        ended = time.monotonic()
+        wait_until(lambda: not in_doubt(group.frontier(group.west)), 20, "the west has nothing in doubt")
+        assert time.monotonic() - ended < 5
+        assert (group.east.prefix, name) in group.shown()
+        east.close()
+        west.close()
 
 
 def told(here: Installation, *arguments: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twofold_common.global_cut import CommittedBranch, Frontier, Member, greatest_cut
+from twofold_common.global_cut import CommittedBranch, Frontier, Member, greatest_cut, greatest_step
 
 
 def branch(sequence: int, name: str) -> CommittedBranch:
@@ -67,3 +67,49 @@ def test_it_stays_until_every_member_has_a_frontier_whose_commits_are_read() -> 
     west = member(1, 7, frontier(7, east=5))
     assert greatest_cut({"east": member(2, 5, None), "west": west}) == {"east": 2, "west": 1}
     assert greatest_cut({"east": member(2, 5, frontier(6, west=7)), "west": west}) == {"east": 2, "west": 1}
+
+
+def test_a_cut_within_limits_is_whole_and_the_next_one_goes_on() -> None:
+    """Each global transaction spans a large part of a member; one of both is within the limits."""
+
+    def members(east_cut: int, west_cut: int) -> dict[str, Member]:
+        places = {"east": (east_cut, (2, "g"), (9, "h")), "west": (west_cut, (3, "g"), (4, "h"))}
+        return {
+            prefix: Member(
+                cut, 10, tuple(branch(*each) for each in both if each[0] > cut), frontier(10, east=10, west=10)
+            )
+            for prefix, (cut, *both) in places.items()
+        }
+
+    def steps(east: int, west: int) -> dict[str, int]:
+        now = members(east, west)
+        limits = {"east": east, "west": west}
+        return greatest_step(
+            now,
+            (),
+            greatest_cut(now),
+            lambda factor: {prefix: cut + 4 * factor for prefix, cut in limits.items()},
+        )
+
+    assert steps(0, 0) == {"east": 4, "west": 3}, "h is beyond the east's limit"
+    assert steps(4, 3) == {"east": 8, "west": 3}
+    assert steps(8, 3) == {"east": 10, "west": 7}
+    assert steps(10, 7) == {"east": 10, "west": 10}
+
+
+def test_limits_grow_where_nothing_smaller_is_whole() -> None:
+    """g and h cross: neither member can show its first without the other's last."""
+    seen = frontier(9, east=9, west=9)
+    crossed = {
+        "east": member(0, 9, seen, branch(1, "g"), branch(9, "h")),
+        "west": member(0, 9, seen, branch(1, "h"), branch(9, "g")),
+    }
+    asked: list[int] = []
+
+    def limits(factor: int) -> dict[str, int]:
+        asked.append(factor)
+        return dict.fromkeys(crossed, 2 * factor)
+
+    whole = greatest_cut(crossed)
+    assert greatest_step(crossed, (), whole, limits) == whole
+    assert asked == [1, 2, 4, 8]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from twofold.bridge import events, initial
-from twofold.runner.frontier_asks import FrontierAsks, is_needed
+from twofold.bridge.frontier import is_needed
+from twofold.runner.frontier_asks import FrontierAsks
 from twofold.sink.member_commits import MemberView
 from twofold_common.positions import Lsn, PreparedIdentity
 
@@ -17,10 +18,16 @@ START = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=7, pool=2
 
 
 def test_it_is_needed_at_the_beginning_and_behind_every_branch() -> None:
-    views = {"east": MemberView(sequence=9, branch=4), "west": MemberView(sequence=5, branch=0)}
-    assert is_needed(views, None)
-    assert not is_needed(views, {"east": 4, "west": 0})
-    assert is_needed(views, {"east": 3, "west": 5})
+    last = {"east": 4, "west": 0}
+    assert is_needed(last, None, (), ())
+    assert not is_needed(last, {"east": 4, "west": 0}, (), ())
+    assert is_needed(last, {"east": 3, "west": 5}, (), ())
+
+
+def test_it_is_needed_when_what_the_last_one_names_is_prepared_no_more() -> None:
+    last, (one, two) = {"east": 4}, (PreparedIdentity(1, "one"), PreparedIdentity(2, "two"))
+    assert not is_needed(last, last, {one}, {one, two})
+    assert is_needed(last, last, {one, two}, {one})
 
 
 class Servers:
@@ -37,7 +44,7 @@ class Servers:
     def follow(self, wait_s: float) -> None:
         self.said.append("follow")
         view = self.views["west"]
-        view.sequence = view.branch = view.branch + 1
+        view.sequence = view.needed = view.needed + 1
         self.looked.release()
 
     def prepared(self) -> frozenset[PreparedIdentity]:

@@ -11,7 +11,6 @@ from twofold_spark import object_store, session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG, CatalogChoice
 from twofold_spark.errors import UsageError
 from twofold_spark.job.arguments import build_parser
-from twofold_spark.job.cli import main
 
 _LINE = ("mirror", "--bootstrap", "b", "--registry", "r", "--prefix", "p")
 
@@ -21,7 +20,6 @@ _LINE = ("mirror", "--bootstrap", "b", "--registry", "r", "--prefix", "p")
     [
         *((name, value) for name in ("--maintain-every", "--batch-rows", "--batch-bytes") for value in ("0", "-1", "1e3", "x")),
         *(("--keep-cuts", value) for value in ("-1", "nan", "inf", "1e99", "x")),
-        *(("--global-wait", value) for value in ("0", "-1", "nan", "inf", "x")),
         *(("--memory", value) for value in ("512", "1gb", "511m", "0.5g", "-1g", "x")),
         *(("--metrics", value) for value in ("127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1", "host:")),
     ],
@@ -30,20 +28,6 @@ def test_a_value_that_makes_no_sense_is_refused(name: str, value: str, capsys: p
     with pytest.raises(SystemExit, match="2"):
         build_parser().parse_args((*_LINE, "--warehouse", "lake", f"{name}={value}"))
     assert f"argument {name}: '{value}' must be" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        (("--prefix", "p"), "--global-wait is for a source group"),
-        (("--prefix", "q", "--trigger", "available-now"), "--global-wait needs a job that stays"),
-    ],
-)
-def test_a_limit_for_waiting_needs_a_group_and_a_job_that_stays(
-    given: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main((*_LINE, "--warehouse", "lake", "--global-wait", "30", *given)) == UsageError.exit_status
-    assert why in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [(), ("--prefix", "p", "--source-group", "bank")])

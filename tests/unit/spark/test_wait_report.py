@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from twofold_common.global_cut import CommittedBranch, Frontier, Member
-from twofold_common.global_cut_choice import ShownBranch
+from twofold_common.global_loads import Loads
 from twofold_common.global_waits import WaitClock, find_waits
-from twofold_spark.mirror.wait_report import AGAIN_S, NAMED_AFTER_S, NAMED_MAX, WaitReport, describe_torn
+from twofold_spark.mirror.wait_report import AGAIN_S, NAMED_AFTER_S, NAMED_MAX, WaitReport
 
 
 def members(in_doubt: str, seen: int = 9, committed: str = "") -> dict[str, Member]:
@@ -22,9 +22,9 @@ class Rounds:
     def __init__(self) -> None:
         self.report, self.clock = WaitReport(), WaitClock()
 
-    def at(self, now: float, known: dict[str, Member]) -> list[str] | None:
-        waits = find_waits(known)
-        is_due = self.report.note_waits(known, waits, self.clock.measure(waits, now), now)
+    def at(self, now: float, known: dict[str, Member], loads: Loads | None = None) -> list[str] | None:
+        waits, held = find_waits(known), loads.find_reasons() if loads else {}
+        is_due = self.report.note_waits(known, waits, self.clock.measure(waits, now), held, now)
         return self.report.lines if is_due else None
 
 
@@ -42,7 +42,7 @@ def test_it_is_named_after_a_while_and_every_minute_with_what_ends_it() -> None:
     assert rounds.report.waits[0].held == {"east": 9}
     (line,) = rounds.at(NAMED_AFTER_S + AGAIN_S, members("g")) or []
     assert " for 65 s" in line
-    assert rounds.at(70, members("")) == ["mirror: no global transaction holds others back any more"]
+    assert rounds.at(70, members("")) == ["mirror: nothing holds the next cut back any more"]
     assert rounds.report.waits == []
     assert rounds.at(100, members("")) is None
 
@@ -56,6 +56,17 @@ def test_only_what_is_new_is_named_when_another_follows() -> None:
     assert "global transaction h " in line
     assert [each.wait.global_id for each in rounds.report.waits] == ["g", "h"], "the oldest first"
     assert len(rounds.at(65, members("g h")) or []) == 2
+
+
+def test_a_load_is_named_with_what_it_waits_for() -> None:
+    rounds, known, loads = Rounds(), members("g"), Loads()
+    known["east"] = Member(0, 3, (), Frontier(3, {"west": 7}, {}), loads=(3,))
+    loads.follow(known)
+    assert rounds.at(0, known, loads) is None
+    assert rounds.at(NAMED_AFTER_S, known, loads) == [
+        "mirror: the load that ends with commit record 3 of east waits for what is in doubt in west: g"
+    ]
+    assert rounds.at(20, known) == ["mirror: nothing holds the next cut back any more"]
 
 
 def test_many_are_counted() -> None:
@@ -81,19 +92,3 @@ def test_a_member_without_a_frontier_is_named_at_once() -> None:
         "mirror: waits for the first frontier of west: run its connector with the [group] of all members"
     ]
     assert rounds.at(1, known) is None
-
-
-def test_what_is_torn_is_named_once_and_when_it_is_whole_again() -> None:
-    g = {"g": (ShownBranch("east", 4), ShownBranch("north", 2))}
-    (line,) = describe_torn({}, g)
-    assert line.endswith(
-        "global transaction g (--global-wait): the cut may show a part of it, "
-        "commit record 4 of east, commit record 2 of north"
-    )
-    assert describe_torn(g, g) == []
-    assert describe_torn(g, {}) == ["mirror: the global transaction g is whole again"]
-    many = {f"g{n}": g["g"] for n in range(9)}
-    assert describe_torn({}, many)[NAMED_MAX:] == [
-        "mirror: waits no longer for 4 more global transactions (--global-wait): torn"
-    ]
-    assert len(describe_torn(many, {})) == NAMED_MAX + 1

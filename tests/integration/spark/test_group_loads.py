@@ -1,0 +1,101 @@
+"""Loads in a source group: what a member's snapshot shows of a global transaction no cut shows in
+part, though no commit record names it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from fixtures.connector import Installation, Maker, wait_until
+from fixtures.stack import fresh_prefix
+from helpers.connector import ledger
+from helpers.spark.group_lake import GroupLake, find_whole, prepare, regroup, transfer
+from twofold.config import load
+from twofold.runner.initialisation import initialise
+
+pytestmark = pytest.mark.timeout(900)
+LATE = "CREATE TABLE late (id text PRIMARY KEY, account int, amount bigint)"
+
+
+def shown(lake: GroupLake) -> set[str]:
+    """Return the transfers of the last global cut: each has both its branches."""
+    amounts = lake.transfers()
+    cut = lake.read()
+    for prefix in cut:
+        tables = cut[prefix]
+        if "public.late" in tables.cut.versions and "public.late" not in tables.cut.backfilling:
+            amounts[prefix] |= {row["id"]: row["amount"] for row in tables["public.late"].collect()}
+    return find_whole(amounts, cut.cut)
+
+
+def backfilled(here: Installation, topic: str) -> bool:
+    """Whether the table's load has ended, by the commit records."""
+    commits = here.records("commits")
+    name = f"{here.prefix}.public.{topic}"
+    return any(each["topic"] == name for commit in commits for each in commit["ranges"]) and (
+        name not in commits[-1]["backfilling"]
+    )
+
+
+@pytest.mark.core
+def test_no_cut_shows_half_of_a_transfer_that_a_load_brought(
+    spark: SparkSession, connector: Maker, tmp_path: Path
+) -> None:
+    """The south's branch is committed before the south's first load; later one of the east, in a
+    table that joins the publication. Each has its sibling in doubt.
+    """
+    names = sorted(fresh_prefix() for _ in range(2))
+    east, south = connector(name=names[0]), connector(name=names[1], init=False)
+    south.sql(ledger.SCHEMA)
+    members = {each.prefix: each for each in (east, south)}
+    lake = GroupLake(spark, tmp_path, members, "bank")
+    of_east, of_south = prepare(members, "hole", 7)
+    of_south.tpc_commit()
+    initialise(load(south.file), print)
+    regroup(east, south)
+    wait_until(lambda: backfilled(south, "transfer"), 60, "the south's first load")
+    for here in members.values():
+        here.sql("INSERT INTO account VALUES (901, 1, 'plain')")
+        here.caught_up()
+
+    def holds_the_load() -> bool:
+        lake.run()
+        assert not lake.published or not shown(lake)
+        return any(
+            f"of {south.prefix} waits for what is in doubt in {east.prefix}: 1:hole" in each for each in lake.said
+        )
+
+    wait_until(holds_the_load, 120, "the mirror says what the load waits for")
+    of_east.tpc_commit()
+    transfer(members, "one", 10)
+
+    def shows(*wanted: str) -> bool:
+        lake.run()
+        return bool(lake.published) and shown(lake) == {*wanted}
+
+    wait_until(lambda: shows("hole", "one"), 120, "both are whole")
+
+    east.sql(LATE)
+    branches = []
+    for (prefix, here), table, amount in zip(members.items(), ("late", "transfer"), (5, -5), strict=True):
+        branches.append(branch := psycopg.connect(here.conninfo))
+        branch.tpc_begin(branch.xid(1, "joined", prefix))
+        branch.execute(f"INSERT INTO {table} VALUES ('joined', 1, %s)", (amount,))
+        branch.tpc_prepare()
+        here.at_end(branch.close)
+    branches[0].tpc_commit()
+    east.sql(
+        f"ALTER PUBLICATION {load(east.file).publication} ADD TABLE late",
+        "INSERT INTO late VALUES ('-', 1, 0)",
+        "DELETE FROM late WHERE id = '-'",
+    )
+    wait_until(lambda: backfilled(east, "late"), 60, "the load of the table that joined")
+    east.caught_up()
+    lake.run()
+    assert shown(lake) == {"hole", "one"}
+    branches[1].tpc_commit()
+    wait_until(lambda: shows("hole", "one", "joined"), 120, "the load and its sibling appear at once")
