@@ -24,14 +24,22 @@ PERIODS = table("periods", {"until": "date", "name": "text"}, key=("until",))
 
 @pytest.mark.parametrize("kept", KEPT_CORE, indirect=True)
 def test_the_tables_are_what_was_committed(kept: Lake) -> None:
+    """Also where rows are told apart by keys that their type cannot say."""
     w = kept.writer
-    docs, lines = w.table(DOCS), w.table(LINES, partitions=1)
+    docs, lines, periods = w.table(DOCS), w.table(LINES, partitions=1), w.table(PERIODS)
     once, twice = {"a": 1, "b": None}, {"a": 2, "b": "x"}
+
+    def period(until: str, name: str, op: str) -> None:
+        """Both infinities are null in the row; the message key has their text."""
+        tx._record(periods, op, {"until": until}, None, {"until": None, "name": name}, w.lsn())
+
     with w.commit() as tx:
         for i in range(20):
             tx.upsert(docs, {"id": i, "title": f"t{i}", "body": f"b{i}"})
         for row in (once, twice, twice):
             tx.keyless(lines, "c", after=row)
+        for until in ("infinity", "-infinity"):
+            period(until, f"first {until}", "c")
     kept.mirror()
     with w.abort() as tx:
         tx.upsert(docs, {"id": 1, "title": "aborted", "body": "aborted"})
@@ -42,12 +50,16 @@ def test_the_tables_are_what_was_committed(kept: Lake) -> None:
         tx.delete(docs, 3, tombstone=True)
         tx.keyless(lines, "d", before=twice)
         tx.keyless(lines, "u", before=once, after={"a": 3, "b": None})
+        period("infinity", "second", "u")
+        period("infinity", "third", "u")
     kept.checkpoint = "another: the first is lost"
     kept.mirror(batch_rows=1)
     w.model[docs] = {key: {"more": None, **row} for key, row in w.model[docs].items()}
     assert kept.rows(docs) == w.model[docs]
     copies = Counter({(row["a"], row["b"]): row["_copies"] for row in kept.table(lines).collect()})
     assert copies == {(2, "x"): 1, (3, None): 1}
+    told_apart = {row["_key_until"]: row["name"] for row in kept.table(periods).collect()}
+    assert told_apart == {"-infinity": "first -infinity", "infinity": "third"}
     with w.commit() as tx:
         tx.truncate(docs)
         tx.upsert(docs, {"id": 7, "title": "after", "body": "b", "more": 1})
@@ -110,28 +122,6 @@ def test_many_keys_find_their_rows_in_a_large_table_by_a_filter(lake: Lake, monk
 
 
 @pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
-def test_rows_are_told_apart_by_keys_that_their_type_cannot_say(kept: Lake) -> None:
-    """Both infinities are null in the row; the message key has their text."""
-    w = kept.writer
-    periods = w.table(PERIODS)
-
-    def period(until: str, name: str, op: str) -> None:
-        row = {"until": None, "name": name}
-        tx._record(periods, op, {"until": until}, None, row if op != "d" else None, w.lsn())
-
-    with w.commit() as tx:
-        for until in ("infinity", "-infinity"):
-            period(until, f"first {until}", "c")
-    kept.mirror()
-    with w.commit() as tx:
-        period("infinity", "second", "u")
-        period("infinity", "third", "u")
-    kept.mirror()
-    found = sorted((row["_key_until"], row["name"]) for row in kept.table(periods).collect())
-    assert found == [("-infinity", "first -infinity"), ("infinity", "third")]
-
-
-@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 def test_maintenance_keeps_the_last_cut_and_forgets_what_is_older(kept: Lake) -> None:
     w = kept.writer
     docs = w.table(DOCS)
@@ -190,6 +180,7 @@ def test_a_table_that_cannot_follow_is_stopped_alone_until_it_is_reloaded(kept: 
     kept.assert_equal()
 
 
+@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 def test_a_row_that_a_keyless_table_does_not_have_is_not_taken_from_it_in_silence(kept: Lake) -> None:
     """A change of its columns makes PostgreSQL's old rows others than the mirror's; the same within
     one batch, and beyond a truncate."""

@@ -222,28 +222,30 @@ def test_a_table_in_postgresql_that_is_dropped_under_the_job_is_not_begun_in_its
     job.sink.close()
 
 
-@pytest.mark.parametrize("when", ["at a statement", "at the commit", "while something else fails"])
-def test_a_database_that_goes_away_is_told_and_hides_no_other_trouble(
-    spark: SparkSession, database: str, when: str
-) -> None:
-    def work(run: Run) -> None:
-        run("CREATE TABLE t (id int)")
+def test_a_database_that_goes_away_is_told_and_hides_no_other_trouble(spark: SparkSession, database: str) -> None:
+    def work(run: Run, when: str) -> None:
+        run(f"CREATE TABLE {when} (id int)")
         with psycopg.connect(database, autocommit=True) as other:
             others = "datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
             other.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE {others}")
-        if when == "at a statement":
+        if when == "at_a_statement":
             run("SELECT 1")
-        if when == "while something else fails":
+        if when == "while_something_else_fails":
             raise ZeroDivisionError("something else")
 
-    connection = connect(spark, build_jdbc_url(database))
-    expected = {"while something else fails": (ZeroDivisionError, "something else")}
-    kind, words = expected.get(when, (SetupError, "^the mirror's database rejects a statement: "))
-    with pytest.raises(kind, match=words), transaction(connection) as run:
-        work(run)
-    with (
-        pytest.raises(SetupError, match="rejects a statement: This connection has been closed"),
-        transaction(connection) as run,
-    ):
-        run("SELECT 1")
-    connection.close()
+    rejects = "^the mirror's database rejects a statement: "
+    expected: dict[str, tuple[type[Exception], str]] = {
+        "at_a_statement": (SetupError, rejects),
+        "at_the_commit": (SetupError, rejects),
+        "while_something_else_fails": (ZeroDivisionError, "something else"),
+    }
+    for when, (kind, words) in expected.items():
+        connection = connect(spark, build_jdbc_url(database))
+        with pytest.raises(kind, match=words), transaction(connection) as run:
+            work(run, when)
+        with (
+            pytest.raises(SetupError, match="rejects a statement: This connection has been closed"),
+            transaction(connection) as run,
+        ):
+            run("SELECT 1")
+        connection.close()

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from fixtures.spark import Lake
 from helpers.security.gates import Door
 from helpers.spark.writer import Open, table
-from twofold_spark.errors import Refused, SetupError, TableRefused
+from twofold_spark.errors import SetupError, TableRefused
 
 
 def _rows(lake: Lake, *names: str, ids: range) -> None:
@@ -71,21 +71,6 @@ def test_a_table_whose_topic_is_shortened_has_its_own_name(lake: Lake) -> None:
     assert len(lake.cut()[mirrored].collect()) == 3
     schema_there, name_there = mirrored.split(".")
     assert lake.spark.table(f"{lake.catalog}.{schema_there}_changelog.{name_there}").count() == 3
-
-
-def test_a_compacted_topic_is_refused_by_its_counts(lake: Lake) -> None:
-    w = lake.writer
-    t = w.table(table("t", {"id": "int8", "v": "text"}), partitions=1)
-    # What compaction leaves: of the ten records that the commit record declares, the last one of
-    # each key.
-    with w.commit() as tx:
-        for i in range(2):
-            tx.upsert(t, {"id": i, "v": "left"})
-        assert w.main.flush(30) == 0
-        (stretch,) = tx.stretches.values()
-        stretch.count = 10
-    with pytest.raises(Refused, match=r"holds 2 of the 10 records .*\n.*\n.*cleanup\.policy"):
-        lake.mirror()
 
 
 def test_records_that_retention_took_stop_the_table_and_are_told(lake: Lake) -> None:
