@@ -7,7 +7,9 @@ was first. Iceberg then deletes files of the version that the catalog has.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,11 +46,11 @@ class _Troubled:
                 for key in (0, 1):
                     tx.upsert(name, {"id": key, "v": v})
 
-    def usual_commits(self, **settings: Any) -> int:
-        """Mirror what is there, and return how many commits that took."""
+    def usual_commits(self, **settings: Any) -> list[str]:
+        """Mirror what is there, and return the requests that committed."""
         before = len(self.written)
         self.lake.mirror(**settings)
-        return len(self.written) - before
+        return self.written[before:]
 
     def mirror_until_done(self, **settings: Any) -> list[Exception]:
         """Start the job as a supervisor does; return how it ended before it was done."""
@@ -63,10 +65,32 @@ class _Troubled:
         raise AssertionError(ends)
 
     def assert_equal(self) -> None:
-        """By plain names and in the last cut."""
-        self.lake.assert_equal()
-        for name in self.names:
-            assert self.lake.rows(name, self.lake.cut()[f"public.{name}"]) == self.lake.writer.model[name], name
+        """By plain names and in the last cut: the tables that each change has, and the newest."""
+        cut, model = self.lake.cut(), self.lake.writer.model
+        for name in dict.fromkeys((*self.names[:2], self.names[-1])):
+            assert self.lake.rows(name) == self.lake.rows(name, cut[f"public.{name}"]) == model[name], name
+
+
+def _choose(commits: list[str], every: bool) -> Iterable[int]:
+    """Number the commits that differ in kind, or every one: of the two tables that a batch treats
+    alike, those of the first.
+    """
+    kinds, seen = dict[str, int](), Counter[str]()
+    for number, request in enumerate(commits):
+        seen[request] += 1
+        kind = re.sub(r"/u$", "/t", re.sub(r"/new\d+$", "/new", request))
+        kinds.setdefault(f"{kind} {seen[request]}", number)
+    return range(len(commits)) if every else kinds.values()
+
+
+ONE_BY_ONE = {"tables_at_once": 1}
+"""So that the commits of each batch have one order."""
+WALKS = [
+    pytest.param(kind, every, marks=[pytest.mark.slow] if every else [], id=f"{kind}{', every commit' * every}")
+    for every in (False, True)
+    for kind in ("lost", "repeated")
+]
+"""What happens to a commit, and whether to each of a batch's, which is the long form."""
 
 
 @pytest.fixture
@@ -94,36 +118,37 @@ def troubled_jdbc(
         yield _Troubled(lake, written, trouble)
 
 
-@pytest.mark.parametrize("kind", ["lost", "repeated"])
-def test_at_each_commit_of_a_batch(troubled: _Troubled, kind: Trouble) -> None:
-    _at_each_commit(troubled, kind)
+@pytest.mark.parametrize(("kind", "every"), WALKS)
+def test_at_each_commit_of_a_batch(troubled: _Troubled, kind: Trouble, every: bool) -> None:
+    _at_each_commit(troubled, kind, lambda commits: _choose(commits, every))
 
 
-def test_at_each_commit_of_a_batch_in_postgresql(troubled_jdbc: _Troubled) -> None:
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_at_each_commit_of_a_batch_in_postgresql(troubled_jdbc: _Troubled, every: bool) -> None:
     """Iceberg's client connects again, and repeats the statement that PostgreSQL has done."""
-    _at_each_commit(troubled_jdbc, "lost")
+    # The statements have one text. The first is of a merge, the last of the cut.
+    _at_each_commit(troubled_jdbc, "lost", lambda all_: range(len(all_))[:: 1 if every else (len(all_) - 1) // 2])
 
 
-def _at_each_commit(troubled: _Troubled, kind: Trouble) -> None:
+def _at_each_commit(troubled: _Troubled, kind: Trouble, choose: Callable[[list[str]], Iterable[int]]) -> None:
     troubled.change(0)
     troubled.lake.mirror()
     troubled.change(1)
-    commits = troubled.usual_commits()
-    for n in range(commits):
-        troubled.change(2 + n)
+    for v, n in enumerate(choose(troubled.usual_commits(**ONE_BY_ONE)), 2):
+        troubled.change(v)
         troubled.trouble[len(troubled.written) + n] = kind
-        troubled.mirror_until_done()
+        troubled.mirror_until_done(**ONE_BY_ONE)
         troubled.assert_equal()
     # What was given up is in nobody's way later.
-    troubled.change(2 + commits)
+    troubled.change(100)
     troubled.lake.mirror(maintain_every=1, keep_cuts=dt.timedelta(0))
-    troubled.assert_equal()
+    troubled.lake.assert_equal()
 
 
-@pytest.mark.parametrize("kind", [pytest.param("lost", marks=pytest.mark.slow), "repeated"])
-def test_at_each_commit_of_maintenance(troubled: _Troubled, kind: Trouble) -> None:
+@pytest.mark.parametrize(("kind", "every"), [*WALKS[2:], WALKS[1]])
+def test_at_each_commit_of_maintenance(troubled: _Troubled, kind: Trouble, every: bool) -> None:
     """Six small files are compacted, so each turn has a compaction."""
-    settings = {"maintain_every": 1, "keep_cuts": dt.timedelta(0)}
+    settings = {"maintain_every": 1, "keep_cuts": dt.timedelta(0), **ONE_BY_ONE}
 
     def make_small_files(v: int) -> None:
         for n in range(6):
@@ -136,17 +161,16 @@ def test_at_each_commit_of_maintenance(troubled: _Troubled, kind: Trouble) -> No
     troubled.change(0)
     troubled.lake.mirror()
     make_small_files(1)
-    commits = troubled.usual_commits(**settings)
-    for n in range(commits):
-        make_small_files(2 + n)
+    for v, n in enumerate(_choose(troubled.usual_commits(**settings), every), 2):
+        make_small_files(v)
         troubled.trouble[len(troubled.written) + n] = kind
         troubled.mirror_until_done(**settings)
         troubled.assert_equal()
 
 
-@pytest.mark.parametrize("kind", ["lost", "repeated"])
+@pytest.mark.parametrize(("kind", "every"), WALKS)
 def test_at_each_commit_of_a_batch_that_changes_the_write_mode(
-    troubled: _Troubled, kind: Trouble, monkeypatch: pytest.MonkeyPatch
+    troubled: _Troubled, kind: Trouble, every: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables that are not small: most rows of them, then few, and so on."""
     monkeypatch.setattr(write_mode, "_SMALL_ROWS", 0)
@@ -161,12 +185,11 @@ def test_at_each_commit_of_a_batch_that_changes_the_write_mode(
     change_rows(6, 1)
     troubled.lake.mirror()
     change_rows(1, 2)
-    commits = troubled.usual_commits()
-    for n in range(commits):
-        many, mode = (6, "copy-on-write") if n % 2 == 0 else (1, "merge-on-read")
-        change_rows(many, 3 + n)
+    for v, n in enumerate(_choose(troubled.usual_commits(**ONE_BY_ONE), every)):
+        many, mode = (6, "copy-on-write") if v % 2 == 0 else (1, "merge-on-read")
+        change_rows(many, 3 + v)
         troubled.trouble[len(troubled.written) + n] = kind
-        troubled.mirror_until_done()
+        troubled.mirror_until_done(**ONE_BY_ONE)
         troubled.assert_equal()
         assert {troubled.lake.merge_mode(name) for name in troubled.names} == {mode}
 
@@ -191,17 +214,17 @@ def test_a_job_that_is_killed_before_it_gives_its_merge_up(
     troubled.assert_equal()
 
 
-@pytest.mark.parametrize("kind", ["lost", "repeated"])
-def test_at_each_commit_of_the_changelog(troubled: _Troubled, kind: Trouble) -> None:
+@pytest.mark.parametrize(("kind", "every"), WALKS)
+def test_at_each_commit_of_the_changelog(troubled: _Troubled, kind: Trouble, every: bool) -> None:
     troubled.change(0)
     troubled.lake.changelog()
     before = len(troubled.written)
     troubled.change(1)
     troubled.lake.changelog()
-    commits = len(troubled.written) - before
+    commits = troubled.written[before:]
     assert commits
-    for n in range(commits):
-        troubled.change(2 + n)
+    for v, n in enumerate(_choose(commits, every), 2):
+        troubled.change(v)
         troubled.trouble[len(troubled.written) + n] = kind
         for _ in range(2):
             try:
@@ -215,4 +238,4 @@ def test_at_each_commit_of_the_changelog(troubled: _Troubled, kind: Trouble) -> 
                 .select("after.*")
                 .collect()
             )
-            assert sorted(map(tuple, rows)) == [(key, v) for key in (0, 1) for v in range(3 + n)]
+            assert sorted(map(tuple, rows)) == [(key, each) for key in (0, 1) for each in range(v + 1)]

@@ -15,6 +15,7 @@ from fixtures.spark import Killed, Lake
 from helpers.spark.bank import opened
 from helpers.spark.writer import table
 from twofold_spark.errors import Refused, SetupError
+from twofold_spark.mirror import batching
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.sinks import iceberg_branches
@@ -166,9 +167,10 @@ def test_maintenance_of_tables_with_branches_keeps_cuts_and_tags(lake: Lake) -> 
     lake.assert_equal()
 
 
-def test_maintenance_takes_a_share_of_the_tables_with_each_batch(lake: Lake) -> None:
+def test_maintenance_takes_a_share_of_the_tables_with_each_batch(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that runs on. Each batch changes all tables, also those that are due and wait."""
-    names = [lake.writer.table(table(name, {"id": "int8", "v": "int8"}), partitions=1) for name in "abcdefghijk"]
+    monkeypatch.setattr(batching, "_SHARES", 3)
+    names = [lake.writer.table(table(name, {"id": "int8", "v": "int8"}), partitions=1) for name in "abcde"]
     touched: list[list[str]] = []
 
     def watched(sink: Sink) -> Sink:
@@ -181,14 +183,14 @@ def test_maintenance_takes_a_share_of_the_tables_with_each_batch(lake: Lake) -> 
         sink.maintain = note  # type: ignore[method-assign]
         return sink
 
-    for v in range(8):
+    for v in range(5):
         with lake.writer.commit() as tx:
             for name in names:
                 tx.upsert(name, {"id": v % 2, "v": v})
-    kept = {"maintain_every": 4, "maintain_at_once": False, "keep_cuts": dt.timedelta(0)}
+    kept = {"maintain_every": 3, "maintain_at_once": False, "keep_cuts": dt.timedelta(0)}
     lake.mirror(batch_rows=len(names), around=watched, **kept)
     due = [CUTS, *(f"public.{name}" for name in names)]
-    assert touched == [due[at : at + 2] for at in (0, 2, 4, 6, 8)], "from the fourth batch on"
+    assert touched == [due[at : at + 2] for at in (0, 2, 4)], "from the third batch on"
     lake.assert_equal()
     assert [_values(lake, name) for name in names] == [_values(lake, name, MERGES) for name in names]
 
@@ -224,7 +226,11 @@ _TRANSACTION = "POST /v1/transactions/commit"
 def test_a_rest_catalog_moves_all_tables_in_one_commit(rest_lake: tuple[Lake, list[str]]) -> None:
     lake, written = rest_lake
     _two_tables(lake)
-    _commit(lake, 2)
+    lake.writer.evolve("u", more="int4")
+    with lake.writer.commit() as tx:
+        for key in (0, 1):
+            tx.upsert("t", {"id": key, "v": 2})
+            tx.upsert("u", {"id": key, "v": 2, "more": 7})
     lake.mirror(batch_rows=1)
     lake.assert_equal()
     assert written.count(_TRANSACTION) == 2
