@@ -24,7 +24,7 @@ from twofold_spark.sinks.sink_choice import SinkChoice
 pytestmark = pytest.mark.timeout(2400)
 
 
-@pytest.fixture(params=["iceberg", "jdbc"])
+@pytest.fixture(params=["iceberg", pytest.param("jdbc", marks=pytest.mark.slow)])
 def group(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.FixtureRequest) -> GroupLake:
     names = sorted(fresh_prefix() for _ in range(2))
     name = fresh_prefix()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime as dt
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,11 @@ def group(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest
     return lake
 
 
-KEPT = [pytest.param("iceberg", marks=pytest.mark.core), "delta", "jdbc"]
+KEPT = [
+    pytest.param("iceberg", marks=pytest.mark.core),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("delta", "jdbc")),
+]
+"""test_group_sinks.py has the short form of the others."""
 
 
 @pytest.mark.parametrize("group", KEPT, indirect=True)
@@ -67,7 +72,9 @@ def test_no_cut_shows_half_of_a_transfer(group: GroupLake) -> None:
     assert group.last_cut() == last, "nothing is new, and nothing is published"
 
 
-@pytest.mark.parametrize("group", ["iceberg", pytest.param("delta", marks=pytest.mark.slow), "jdbc"], indirect=True)
+@pytest.mark.parametrize(
+    "group", ["jdbc", *(pytest.param(name, marks=pytest.mark.slow) for name in ("iceberg", "delta"))], indirect=True
+)
 def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: GroupLake) -> None:
     transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")
@@ -99,34 +106,45 @@ def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: 
     assert group.said[1:] == ["mirror: nothing holds the next cut back any more"]
 
 
-@pytest.mark.parametrize("by", ["prefixes", "name"])
-def test_the_command_takes_the_members_or_their_group(group: GroupLake, by: str) -> None:
-    transfer(group.members, "one", 10)
+def test_the_command_takes_the_members_or_their_group(group: GroupLake) -> None:
+    """The second start names the group, and goes on where the first one was."""
     here = next(iter(group.members.values()))
     warehouse, catalog = group.folder / "warehouse", "bank"
-    prefixes = [each for prefix in group.members for each in ("--prefix", prefix)]
-    members = prefixes if by == "prefixes" else ["--source-group", group.name]
     line = [
-        sys.executable, "-m", "twofold_spark", "mirror", *members, "--bootstrap", here.reader.bootstrap,
+        sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", here.reader.bootstrap,
         "--registry", here.reader.registry_url, "--warehouse", str(warehouse), "--catalog", catalog,
         "--java-home", str(java.spark_java_home()), "--trigger", "available-now",
     ]  # fmt: skip
 
-    def shown() -> bool:
+    def publishes(*members: str) -> bool:
         ended = subprocess.run(
-            line, env=spark_process.job_environment(), capture_output=True, text=True, timeout=200, check=False
+            [*line, *members],
+            env=spark_process.job_environment(),
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
         )
         assert ended.returncode == 0, ended.stderr
         return "mirror: global cut" in ended.stderr
 
-    wait_until(shown, 200, "the command publishes a global cut")
-    for name, value in WAREHOUSE_CATALOG.settings(str(warehouse), catalog).items():
-        group.spark.conf.set(name, value)
-    catalogs = {prefix: member_catalog(catalog, prefix) for prefix in group.members}
-    session.open_member_catalogs(group.spark, warehouse, catalog, catalogs)
-    cut = read_global_cut(group.spark, catalog=catalog)
-    amounts = [row["amount"] for prefix in cut for row in cut[prefix]["public.transfer"].collect()]
-    assert sorted(amounts) == [-10, 10]
+    def shows(amounts: list[int], *members: str) -> bool:
+        if not publishes(*members):
+            return False
+        for name, value in WAREHOUSE_CATALOG.settings(str(warehouse), catalog).items():
+            group.spark.conf.set(name, value)
+        catalogs = {prefix: member_catalog(catalog, prefix) for prefix in group.members}
+        session.open_member_catalogs(group.spark, warehouse, catalog, catalogs)
+        cut = read_global_cut(group.spark, catalog=catalog)
+        found = [row["amount"] for prefix in cut for row in cut[prefix]["public.transfer"].collect()]
+        return sorted(found) == amounts
+
+    prefixes = [each for prefix in group.members for each in ("--prefix", prefix)]
+    transfer(group.members, "one", 10)
+    wait_until(partial(shows, [-10, 10], *prefixes), 200, "the command publishes a global cut")
+    transfer(group.members, "two", 20)
+    by_name = partial(shows, [-20, -10, 10, 20], "--source-group", group.name)
+    wait_until(by_name, 200, "the command publishes the next global cut")
 
 
 @pytest.mark.parametrize("group", ["iceberg", pytest.param("delta", marks=pytest.mark.slow)], indirect=True)
@@ -143,6 +161,7 @@ def test_old_global_cuts_are_forgotten_with_the_members_cuts_that_only_they_name
         assert reader.find_cut(first=True) == reader.find_cut()
 
 
+@pytest.mark.slow
 def test_a_coordinator_in_trouble_never_changes_the_total(group: GroupLake) -> None:
     coordinator = Coordinator(group.members)
     coordinator.start()
