@@ -10,6 +10,7 @@ from fixtures.spark import Lake
 from helpers.spark.changelog_tables import ids, log, lose, sql, written
 from helpers.spark.writer import table
 from twofold_avro import schemas
+from twofold_spark.changelog.changelog_job import Changelog
 from twofold_spark.errors import Refused
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.streaming import Trigger
@@ -75,37 +76,34 @@ def test_a_connector_that_does_not_say_what_a_gid_means_may_be_older_than_the_jo
     ]
 
 
-@pytest.mark.parametrize("there_already", [False, True])
-def test_of_two_jobs_that_append_one_batch_the_second_is_refused(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, there_already: bool
-) -> None:
+def test_of_two_jobs_that_append_one_batch_the_second_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the table is not there yet, and where it is."""
     w = lake.writer
     events = w.table(table("events", {"id": "int8", "v": "text"}), partitions=1)
-    expected = [("c", 1, "first")] if there_already else []
-    if there_already:
-        with w.commit() as tx:
-            tx.upsert(events, {"id": 1, "v": "first"})
-        lake.changelog()
-    with w.commit() as tx:
-        tx.upsert(events, {"id": 2, "v": "second"})
-        tx.delete(events, 2, tombstone=True)
-    w.visible()
-    paused, replacement, third = (lake.changelog_job() for _ in range(3))
+    expected: list[tuple[str, int, str | None]] = []
     prepare = iceberg_tables.prepare_table
+    for value in ("first", "second"):
+        with w.commit() as tx:
+            tx.upsert(events, {"id": 2, "v": value})
+            tx.delete(events, 2, tombstone=True)
+        w.visible()
+        paused, replacement, third = (lake.changelog_job() for _ in range(3))
 
-    def meanwhile(*arguments: Any, **named: Any) -> None:
-        """Between the look at the table and the rows."""
-        monkeypatch.setattr(iceberg_tables, "prepare_table", prepare)
-        replacement.run_turn()
-        prepare(*arguments, **named)
+        def meanwhile(*arguments: Any, replacement: Changelog = replacement, **named: Any) -> None:
+            """Between the look at the table and the rows."""
+            monkeypatch.setattr(iceberg_tables, "prepare_table", prepare)
+            replacement.run_turn()
+            prepare(*arguments, **named)
 
-    monkeypatch.setattr(iceberg_tables, "prepare_table", meanwhile)
-    with pytest.raises(Refused, match=r"another job appended to .*events.*\n.*appended twice.*\n.*one changelog job"):
-        paused.run_turn()
-    assert not third.run_turn()
-    for job in (paused, replacement, third):
-        job.close()
-    assert log(lake, events) == [*expected, ("c", 2, "second"), ("d", 2, None)]
+        monkeypatch.setattr(iceberg_tables, "prepare_table", meanwhile)
+        refusal = r"another job appended to .*events.*\n.*appended twice.*\n.*one changelog job"
+        with pytest.raises(Refused, match=refusal):
+            paused.run_turn()
+        assert not third.run_turn()
+        for job in (paused, replacement, third):
+            job.close()
+        expected += [("c", 2, value), ("d", 2, None)]
+        assert log(lake, events) == expected
     snapshots = lake.spark.sql(f"SELECT operation FROM {lake.catalog}.public_changelog.events.snapshots")
     assert {row[0] for row in snapshots.collect()} == {"append"}, "streams of the changelog read nothing else"
 
@@ -184,7 +182,7 @@ def test_compaction_and_expired_snapshots_lose_nothing_and_repeat_nothing(lake: 
     assert ids(lake, events) == [*there, 30, 31]
 
 
-@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("expired", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_table_that_was_taken_back_is_brought_forward_again(lake: Lake, expired: bool) -> None:
     """Also where the snapshots that it was taken back from are gone; in steps, between which more
     of them go."""

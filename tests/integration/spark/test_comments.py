@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -43,13 +45,23 @@ def mirrored(lake: Lake) -> dict[str, str | None]:
     return {**described(lake, name), "": of_table}
 
 
+def in_delta(lake: Lake) -> dict[str, str | None]:
+    """Mirror into Delta too, and return what its columns say."""
+    delta = replace(lake, choice=SinkChoice("delta", str(lake.warehouse / "delta")), checkpoint="delta")
+    delta.mirror()
+    return described(lake, f"delta.`{lake.warehouse}/delta/public/account`")
+
+
 def test_the_mirrors_table_has_the_comments_and_follows_them(lake: Lake, here: Installation) -> None:
+    """In Delta those of the columns."""
     with here.carrying():
         ready(here)
         here.caught_up()
         lake.mirror()
         first = {"": HARD, "id": "its number", "version": None, "note": HARD}
         assert mirrored(lake) == first
+        del first[""]
+        assert in_delta(lake) == first
         lake.spark.sql(f"ALTER TABLE {lake.catalog}.public.account ALTER COLUMN version COMMENT 'by hand'")
         here.sql(comment_on("COLUMN account.id", "while it runs $1"), "ALTER TABLE account ADD more int")
         here.sql("COMMENT ON COLUMN account.more IS 'added'", "COMMENT ON TABLE account IS NULL")
@@ -59,6 +71,7 @@ def test_the_mirrors_table_has_the_comments_and_follows_them(lake: Lake, here: I
         assert mirrored(lake) == {"": HARD, "id": "while it runs $1", **columns}, (
             "the table's stays: the source has none"
         )
+        assert in_delta(lake) == {**columns, "id": "while it runs $1", "version": None}
     here.sql(comment_on("COLUMN account.note", "while it is down"), comment_on("TABLE account", "new \\"))
     with here.carrying():
         here.caught_up()
@@ -69,18 +82,3 @@ def test_the_mirrors_table_has_the_comments_and_follows_them(lake: Lake, here: I
     table = catalog.load_table("public.account")
     assert {**{f.name: f.doc for f in table.schema().fields}, "": table.properties["comment"]} == now
     assert len(table.scan().to_arrow()) == 2
-
-
-def test_columns_in_delta_have_their_comments(lake: Lake, here: Installation) -> None:
-    lake.choice = SinkChoice("delta", str(lake.warehouse / "delta"))
-    name = f"delta.`{lake.warehouse}/delta/public/account`"
-    with here.carrying():
-        ready(here)
-        here.caught_up()
-        lake.mirror()
-        assert described(lake, name) == {"id": "its number", "version": None, "note": HARD}
-        here.sql(comment_on("COLUMN account.id", "new $1"), "ALTER TABLE account ADD more int")
-        here.sql("COMMENT ON COLUMN account.more IS 'added'")
-        here.caught_up()
-        lake.mirror()
-    assert described(lake, name) == {"id": "new $1", "version": None, "note": HARD, "more": "added"}

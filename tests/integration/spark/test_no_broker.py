@@ -14,21 +14,28 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from pyspark.sql import SparkSession
 
 from fixtures.stack import Kafka
 from helpers.spark import process as spark_process
 from twofold_common import java
+from twofold_spark import session
+from twofold_spark.job import cli
 from twofold_spark.sources.kafka_client import ANSWER_WITHIN_S
 
 SOON_S = 30.0
 
 
+def options(folder: Path, bootstrap: str) -> list[str]:
+    return [
+        "--bootstrap", bootstrap, "--registry", "http://127.0.0.1:9", "--prefix", "bank", "--warehouse", str(folder),
+        "--java-home", str(java.spark_java_home()),
+    ]  # fmt: skip
+
+
 def job(folder: Path, bootstrap: str) -> subprocess.Popen[str]:
     """Kafka is asked before the registry, which is not there either."""
-    line = [
-        sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", "http://127.0.0.1:9",
-        "--prefix", "bank", "--warehouse", str(folder), "--java-home", str(java.spark_java_home()),
-    ]  # fmt: skip
+    line = [sys.executable, "-m", "twofold_spark", "mirror", *options(folder, bootstrap)]
     return subprocess.Popen(
         line, stderr=subprocess.PIPE, text=True, env=spark_process.job_environment(), start_new_session=True
     )
@@ -40,25 +47,40 @@ def last_words(process: subprocess.Popen[str]) -> str:
     return "\n".join(line for line in said.splitlines() if line.startswith("mirror: ") or "Exception" in line)
 
 
-@pytest.mark.parametrize("bootstrap", ["127.0.0.1:9", "no-such-host.invalid:9092"])
-def test_a_wrong_address_is_one_sentence(tmp_path: Path, bootstrap: str) -> None:
-    began = time.monotonic()
+def test_a_wrong_address_is_one_sentence(tmp_path: Path) -> None:
+    began, bootstrap = time.monotonic(), "127.0.0.1:9"
     process = job(tmp_path, bootstrap)
     said = last_words(process)
     assert time.monotonic() - began < SOON_S
     assert process.returncode == 3, said
+    assert_no_broker_answers(said, bootstrap)
+
+
+def assert_no_broker_answers(said: str, bootstrap: str) -> None:
     assert said.startswith(f"mirror: no Kafka broker answers at {bootstrap} (")
     assert said.endswith("check --bootstrap, and the TLS and SASL settings of --kafka-file and --kafka")
     assert len(said.splitlines()) == 1
 
 
-def test_a_wrong_prefix_is_one_sentence(tmp_path: Path, kafka: Kafka) -> None:
+def test_a_host_without_a_name_and_a_wrong_prefix_are_one_sentence(
+    spark: SparkSession,
+    kafka: Kafka,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(session, "open_session", lambda *_, **__: spark)
+
+    def say(bootstrap: str) -> str:
+        assert cli.main(["mirror", *options(tmp_path, bootstrap)]) == 3
+        return capsys.readouterr().err.strip()
+
+    assert_no_broker_answers(say("no-such-host.invalid:9092"), "no-such-host.invalid:9092")
+
     there = f"there_{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.create_topics([NewTopic(f"{there}.commits", 1, 1)])[f"{there}.commits"].result(30)
-    process = job(tmp_path, kafka.bootstrap)
-    said = last_words(process)
-    assert process.returncode == 3, said
+    said = say(kafka.bootstrap)
     assert said.startswith(f"mirror: Kafka at {kafka.bootstrap} has no topic bank.commits, the prefixes there are ")
     assert there in said
     assert said.endswith(": correct --prefix or --bootstrap, or run twofold init first")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.connector import Installation, Maker, wait_until
-from fixtures.spark import Lake
+from fixtures.spark import Lake, new_lake
 from helpers.connector.canary import TEXT, sings
 from helpers.connector.canary_work import CHANGES, RULES, TABLES, CanaryWork, rules
 from helpers.spark import process as spark_process
@@ -74,7 +74,15 @@ def cells(lake: Lake) -> dict[str, list[bytes]]:
     }
 
 
-def test_policy_leaves_no_canary_in_a_mirror(lake: Lake, carried: Installation) -> None:
+def test_policy_leaves_no_canary_in_a_mirror_and_a_quarantine(lake: Lake, carried: Installation) -> None:
+    """Nor in what jobs say that put records there: their schemas are gone from the registry."""
+    assert_none_in_a_mirror(lake, carried)
+    other = new_lake(lake.spark, lake.writer, lake.warehouse / "other")
+    other.prefix = carried.prefix
+    assert_none_in_a_quarantine(other, carried)
+
+
+def assert_none_in_a_mirror(lake: Lake, carried: Installation) -> None:
     lake.mirror()
     lake.changelog()
     found = cells(lake)
@@ -94,8 +102,7 @@ def test_policy_leaves_no_canary_in_a_mirror(lake: Lake, carried: Installation) 
     assert any("public.person: under a data policy, NOT compared: doc (drop), email (hash)" in line for line in said)
 
 
-def test_policy_leaves_no_canary_in_a_quarantine(lake: Lake, carried: Installation) -> None:
-    """Nor in what jobs say that put records there: their schemas are gone from the registry."""
+def assert_none_in_a_quarantine(lake: Lake, carried: Installation) -> None:
     for table in ("person", "letter"):
         forget_earlier_schemas(lake, carried.table(table))
     said = [job(lake, "mirror", "--unreadable", "stop", status=5)]

@@ -32,7 +32,7 @@ def _add(spark: SparkSession, name: str, column: str, kind: str) -> None:
     load_table(spark, name).updateSchema().addColumn(column, type_).commit()
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_spark_does_not_find_a_uuid_by_its_value(spark: SparkSession, typed: str, version: int) -> None:
     """Spark's filter goes to Iceberg, which takes a first digit of 8 or more for a negative number.
     A file's bounds are in Parquet's order, without a sign."""

@@ -98,74 +98,72 @@ def test_every_type_is_equal_and_one_altered_row_is_found_alone(lake: Lake, data
     assert "DIFFERENT in 1 of" in said[0]
 
 
-def test_values_that_the_mirror_cannot_hold_and_tables_that_it_lacks_are_said(lake: Lake, database: str) -> None:
+def test_what_is_not_compared_is_said(lake: Lake, database: str) -> None:
+    """Values that the mirror cannot hold, and tables that it lacks, that it has stopped, that are
+    in backfill, and that the source has dropped. The others are compared.
+    """
     w = lake.writer
     w._lsn = 2**50
     w.table(table("periods", {"until": "date", "since": "date"}, key=("until",)))
+    for name in ("torn", "whole"):
+        w.table(table(name, {"id": "int8", "v": "text"}), partitions=1)
+    for name in ("dropped", "loading"):
+        w.table(table(name, {"id": "int8"}), partitions=1)
+    w.backfilling = (w.topics["loading"].name, f"{w.prefix}.public.not_begun")
+    with w.commit() as tx:
+        for until, day in (("infinity", None), ("-infinity", None), ("2024-02-29", dt.date(2024, 2, 29))):
+            tx._record("periods", "c", {"until": until}, None, {"until": day, "since": None}, w.lsn())
+        tx.upsert("whole", {"id": 1, "v": "v"})
+        tx.raw("torn", b"key", b"not framed")
+        for name in ("dropped", "loading"):
+            tx.upsert(name, {"id": 1})
+    lake.mirror(on_table_error="go-on", warn=lambda _: None)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE periods (until date PRIMARY KEY, since date)")
         connection.execute(
             "INSERT INTO periods VALUES ('infinity', '-infinity'), ('-infinity', NULL), ('2024-02-29', NULL)"
         )
-        connection.execute("CREATE TABLE forgotten (id int8 PRIMARY KEY)")
-        connection.execute(f"CREATE PUBLICATION {w.prefix} FOR TABLE periods, forgotten")
-    with w.commit() as tx:
-        for until, day in (("infinity", None), ("-infinity", None), ("2024-02-29", dt.date(2024, 2, 29))):
-            tx._record("periods", "c", {"until": until}, None, {"until": day, "since": None}, w.lsn())
-    lake.mirror()
-    said: list[str] = []
-    source = SourceDatabase(lake.spark, build_jdbc_url(database))
-    try:
-        verify = Verification(
-            lake.spark,
-            source,
-            reader=lake.reader,
-            prefix=lake.prefix,
-            publication=w.prefix,
-            patience=2,
-            report=said.append,
-        )
-        (compared,), missing = verify.run(), verify.list_missing()
-    finally:
-        source.close()
-    assert (compared.rows, compared.buckets, compared.inexpressible) == (3, 0, {"until": 2, "since": 1}), str(compared)
-    assert missing == ["public.forgotten"]
-    assert said[-1] == "public.forgotten: published, 0 rows, NOT in the mirror"
-
-
-def test_a_table_that_the_mirror_has_stopped_counts_as_missing(lake: Lake, database: str) -> None:
-    w = lake.writer
-    w._lsn = 2**50
-    names = [w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("torn", "whole")]
-    with psycopg.connect(database, autocommit=True) as connection:
-        for name in names:
+        for name in ("torn", "whole"):
             connection.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY, v text); INSERT INTO {name} VALUES (1, 'v')")
-        connection.execute(f"CREATE PUBLICATION {w.prefix} FOR TABLE torn, whole")
-    with w.commit() as tx:
-        tx.upsert("whole", {"id": 1, "v": "v"})
-        tx.raw("torn", b"key", b"not framed")
-    lake.mirror(on_table_error="go-on", warn=lambda _: None)
-    for publication in (None, w.prefix):
-        said: list[str] = []
+        for name in ("loading", "forgotten"):
+            connection.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY)")
+        connection.execute("INSERT INTO loading VALUES (1), (2)")
+        connection.execute(f"CREATE PUBLICATION {w.prefix} FOR TABLE periods, torn, whole, loading, forgotten")
+
         source = SourceDatabase(lake.spark, build_jdbc_url(database))
         try:
-            verify = Verification(
-                lake.spark,
-                source,
-                reader=lake.reader,
-                prefix=lake.prefix,
-                publication=publication,
-                patience=2,
-                report=said.append,
-            )
-            (compared,), missing = verify.run(), verify.list_missing()
+            for publication in (w.prefix, None):
+                said: list[str] = []
+                verify = Verification(
+                    lake.spark,
+                    source,
+                    reader=lake.reader,
+                    prefix=lake.prefix,
+                    publication=publication,
+                    patience=2,
+                    report=said.append,
+                )
+                compared = {each.table: each for each in verify.run()}
+                assert {name: each.buckets for name, each in compared.items()} == {
+                    "public.periods": 0,
+                    "public.whole": 0,
+                }
+                periods = compared["public.periods"]
+                assert (periods.rows, periods.inexpressible) == (3, {"until": 2, "since": 1}), str(periods)
+                lacks = ["public.forgotten"] if publication else []
+                assert sorted(verify.list_missing()) == [*lacks, "public.loading", "public.torn"]
+                assert ("public.forgotten: published, 0 rows, NOT in the mirror" in said) == bool(publication)
+                assert any(line.startswith("public.dropped: NOT in the source") for line in said)
+                assert "public.loading: its backfill is in progress, NOT compared" in said
+                assert (
+                    "public.torn: stopped, NOT in the mirror: `twofold backfill start public.torn` brings it back"
+                    in said
+                )
+            connection.execute("DROP TABLE periods, whole")
+            with pytest.raises(SetupError, match="give --source the database that is mirrored"):
+                verify.run()
         finally:
             source.close()
-        assert (compared.table, compared.buckets) == ("public.whole", 0)
-        assert missing == ["public.torn"]
-        assert said[-1] == (
-            "public.torn: stopped, NOT in the mirror: `twofold backfill start public.torn` brings it back"
-        )
 
 
 def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, database: str) -> None:
@@ -198,39 +196,6 @@ def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, dat
     assert lake.reader.read_key("public.t") == ("region",)
 
 
-def test_a_table_that_the_source_has_dropped_is_told_and_one_in_backfill_is_missing(lake: Lake, database: str) -> None:
-    """The others are compared."""
-    w = lake.writer
-    w._lsn = 2**50
-    for name in ("dropped", "kept", "loading"):
-        w.table(table(name, {"id": "int8"}), partitions=1)
-    w.backfilling = (w.topics["loading"].name, f"{w.prefix}.public.not_begun")
-    with w.commit() as tx:
-        for name in ("dropped", "kept", "loading"):
-            tx.upsert(name, {"id": 1})
-    lake.mirror()
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("CREATE TABLE kept (id int8 PRIMARY KEY); CREATE TABLE loading (id int8 PRIMARY KEY)")
-        connection.execute("INSERT INTO kept VALUES (1); INSERT INTO loading VALUES (1), (2)")
-    said: list[str] = []
-    source = SourceDatabase(lake.spark, build_jdbc_url(database))
-    try:
-        verify = Verification(
-            lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, report=said.append
-        )
-        (compared,), missing = verify.run(), verify.list_missing()
-        with psycopg.connect(database, autocommit=True) as connection:
-            connection.execute("DROP TABLE kept")
-        with pytest.raises(SetupError, match="give --source the database that is mirrored"):
-            verify.run()
-    finally:
-        source.close()
-    assert (compared.table, compared.buckets) == ("public.kept", 0)
-    assert said[1].startswith("public.dropped: NOT in the source")
-    assert missing == ["public.loading"]
-    assert said[2] == "public.loading: its backfill is in progress, NOT compared"
-
-
 def test_a_publication_that_is_not_there_is_refused(lake: Lake, database: str) -> None:
     source = SourceDatabase(lake.spark, build_jdbc_url(database))
     try:
@@ -243,34 +208,22 @@ def test_a_publication_that_is_not_there_is_refused(lake: Lake, database: str) -
         source.close()
 
 
-def test_a_row_that_is_missing_and_one_too_many_are_named(lake: Lake, database: str) -> None:
+def test_a_row_that_is_missing_one_too_many_and_a_key_that_is_there_twice_are_named(lake: Lake, database: str) -> None:
+    """Whichever of the two rows of a key comes last: of the even keys the right row is the younger
+    one, of the odd ones the wrong.
+    """
     w = lake.writer
     w._lsn = 2**50
-    w.table(table("prices", {"id": "int4", "price": "text", "tags": "text"}))
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("CREATE TABLE prices (id int4 PRIMARY KEY, price text, tags text)")
-        connection.execute("INSERT INTO prices SELECT i, i::text, NULL FROM generate_series(1, 500) i")
-    with w.commit() as tx:
-        for i in range(2, 502):
-            tx.upsert("prices", {"id": i, "price": str(i), "tags": None})
-    lake.mirror()
-    (compared,), _ = _verify(lake, database)
-    assert [(d.key, d.source is None, d.mirror is None) for d in compared.different] == [
-        ("1", False, True),
-        ("501", True, False),
-    ]
-
-
-def test_a_key_that_the_mirror_has_twice_is_named(lake: Lake, database: str) -> None:
-    """Whichever of the two comes last: of the even keys the right row is the younger one, of the
-    odd ones the wrong."""
-    w = lake.writer
-    w._lsn = 2**50
+    w.table(table("other", {"id": "int4", "price": "text", "tags": "text"}))
     w.table(table("prices", {"id": "int4", "price": "text"}))
     with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE other (id int4 PRIMARY KEY, price text, tags text)")
+        connection.execute("INSERT INTO other SELECT i, i::text, NULL FROM generate_series(1, 500) i")
         connection.execute("CREATE TABLE prices (id int4 PRIMARY KEY, price text)")
         connection.execute("INSERT INTO prices SELECT i, 'right' FROM generate_series(1, 30) i")
     with w.commit() as tx:
+        for i in range(2, 502):
+            tx.upsert("other", {"id": i, "price": str(i), "tags": None})
         for i in range(1, 31):
             tx.upsert("prices", {"id": i, "price": "right"})
     lake.mirror()
@@ -280,7 +233,13 @@ def test_a_key_that_the_mirror_has_twice_is_named(lake: Lake, database: str) -> 
     with w.commit() as tx:
         tx.upsert("prices", {"id": 30, "price": "right"})  # twice the same row then
     lake.mirror()
-    (compared,), (said,) = _verify(lake, database)
-    assert {int(d.key) for d in compared.different} == set(range(1, 31)), said
-    assert re.search(r"prices 1: source (\w{12}), mirror (\1 and \w{12}|\w{12} and \1)$", said, re.MULTILINE), said
-    assert re.search(r"prices 30: source (\w{12}), mirror \1 2 times$", str(compared.different[29])), said
+    compared, said = _verify(lake, database)
+    other, twice = sorted(compared, key=lambda each: each.table)
+    assert [(d.key, d.source is None, d.mirror is None) for d in other.different] == [
+        ("1", False, True),
+        ("501", True, False),
+    ]
+    assert {int(d.key) for d in twice.different} == set(range(1, 31)), said
+    (line,) = (each for each in said if "public.prices" in each)
+    assert re.search(r"prices 1: source (\w{12}), mirror (\1 and \w{12}|\w{12} and \1)$", line, re.MULTILINE), line
+    assert re.search(r"prices 30: source (\w{12}), mirror \1 2 times$", str(twice.different[29])), line

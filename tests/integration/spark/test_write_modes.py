@@ -38,26 +38,27 @@ def _upsert(lake: Lake, first: int, end: int, value: str) -> None:
     lake.assert_equal()
 
 
-def test_a_table_is_rewritten_while_it_is_small(lake: Lake) -> None:
+def test_a_table_is_rewritten_while_it_is_small(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_mode, "_SMALL_ROWS", 1_000)
     lake.writer.table(ROWS)
-    for number in range(4):
+    for number in range(2):
         _upsert(lake, 0, 50, f"{number}")
     assert _written(lake) == Written("copy-on-write", data_files=1, delete_files=0)
-    _upsert(lake, 50, 12_000, "many")
+    _upsert(lake, 50, 1_200, "many")
     grown = _written(lake)
     assert (grown.mode, grown.delete_files) == ("copy-on-write", 0), "it was small before this batch"
     _upsert(lake, 0, 10, "late")
     assert _written(lake) == Written("merge-on-read", grown.data_files + 1, delete_files=1)
-    _upsert(lake, 0, 11_000, "most of them")
+    _upsert(lake, 0, 1_100, "most of them")
     rewritten = _written(lake)
     assert (rewritten.mode, rewritten.delete_files) == ("copy-on-write", 0)
     _upsert(lake, 0, 10, "late again")
     assert _written(lake) == Written("merge-on-read", rewritten.data_files + 1, delete_files=1)
-    for first, end in ((60, 4_000), (4_000, 8_000), (8_000, 12_000)):
+    for first, end in ((60, 400), (400, 800), (800, 1_200)):
         with lake.writer.commit() as tx:
             for key in range(first, end):
                 tx.delete("rows", key)
-        lake.mirror(maintain_every=1)
+    lake.mirror(batch_rows=400, maintain_every=1)
     _upsert(lake, 0, 10, "few")
     assert _written(lake).mode == "copy-on-write"
     _upsert(lake, 0, 60, "all of them")
