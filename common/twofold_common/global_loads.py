@@ -69,7 +69,9 @@ class Loads:
         """Return what the loads wait for, by the prefix and number of their commit records."""
         return {load: reasons for load, each in self._followed.items() if (reasons := _list_reasons(load, each))}
 
-    def _follow_load(self, load: tuple[str, int], decisions: Mapping[str, Decisions], members: Mapping[str, Member]) -> Load:
+    def _follow_load(
+        self, load: tuple[str, int], decisions: Mapping[str, Decisions], members: Mapping[str, Member]
+    ) -> Load:
         for prefix, each in decisions.items():
             each.follow(members[prefix].frontier)
         least = {prefix: each.least for prefix, each in decisions.items() if each.least is not None}
