@@ -74,7 +74,8 @@ def up(
             "--registry-port": registry_port,
         }
         chosen = [word for name, value in options.items() if value is not None for word in (name, str(value))]
-        _show(running.detach(folder, [*chosen, "--registry" if registry else "--no-registry"]), as_json)
+        chosen.append("--registry" if registry else "--no-registry")
+        _show(running.detach(folder, chosen, lambda line: click.echo(line, err=True)), as_json)
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with (

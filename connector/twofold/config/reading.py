@@ -139,13 +139,13 @@ def load(path: Path | None = None) -> Config:
     values: dict[str, Any] = {}
     if path or given.exists():
         try:
-            values = tomllib.loads(given.read_text())
+            values = tomllib.loads(given.read_text("utf-8-sig"))  # some editors write a mark before the text
         except OSError as error:
             raise UsageError(f"configuration file {given} cannot be read: {error.strerror}") from None
         except tomllib.TOMLDecodeError as error:
-            raise UsageError(
-                f'configuration file {given} is not TOML: {error}; text needs double quotes, for example name = "bank"'
-            ) from None
+            raise UsageError(f"configuration file {given} is not TOML: {error}; {_toml_hint(str(error))}") from None
+        except UnicodeDecodeError as error:
+            raise UsageError(f"configuration file {given} is not UTF-8, which TOML is: byte {error.start}") from None
     elif not any(_is_setting(name) for name in os.environ):
         raise UsageError(
             f"there is no configuration: {given} is not in this folder; name a file before the command: twofold -c FILE ..."
@@ -173,6 +173,12 @@ def load(path: Path | None = None) -> Config:
             )
         )
     return config
+
+
+def _toml_hint(problem: str) -> str:
+    if "array" in problem.lower():
+        return "a list ends with ], and has commas between its entries"
+    return 'text needs double quotes, for example name = "bank"'
 
 
 def _message(error: Mapping[str, Any]) -> str:

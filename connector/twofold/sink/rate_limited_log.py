@@ -14,6 +14,9 @@ import time
 REPEAT_S = 30.0
 _VARYING = re.compile(r"#(?:producer|consumer)-\d+|\(after \d+ms|\d+ms")
 """The client's number, and durations."""
+_GUESS = re.compile(
+    r"probably due to (?:old )?broker version < ?0\.10(?: \(see api\.version\.request configuration\))?"
+)
 
 
 class RateLimitedLog(logging.Filter):
@@ -28,7 +31,7 @@ class RateLimitedLog(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        text, now = record.getMessage(), time.monotonic()
+        text, now = in_our_words(record.getMessage()), time.monotonic()
         kind = _VARYING.sub("", text)
         with self._lock:
             passed_at, dropped = self._kinds.get(kind, (now - REPEAT_S, 0))
@@ -37,6 +40,11 @@ class RateLimitedLog(logging.Filter):
                 return False
             self._kinds = {k: v for k, v in self._kinds.items() if now < v[0] + REPEAT_S}
             self._kinds[kind] = now, 0
-        if dropped:
-            record.msg, record.args = f"{text} ({dropped} similar lines in the last {now - passed_at:.0f} s)", ()
+        more = f" ({dropped} similar lines in the last {now - passed_at:.0f} s)" if dropped else ""
+        record.msg, record.args = text + more, ()
         return True
+
+
+def in_our_words(text: str) -> str:
+    """Return librdkafka's line without its guess about a broker that does not answer at all."""
+    return _GUESS.sub("the broker accepts connections and does not answer: it is frozen or overloaded", text)

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -63,6 +63,9 @@ def holding(folder: Path) -> Iterator[None]:
     with _lock_file(folder) as lock:
         if not _take_lock(lock):
             raise UsageError(f"a stack already runs in {folder}: twofold stack down, or choose another --folder")
+        lock.truncate(0)
+        lock.write(b"%d" % os.getpid())
+        lock.flush()
         _state(folder).unlink(missing_ok=True)
         try:
             yield
@@ -89,8 +92,11 @@ def endpoints(folder: Path) -> Endpoints | None:
         return None
 
 
-def detach(folder: Path, arguments: Sequence[str]) -> Endpoints:
-    """Run `twofold stack up` in a session of its own, and return when it is ready."""
+def detach(folder: Path, arguments: Sequence[str], say: Callable[[str], None]) -> Endpoints:
+    """Run `twofold stack up` in a session of its own, and return when it is ready.
+
+    `say` is given what it says meanwhile.
+    """
     _make(folder)
     log = folder / "stack.log"
     with log.open("wb") as output:
@@ -101,7 +107,13 @@ def detach(folder: Path, arguments: Sequence[str]) -> Endpoints:
             stderr=output,
             start_new_session=True,
         )
+    said = 0
     while True:
+        lines = log.read_text().splitlines()
+        for line in lines[said:]:
+            if child.poll() is None:  # its last line is the error
+                say(line)
+        said = len(lines)
         if (found := endpoints(folder)) is not None and found.pid == child.pid:
             # It lives on; what Popen says of a running child at the end of its parent is not so
             # here.
@@ -114,20 +126,31 @@ def detach(folder: Path, arguments: Sequence[str]) -> Endpoints:
 
 
 def end(folder: Path, *, seconds: float = 60) -> bool:
-    """End the running stack and wait for its end; False if there was none."""
-    running = endpoints(folder)
-    if running is None:
+    """End the running stack, or one that starts, and wait for its end; False if there was none."""
+    pid = _holder(folder)
+    if pid is None:
         return False
-    with suppress(ProcessLookupError), os.fdopen(os.pidfd_open(running.pid), "rb") as process:
+    with suppress(ProcessLookupError), os.fdopen(os.pidfd_open(pid), "rb") as process:
         signal.pidfd_send_signal(process.fileno(), signal.SIGTERM)
         # Not until the lock is free: it is given up some moments before the process is gone.
         ended = select.poll()
         ended.register(process, select.POLLIN)
         if not ended.poll(seconds * 1000):
             raise Unreachable(
-                f"the stack in {folder} has not ended within {seconds:.0f} s: kill -9 {running.pid}, and its servers follow"
+                f"the stack in {folder} has not ended within {seconds:.0f} s: kill -9 {pid}, and its servers follow"
             )
     return True
+
+
+def _holder(folder: Path) -> int | None:
+    """Return the process that holds the lock; None if nobody does."""
+    try:
+        with _lock_file(folder) as lock:
+            if _take_lock(lock):
+                return None
+            return int((folder / "stack.lock").read_bytes() or b"0") or None
+    except FileNotFoundError:
+        return None
 
 
 def _make(folder: Path) -> None:

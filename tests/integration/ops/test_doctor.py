@@ -191,7 +191,7 @@ INITIALISED = {
         sql("CREATE TABLE wide (a int PRIMARY KEY, b jsonb)", 'ALTER PUBLICATION "BANK" ADD TABLE wide'),
         afterwards=sql("DROP TABLE wide"),
     ),
-    "a role that may not read": Case("may_not_read", SHOULD, as_role("REPLICATION"), afterwards=without_role),
+    "a role that may not read": Case("may_not_read", MUST, as_role("REPLICATION"), afterwards=without_role),
     "a role that may not replicate": Case(
         "role", MUST, as_role("NOREPLICATION IN ROLE pg_read_all_data"), afterwards=without_role
     ),

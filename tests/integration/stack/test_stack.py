@@ -99,13 +99,29 @@ def test_a_detached_stack_is_found_and_ended(open_folder: Path) -> None:
 def test_a_death_while_it_starts_leaves_nothing(open_folder: Path) -> None:
     command = [*STACK, "up", "--folder", str(open_folder)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
-        deadline = time.monotonic() + 60
-        while not (open_folder / "kafka/node0/data").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until_kafka_begins(open_folder)
         up.send_signal(signal.SIGINT)
         assert up.wait(60) == 130
     assert processes_in(open_folder) == []
+
+
+def test_one_that_starts_detached_tells_and_is_ended(open_folder: Path) -> None:
+    command = [*STACK, "up", "--detach", "--folder", str(open_folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
+        wait_until_kafka_begins(open_folder)
+        down = [*STACK, "down", "--folder", str(open_folder)]
+        assert subprocess.run(down, capture_output=True, text=True, check=False, timeout=120).stdout == "ended\n"
+        assert up.wait(60) != 0
+        assert up.stderr is not None
+        assert "PostgreSQL" in up.stderr.read()
+    assert processes_in(open_folder) == []
+
+
+def wait_until_kafka_begins(folder: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not (folder / "kafka/node0/data").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.core

@@ -90,7 +90,7 @@ def test_folders_of_the_stack_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file/stack"
     with pytest.raises(UsageError, match=rf"{folder} cannot be made or written: Not a directory; .* --folder"):
-        running.detach(folder, [])
+        running.detach(folder, [], print)
     with pytest.raises(UsageError, match="--folder"), running.holding(folder):
         pass
 

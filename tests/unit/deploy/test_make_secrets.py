@@ -19,9 +19,7 @@ def make(folder: Path, tools: tuple[str, ...]) -> subprocess.CompletedProcess[st
         (programs / tool).symlink_to(found)
     (folder / "secrets").mkdir()
     script = shutil.copy(ROOT / "deploy/make-secrets", folder)
-    return subprocess.run(
-        ["/bin/sh", script], env={"PATH": str(programs)}, capture_output=True, text=True, check=False
-    )
+    return subprocess.run(["/bin/sh", script], env={"PATH": str(programs)}, capture_output=True, text=True, check=False)
 
 
 def test_they_are_made_once(tmp_path: Path) -> None:

@@ -167,7 +167,13 @@ def test_no_configuration_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     (tmp_path / "twofold.toml").write_text("name = bank")
     with pytest.raises(UsageError, match=r"twofold\.toml is not TOML: .*; text needs double quotes"):
         load()
-    (tmp_path / "twofold.toml").write_text('name = "bank"\nkafka = 3')
+    (tmp_path / "twofold.toml").write_text('[source]\ntables = ["public.a", "public.b"\n[kafka]\n')
+    with pytest.raises(UsageError, match=r"Unclosed array .*; a list ends with \]"):
+        load()
+    (tmp_path / "twofold.toml").write_bytes(b'name = "B\xe4r"')
+    with pytest.raises(UsageError, match="is not UTF-8, which TOML is: byte 9"):
+        load()
+    (tmp_path / "twofold.toml").write_text('name = "bank"\nkafka = 3', "utf-8-sig")
     with pytest.raises(UsageError, match=r"\n  source: is missing\n  kafka: must be a section of its own\n"):
         load()
 

@@ -46,3 +46,10 @@ def test_what_is_new_is_said_at_once(log: Log) -> None:
     assert log.says("TXNERR [rdkafka#producer-1]: fenced")
     log.now += REPEAT_S
     assert log.says(AWAY.format("producer-1", 0)) == AWAY.format("producer-1", 0), "none was kept back"
+
+
+def test_a_broker_that_does_not_answer_is_not_called_old(log: Log) -> None:
+    guess = "ApiVersionRequest failed: Local: Timed out: probably due to broker version < 0.10 (see api.version.request configuration)"
+    assert log.says(guess) == (
+        "ApiVersionRequest failed: Local: Timed out: the broker accepts connections and does not answer: it is frozen or overloaded"
+    )

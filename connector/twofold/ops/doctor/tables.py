@@ -33,6 +33,8 @@ def published(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     yield from _publication(config, connection)
     yield from _flaws(config, connection)
     yield from _tables(config, connection)
+    yield from _large_values(config, connection)
+    yield from _rights(config, connection)
 
 
 def _publication(config: Config, connection: PlainConnection) -> Iterator[Finding]:
@@ -81,10 +83,7 @@ def _flaws(config: Config, connection: PlainConnection) -> Iterator[Finding]:
 
 
 def _tables(config: Config, connection: PlainConnection) -> Iterator[Finding]:
-    rows = connection.execute(_TABLES, (config.publication,)).fetchall()
-    outboxes = {rule.name for rule in config.outbox}
-    rows = [row for row in rows if row[:2] not in outboxes]
-    for schema, table, replica_identity, has_key, wide in rows[:SHOWN_MAX]:
+    for schema, table, replica_identity, has_key, _ in _carried(config, connection)[:SHOWN_MAX]:
         name = quoted(connection, schema, table)
         alter = f"ALTER TABLE {name}"
         if replica_identity == "n":
@@ -104,19 +103,46 @@ def _tables(config: Config, connection: PlainConnection) -> Iterator[Finding]:
                 f"{alter} REPLICA IDENTITY FULL;",
                 f"-- or, better: {alter} ADD PRIMARY KEY (...);",
             )
-        elif replica_identity != "f" and wide:
-            yield _finding(
-                "toast",
-                Severity.NOTE,
-                f"table {name} may hold large values ({wide}) and its replica identity is not FULL",
-                "an update that leaves a large value as it was is sent without it: the column is null and the record's list `unchanged` names it. A reader that does not look there (Debezium's JDBC sink, Flink) takes the null for the value. With FULL the value comes along, at the price of more WAL",
-                f"{alter} REPLICA IDENTITY FULL;",
-            )
-        if statements := missing_rights(connection, schema, table):
+
+
+def _large_values(config: Config, connection: PlainConnection) -> Iterator[Finding]:
+    """Tell it of all tables at once: it holds for most, and is no fault."""
+    wide = [
+        (quoted(connection, schema, table), columns)
+        for schema, table, replica_identity, has_key, columns in _carried(config, connection)
+        if columns and replica_identity in {"d", "i"} and (has_key or replica_identity == "i")
+    ]
+    if wide:
+        named = "; ".join(f"{name} ({columns})" for name, columns in wide[:SHOWN_MAX])
+        more = f"; and {len(wide) - SHOWN_MAX} more" if len(wide) > SHOWN_MAX else ""
+        yield _finding(
+            "toast",
+            Severity.NOTE,
+            f"tables may hold large values, and their replica identity is not FULL: {named}{more}",
+            "an update that leaves a large value as it was is sent without it: the column is null and the record's list `unchanged` names it. A reader that does not look there (Debezium's JDBC sink, Flink) takes the null for the value. With FULL the value comes along, at the price of more WAL",
+            *(f"ALTER TABLE {name} REPLICA IDENTITY FULL;" for name, _ in wide[:SHOWN_MAX]),
+        )
+
+
+def _rights(config: Config, connection: PlainConnection) -> Iterator[Finding]:
+    """Look at every table: `init` and each load do, if the rows that are there are loaded."""
+    shown = 0
+    for schema, table, *_ in _carried(config, connection):
+        if shown < SHOWN_MAX and (statements := missing_rights(connection, schema, table)):
+            shown += 1
             yield _finding(
                 "may_not_read",
-                Severity.SHOULD,
-                f"role {connection.info.user} may not read table {name}",
-                "the rows that are there already cannot be loaded",
+                Severity.MUST if config.source.backfill else Severity.SHOULD,
+                f"role {connection.info.user} may not read table {quoted(connection, schema, table)}",
+                "the rows that are there already cannot be loaded; twofold init refuses, and so does a load"
+                if config.source.backfill
+                else "the rows that are there already cannot be loaded",
                 *statements,
             )
+
+
+def _carried(config: Config, connection: PlainConnection) -> list[tuple[str, str, str, bool, str | None]]:
+    """Return the published tables that are no outboxes, as `_TABLES` has them."""
+    outboxes = {rule.name for rule in config.outbox}
+    rows = connection.execute(_TABLES, (config.publication,)).fetchall()
+    return [row for row in rows if row[:2] not in outboxes]
