@@ -92,3 +92,13 @@ def outcome(
         global_id=parsed.global_id,
         branch=parsed.branch,
     )
+
+
+_OUTCOME_BYTES = 64
+"""The most that an outcome takes beside its texts."""
+
+
+def outcome_bytes(outcome: PreparedOutcome) -> int:
+    """Return an upper bound of an outcome's size in a commit record; a text takes UTF-8."""
+    texts = outcome.id, outcome.gid, outcome.global_id or "", outcome.branch or ""
+    return _OUTCOME_BYTES + sum(len(text.encode()) for text in texts)

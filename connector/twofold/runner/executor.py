@@ -21,7 +21,7 @@ from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut
-from twofold.runner.bookkeeping_records import ConnectorOrigin, FrontierOrigin, outcome
+from twofold.runner.bookkeeping_records import ConnectorOrigin, FrontierOrigin, outcome, outcome_bytes
 from twofold.runner.ledger import Ledger
 from twofold.runner.streamed import CHUNK_BYTES
 from twofold.runner.tables import Tables
@@ -88,6 +88,8 @@ class ActionExecutor:
         self.positions = reported
         self.group_records = 0
         self.group_bytes = 0
+        self.group_outcome_bytes = 0
+        """About what the outcomes take in the group's commit record."""
 
     def stage(self, prepared: PreparedRows) -> None:
         """Keep a prepared transaction's rows until the bridge forgets it."""
@@ -195,6 +197,7 @@ class ActionExecutor:
     def resolve(self, outcomes: tuple[PreparedOutcome, ...]) -> None:
         """Name these prepared transactions in the group's commit record."""
         self._outcomes += outcomes
+        self.group_outcome_bytes += sum(map(outcome_bytes, outcomes))
 
     def joins(self, committed_at_us: int) -> None:
         """Note that an outcome of this time joins the group."""
@@ -264,7 +267,7 @@ class ActionExecutor:
 
     def _append_staged(self, prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)
-        self._outcomes.append(outcome(prepared.identity, prepared.prepare_lsn, prepared.parsed, commit_lsn, at_us))
+        self.resolve((outcome(prepared.identity, prepared.prepare_lsn, prepared.parsed, commit_lsn, at_us),))
         self.produce_waited(prepared.rows)
 
     def _commit_main(self, action: actions.CommitMain) -> None:
@@ -279,7 +282,7 @@ class ActionExecutor:
         ledger = self._ledger.take_entries(action.sequence if action.rows else None)
         frontier, self._frontier = self._frontier, None
         self._outcomes = []
-        self.group_records = self.group_bytes = self._committed_at_us = 0
+        self.group_records = self.group_bytes = self.group_outcome_bytes = self._committed_at_us = 0
         self._submit(
             lambda: self._report_published(
                 self._gate.commit(

@@ -35,7 +35,7 @@ from twofold.source.diagnosis import slot_holder
 from twofold.source.locks import Blocker
 from twofold.source.published_tables import published_tables
 from twofold.source.readiness import ReadinessFinding
-from twofold.source.table_copier import has_rows
+from twofold.source.table_copier import with_rows
 from twofold_avro.records import Pin, Progress
 from twofold_common.positions import NO_LSN, Lsn, format_lsn
 from twofold_common.table_names import split_table_name
@@ -93,8 +93,10 @@ def initialise(config: Config, say: Say) -> None:
         first.write(NO_LSN)
         if published and provisioning.create_publication(config.conninfo, config.publication, published):
             say(f"publication {config.publication} made")
+        pins = _pins(config, first.registry, database)
+        _note_empty(config, pins)  # which is refused where a table may not be read
         start = slot.confirmed_flush if slot else _make_slot(config, say)
-        first.write(start, _pins(config, first.registry, database))
+        first.write(start, _note_empty(config, pins))
         say(f"ready: the stream starts at {format_lsn(start)}; start it with twofold run")
 
 
@@ -161,9 +163,9 @@ def _make_slot(config: Config, say: Say) -> Lsn:
 
 
 def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
-    """Make topics and schemas of the published tables; say whether there is anything to load.
+    """Make topics and schemas of the published tables.
 
-    Everything that is committed later is streamed.
+    All that Kafka and the registry may refuse comes before the slot, which holds WAL.
     """
     policy = DataPolicy(config)
     with closing(Catalog(config.conninfo, policy.apply)) as catalog:
@@ -186,11 +188,18 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
         published = published_tables(config.conninfo, config.publication)
         tables.events.require_published(published, config.publication)
         tables.announce(published)
+    return tables.pins.take_unwritten()
+
+
+def _note_empty(config: Config, pins: dict[str, Pin]) -> dict[str, Pin]:
+    """Return the pins, with the tables as loaded that have nothing to load.
+
+    Behind the slot this is true for good: everything that is committed later is streamed.
+    """
+    to_load = with_rows(config.conninfo, ((pin.schema, pin.table) for pin in pins.values() if pin.backfill != "ready"))
     return {
-        topic: pin
-        if pin.backfill == "ready" or has_rows(config.conninfo, pin.schema, pin.table)
-        else replace(pin, backfill="ready")
-        for topic, pin in tables.pins.take_unwritten().items()
+        topic: pin if (pin.schema, pin.table) in to_load else replace(pin, backfill="ready")
+        for topic, pin in pins.items()
     }
 
 

@@ -272,11 +272,17 @@ def _fence(
     config: Config, registry: Registry, topics: Topics, opened: ExitStack, patience: int, confirmed: Lsn
 ) -> Fencing:
     settings, names = kafka_settings(config), names_of(config)
-    bound_s = topics.transaction_max_timeout_ms() / 1000
+    limits = topics.broker_limits()
+    bound_s = limits.transaction_timeout_s
     if config.kafka.transaction_timeout > bound_s:
         raise UsageError(
             f"kafka.transaction_timeout ({config.kafka.transaction_timeout:g} s) is above the brokers' transaction.max.timeout.ms ({bound_s:g} s): lower it and"
             " prepared.hold, or raise the brokers' limit"
+        )
+    if limits.request_bytes is not None and settings.record_bytes > limits.request_bytes:
+        raise UsageError(
+            f"message.max.bytes in kafka.options is {settings.record_bytes}, and the brokers close a connection that sends more than {limits.request_bytes}"
+            " (socket.request.max.bytes): lower the first, or raise the second in server.properties of every broker and restart it"
         )
     longest_ms = int(min(bound_s, config.kafka.transaction_timeout * patience) * 1000)
     settings = replace(settings, transaction_timeout_ms=longest_ms)

@@ -49,6 +49,9 @@ LOAD_CHECK_S = 0.005
 """How soon an idle run takes the offers of a backfill's readers."""
 FRONTIER_CHECK_S = 0.05
 """How soon an idle run of a source group takes what a frontier needs."""
+OUTCOMES_BYTES = 1 << 20
+"""The outcomes of prepared transactions in one commit record, beyond which the turn is full. One
+read adds at most `READ_ROWS_MAX` of them, and all fit into `COMMIT_RECORD_BYTES`."""
 STOP_WAIT_S = 10.0
 """How long a stopping run waits for the jobs that it has given out."""
 
@@ -175,6 +178,8 @@ class Run:
             for collected in self._collector.collect(received, ts_ms=time.time_ns() // 1_000_000):
                 self._take_collected(collected)
         except (Refused, TopicRestart) as refusal:
+            if refusal is self._worker.failure:  # of an earlier group, which no later run publishes either
+                raise
             if self._collector.gathered or self.state.group is not None or self.state.in_flight:
                 raise RefusedBehind(refusal, self._collector.at) from refusal
             raise
@@ -241,7 +246,8 @@ class Run:
             full = rows >= limits.rows * ROWS_FACTOR
         else:
             full = rows >= limits.rows or now - self._group_since >= limits.time
-        if full or self._executor.group_bytes >= limits.bytes:
+        outcomes_full = self._executor.group_outcome_bytes >= OUTCOMES_BYTES
+        if full or outcomes_full or self._executor.group_bytes >= limits.bytes:
             self._step_bridge(events.TurnFull())
 
     def _step_all(self, happened: Iterable[Event]) -> None:

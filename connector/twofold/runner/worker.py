@@ -80,6 +80,11 @@ class Worker:
         """Whether a job is not finished, or its answer is not there."""
         return self._submitted != self._finished or bool(self._pending)
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What a job raised: it is about rows that were given out before."""
+        return self._failure
+
     def check(self) -> None:
         """Raise what a job raised."""
         if self._failure is not None:

@@ -22,7 +22,6 @@ from twofold.errors import (
     AccessDenied,
     EndedElsewhere,
     Fenced,
-    Refused,
     RunEnded,
     SetupError,
     TwofoldError,
@@ -31,6 +30,7 @@ from twofold.errors import (
 )
 from twofold.sink.kafka_secrets import KafkaSecrets
 from twofold.sink.rate_limited_log import RateLimitedLog
+from twofold.sink.record_sizes import RECORD_BYTES, queue_kbytes
 
 _librdkafka = logging.getLogger("twofold.librdkafka")
 _librdkafka.addFilter(RateLimitedLog())
@@ -122,12 +122,22 @@ class KafkaSettings:
         """Bound a request by its call's timeout and, as librdkafka requires, the transaction's."""
         return min(int(self.call_timeout_s * 1000), self.transaction_timeout_ms)
 
+    @property
+    def bootstrap(self) -> str:
+        return str(self.client["bootstrap.servers"])
+
+    @property
+    def record_bytes(self) -> int:
+        """The largest record that a producer takes."""
+        return max(int(self.client.get("message.max.bytes", 0)), RECORD_BYTES)
+
     def producer(self, transactional_id: str) -> dict[str, Any]:
         return {
-            "queue.buffering.max.kbytes": self.queue_kbytes_max,
+            "queue.buffering.max.kbytes": queue_kbytes(self.record_bytes, self.queue_kbytes_max),
             _SOCKET_TIMEOUT: self._socket_timeout_ms,
             "compression.type": "lz4",  # a third of the bytes for 5 % of the CPU
             **self.client,
+            "message.max.bytes": self.record_bytes,
             "transactional.id": transactional_id,
             "enable.idempotence": True,
             "acks": "all",
@@ -179,9 +189,9 @@ MOVING = frozenset(
     }
 )
 """A partition is being created, or has just got another leader: its broker is asked again."""
-WRONG_STATE, MSG_SIZE_TOO_LARGE, TOPIC_ALREADY_EXISTS, TOPIC_EXCEPTION = (
+TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+WRONG_STATE, TOPIC_ALREADY_EXISTS, TOPIC_EXCEPTION = (
     KafkaError._STATE,
-    KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.TOPIC_ALREADY_EXISTS,
     KafkaError.TOPIC_EXCEPTION,
 )
@@ -232,6 +242,10 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
         SetupError,
         "lower kafka.transaction_timeout, or raise the broker's transaction.max.timeout.ms: the first must not exceed the second",
     ),
+    KafkaError.INVALID_TIMESTAMP: (
+        RunEnded,
+        "this machine's clock and the brokers' are far apart: timedatectl set-ntp true on both; or let the brokers' clock count, with --add-config message.timestamp.type=LogAppendTime for this topic",
+    ),
     KafkaError._INVALID_ARG: (UsageError, "correct kafka.options"),
     KafkaError._UNSUPPORTED_FEATURE: (
         SetupError,
@@ -262,20 +276,8 @@ def sort_error(error: object, doing: str) -> TwofoldError:
     if kafka_error is None:
         return RunEnded(f"Kafka: {doing} failed: {error!r}")
     text = f"Kafka: {doing} failed: {kafka_error.str()} ({kafka_error.name()})"
-    if kafka_error.code() in {MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}:
-        return too_large(text)
     kind, advice = _SORTED.get(kafka_error.code(), (RunEnded, "the run recovers by itself"))
     return kind(f"{text}: {advice}")
-
-
-def too_large(problem: str) -> Refused:
-    """Refuse a record above a limit of the topic or of the client."""
-    return Refused(
-        problem,
-        at_stake="the row cannot be delivered, and skipping it would lose it",
-        repair="set message.max.bytes in kafka.options to a larger N, and give the topic the same limit: "
-        "kafka-configs --bootstrap-server ... --alter --topic ... --add-config max.message.bytes=N",
-    )
 
 
 class sorted_errors:  # noqa: N801 - reads as what it does: `with sorted_errors("reading the progress"):`

@@ -8,12 +8,14 @@ Pure: librdkafka calls `delivered`, on the thread that uses the producer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message
 
 from twofold.errors import RunEnded
+from twofold.sink.batch import Record
+from twofold.sink.record_sizes import largest_value
 
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
 
@@ -30,6 +32,8 @@ class PartitionWrites:
     count: int = 0
     first: int = -1
     last: int = -1
+    largest: int = 0
+    """The size of the largest value."""
 
 
 class Deliveries:
@@ -38,6 +42,7 @@ class Deliveries:
     def __init__(self) -> None:
         self.failed: KafkaError | None = None
         """The first report of an undelivered record."""
+        self.failed_topic: str | None = None
         self._written: dict[tuple[str, int], PartitionWrites] = {}
         self._acknowledged = 0
 
@@ -48,14 +53,26 @@ class Deliveries:
         self._written[topic, partition] = PartitionWrites(topic, partition)
         return True
 
-    def handed_over(self, topic: str, partition: int, count: int) -> None:
+    def handed_over(self, topic: str, partition: int, records: Sequence[Record]) -> None:
         """Count records that librdkafka has taken."""
-        self._written[topic, partition].count += count
+        written = self._written[topic, partition]
+        written.count += len(records)
+        written.largest = max(written.largest, largest_value(records))
+
+    def largest(self) -> tuple[str, int, int]:
+        """Return topic, partition and size of the largest record.
+
+        They are those of the topic that refused a record, if its delivery report says which.
+        """
+        written = [w for w in self._written.values() if self.failed_topic in {None, w.topic}]
+        largest = max(written, key=lambda w: w.largest)
+        return largest.topic, largest.partition, largest.largest
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         """Note a record's delivery report."""
         if error is not None:
-            self.failed = self.failed or error
+            if self.failed is None:
+                self.failed, self.failed_topic = error, message.topic()
             return
         self._acknowledged += 1
         topic, partition, offset = message.topic(), message.partition(), message.offset()

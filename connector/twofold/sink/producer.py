@@ -29,19 +29,19 @@ from twofold.errors import RunEnded, TwofoldError, UncertainEnd
 from twofold.sink.batch import Record
 from twofold.sink.client import (
     FATAL,
-    MSG_SIZE_TOO_LARGE,
     PURGED,
     QUEUE_FULL,
     SENT_ONCE_S,
     TIMED_OUT,
+    TOO_LARGE,
     WRONG_STATE,
     KafkaSettings,
     kafka_error_of,
     sort_error,
     sorted_errors,
-    too_large,
 )
 from twofold.sink.deliveries import Deliveries, DeliveryCallback, PartitionWrites
+from twofold.sink.record_sizes import largest_value, too_large
 from twofold.sink.watch import Watch
 
 _SLICE_S: Final = 5.0
@@ -74,6 +74,7 @@ class TransactionalProducer:
         self._transaction_timeout_s = settings.transaction_timeout_ms / 1000
         self._begun = 0.0
         self._watch = watch
+        self._bootstrap = settings.bootstrap
         self._deliveries = Deliveries()
         self._known_topics: set[str] = set()
         with sorted_errors(f"creating the producer {transactional_id}"):
@@ -143,7 +144,7 @@ class TransactionalProducer:
         finally:
             for record in edges:
                 record.pop("callback", None)
-        deliveries.handed_over(topic, partition, len(records))
+        deliveries.handed_over(topic, partition, records)
 
     def flush(self) -> None:
         """Return when the brokers have acknowledged everything that asked for a delivery report."""
@@ -321,11 +322,8 @@ class TransactionalProducer:
 
     def _check_record(self, topic: str, partition: int, record: Record, error: KafkaError) -> NoReturn:
         """Raise why a record was refused."""
-        if error.code() == MSG_SIZE_TOO_LARGE:
-            size = len(record["key"] or b"") + len(record["value"] or b"")
-            raise too_large(  # not its key: this is a line of the log, and a key may be a person's
-                f"a row of {topic} [{partition}] is too large: its record has {size} bytes, more than the client's message.max.bytes allows"
-            )
+        if error.code() in TOO_LARGE:  # not its key: this is a line of the log, and a key may be a person's
+            raise too_large(topic, partition, largest_value([record]), self._bootstrap)
         if error.code() == FATAL:
             self._check_state()
         raise sort_error(error, f"producing to {topic} [{partition}]")
@@ -342,7 +340,7 @@ class TransactionalProducer:
         if failed is not None:
             if failed.code() == PURGED:  # it was behind the record that made the transaction fail
                 self._check_state()
-            raise sort_error(failed, f"{self.transactional_id}: delivering rows")
+            raise self._sorted(failed, f"{self.transactional_id}: delivering rows")
 
     def _flush_slice(self, slice_s: float) -> int:
         left = self._alive.flush(min(slice_s, _FLUSH_CHECK_S))
@@ -362,7 +360,14 @@ class TransactionalProducer:
         except KafkaException as error:
             kafka_error = kafka_error_of(error)
             if kafka_error is None or kafka_error.code() != WRONG_STATE:
-                raise
+                raise self._sorted(error, f"{self.transactional_id}: delivering rows") from error
+
+    def _sorted(self, error: object, doing: str) -> TwofoldError:
+        """Return our error; a topic refuses the largest of its records, if any."""
+        kafka_error = kafka_error_of(error)
+        if kafka_error is None or kafka_error.code() not in TOO_LARGE:
+            return sort_error(error, doing)
+        return too_large(*self._deliveries.largest(), self._bootstrap)
 
     def _call(self, name: str, call: Callable[[float], object], within_s: float | None = None) -> bool:
         """Call in slices of time until it returns nothing or 0, and retry retriable errors.
@@ -399,7 +404,7 @@ class TransactionalProducer:
         if kafka_error is not None and kafka_error.retriable() and left_s > 0:
             time.sleep(_PAUSE_S)
             return
-        reason = sort_error(error, doing)
+        reason = self._sorted(error, doing)
         if kafka_error is None or not kafka_error.txn_requires_abort():
             self.destroy()
         raise reason from (error if isinstance(error, BaseException) else None)

@@ -6,15 +6,17 @@ changes a topic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from twofold.errors import RESET_REPAIR, Refused, SetupError, UsageError
+from twofold.sink.record_sizes import RECORD_BYTES
 
 Kind = Literal["table", "events", "messages", "commits", "progress", "prepared", "frontiers"]
 
 _COMPACTED: frozenset[Kind] = frozenset({"progress", "prepared", "frontiers"})
+_BOOKKEEPING: frozenset[Kind] = _COMPACTED | {"commits"}
 _SMALL_SEGMENTS = {
     # One key is written at every commit, and the active segment is never compacted: small segments
     # keep recovery's read short.
@@ -23,6 +25,8 @@ _SMALL_SEGMENTS = {
     "min.cleanable.dirty.ratio": "0.1",
     "max.compaction.lag.ms": str(3_600_000),
 }
+_CREATED_TOPICS, _CREATED_PARTITIONS = 400, 4_000
+"""The most in one request: half of what Kafka accepts."""
 _DAY_MS = 86_400_000
 _ROLL_MS = 8 * _DAY_MS
 """A row outlives its retention until its segment is rolled, after 7 days at most by default.
@@ -47,7 +51,14 @@ class TopicPolicy:
 
     def config(self, kind: Kind) -> dict[str, str]:
         """Return the settings of a new topic."""
-        common = {"min.insync.replicas": str(self.min_insync_replicas)}
+        # The brokers' clock, and not that of the machine which happens to carry: retention goes by
+        # it, and brokers refuse a record whose own time is far from theirs.
+        common = {
+            "min.insync.replicas": str(self.min_insync_replicas),
+            "message.timestamp.type": "LogAppendTime",
+        }
+        if kind in _BOOKKEEPING:
+            common["max.message.bytes"] = str(RECORD_BYTES)
         if kind in _COMPACTED:
             return {**common, **_SMALL_SEGMENTS}
         kept = self.retention_ms + (_ROLL_MS if kind == "commits" and self.retention_ms >= 0 else 0)
@@ -70,6 +81,33 @@ class RequiredTopic:
     @property
     def reload(self) -> str:
         return f"twofold backfill start {self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """What the brokers allow."""
+
+    transaction_timeout_s: float
+    request_bytes: int | None
+    """None: they do not tell."""
+
+
+def split_for_creation(missing: Sequence[RequiredTopic]) -> Iterator[list[RequiredTopic]]:
+    """Yield the topics in batches that Kafka creates with one request.
+
+    Its controller refuses a request that makes more than 10,000 records: one for each topic, each
+    of its settings and each of its partitions.
+    """
+    few: list[RequiredTopic] = []
+    partitions = 0
+    for required in missing:
+        if few and (len(few) == _CREATED_TOPICS or partitions + required.partitions > _CREATED_PARTITIONS):
+            yield few
+            few, partitions = [], 0
+        few.append(required)
+        partitions += required.partitions
+    if few:
+        yield few
 
 
 class TopicConfig:
@@ -133,6 +171,12 @@ def check(required: RequiredTopic, topic: ExistingTopic, policy: TopicPolicy) ->
             f"the topic {required.name} has {topic.replication} replicas and min.insync.replicas={topic.config['min.insync.replicas']}; the configuration requires"
             f" {policy.replication} and {policy.min_insync_replicas}: lower kafka.replication and kafka.min_insync_replicas, or reassign the topic's replicas and run"
             f" {_alter(required.name, f'min.insync.replicas={policy.min_insync_replicas}')}"
+        )
+
+    if required.kind in _BOOKKEEPING and int(topic.config["max.message.bytes"]) < RECORD_BYTES:
+        raise SetupError(
+            f"the topic {required.name} has max.message.bytes={topic.config['max.message.bytes']}, and one record about a wide transaction, or about many in doubt, may have"
+            f" {RECORD_BYTES}: run {_alter(required.name, f'max.message.bytes={RECORD_BYTES}')}"
         )
 
 

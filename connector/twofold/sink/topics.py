@@ -30,6 +30,7 @@ from twofold.sink.client import (
 )
 from twofold.sink.metadata import PAUSE_S, cluster_metadata, existing_topics
 from twofold.sink.topic_rules import (
+    BrokerLimits,
     ExistingTopic,
     RequiredTopic,
     TopicConfig,
@@ -37,6 +38,7 @@ from twofold.sink.topic_rules import (
     check,
     check_retention,
     deleted,
+    split_for_creation,
 )
 
 _UNACCEPTABLE = {
@@ -80,7 +82,8 @@ class Topics:
             raise deleted(asked[name])
         missing = [required for required in asked.values() if required.name not in existing]
         if missing:
-            self._create(missing)
+            for few in split_for_creation(missing):
+                self._create(few)
             created = self._await_created([required.name for required in missing])
             for name, topic in created.items():
                 check(asked[name], topic, self._policy)  # somebody else may have created it a moment ago
@@ -105,17 +108,18 @@ class Topics:
         wanted = set(names)
         return self._absent(wanted - self._describe(wanted).keys()) if wanted else wanted
 
-    def transaction_max_timeout_ms(self) -> int:
-        """Return the broker's bound on a transaction's timeout.
-
-        `kafka.transaction_timeout` must not be above it.
-        """
+    def broker_limits(self) -> BrokerLimits:
+        """Return the brokers' limits that the configuration must respect."""
         with sorted_errors("reading the broker's configuration"):
             broker = min(cluster_metadata(self._admin, self._timeout_s).brokers)
             resource = ConfigResource(ResourceType.BROKER, str(broker))
             config = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource].result()
         settings = TopicConfig(f"broker {broker}", {name: entry.value for name, entry in config.items()})
-        return int(settings["transaction.max.timeout.ms"])
+        request_bytes = config.get("socket.request.max.bytes")  # some services do not tell
+        return BrokerLimits(
+            int(settings["transaction.max.timeout.ms"]) / 1000,
+            None if request_bytes is None else int(request_bytes.value),
+        )
 
     def _absent(self, names: Iterable[str]) -> set[str]:
         """Return the topics that do not exist, of those that were not found.

@@ -244,17 +244,21 @@ def planned_rows(connection: PlainConnection, described: DescribedTable) -> int:
     return int(row[0][0]["Plan"]["Plan Rows"])
 
 
-def has_rows(conninfo: str, schema: str, table: str) -> bool:
-    """Return whether a new snapshot shows any row."""
+def with_rows(conninfo: str, tables: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return those of the tables of which a new snapshot shows any row, by schema and name."""
+    found = set()
     with connect(conninfo) as connection:
-        try:
-            connection.execute("SET row_security = off")
-            partitioned = connection.execute(_IS_PARTITIONED, (schema, table)).fetchone()
-            target = sql.SQL("" if partitioned and partitioned[0] else "ONLY "), sql.Identifier(schema, table)
-            row = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {}{})").format(*target)).fetchone()
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise unreadable(conninfo, schema, table, error) from error
-    return row is not None and bool(row[0])
+        connection.execute("SET row_security = off")
+        for schema, table in tables:
+            try:
+                partitioned = connection.execute(_IS_PARTITIONED, (schema, table)).fetchone()
+                target = sql.SQL("" if partitioned and partitioned[0] else "ONLY "), sql.Identifier(schema, table)
+                row = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {}{})").format(*target)).fetchone()
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise unreadable(conninfo, schema, table, error) from error
+            if row is not None and row[0]:
+                found.add((schema, table))
+    return found
 
 
 def _query(

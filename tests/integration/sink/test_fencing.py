@@ -193,7 +193,7 @@ def test_prepared_ones_that_the_broker_timed_out_ask_for_more_time(ground: Groun
 
 
 def test_a_timeout_above_the_brokers_is_refused_with_the_setting(ground: Ground) -> None:
-    limit = ground.topics().transaction_max_timeout_ms()
+    limit = int(ground.topics().broker_limits().transaction_timeout_s * 1000)
     ground.options["transaction_timeout_ms"] = limit + 1000
     with pytest.raises(SetupError, match=r"transaction\.max\.timeout\.ms"):
         ground.take_over()

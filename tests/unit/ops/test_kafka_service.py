@@ -90,6 +90,7 @@ def test_an_imitated_service_names_its_own_way_to_a_brokers_setting(tmp_path: Pa
 
 TOPIC_SETTINGS = {
     "cleanup.policy": "delete",
+    "max.message.bytes": "8388608",
     "min.insync.replicas": "2",
     "retention.ms": "-1",
     "retention.bytes": "-1",

@@ -84,7 +84,7 @@ def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
 ) -> None:
     names = "session collector worker loading timers doubt_warnings registrar"
     state = MagicMock(in_flight=("one",) if committing else ())
-    executor = MagicMock(group_records=rows, group_bytes=size)
+    executor = MagicMock(group_records=rows, group_bytes=size, group_outcome_bytes=0)
     parts: Any = {name: MagicMock() for name in names.split()}
     run = Run(
         **parts,

@@ -59,7 +59,7 @@ def test_after_a_while_they_are_waited_for_since_only_a_flush_notices_that_they_
 def test_rows_that_are_on_their_way_hide_nothing_of_those_that_are_acknowledged() -> None:
     deliveries, other = Deliveries(), PartitionWrites("t", 0, 1, first=5, last=5)
     deliveries.begins("t", 0)
-    deliveries.handed_over("t", 0, 1)
+    deliveries.handed_over("t", 0, [{"key": None, "value": b"v"}])
     assert not deliveries.began_before(other)
     deliveries.delivered(None, MagicMock(topic=lambda: "t", partition=lambda: 0, offset=lambda: 4))
     assert deliveries.began_before(other)

@@ -11,6 +11,8 @@ from twofold.ops.doctor.cluster import Cluster, describe_cluster
 from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
 from twofold.ops.doctor.kafka_service import iam_actions
 from twofold.ops.doctor.source_group import examine_group
+from twofold.runner.sink_settings import kafka_settings
+from twofold.sink.record_sizes import RECORD_BYTES
 
 SHOWN_MAX = 20
 RIGHTS = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
@@ -18,7 +20,7 @@ RIGHTS = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
 
 Create is asked for each topic: a right on a prefix covers present and future ones.
 """
-TOLD = ("cleanup.policy", "min.insync.replicas", "retention.bytes", "retention.ms")
+TOLD = ("cleanup.policy", "max.message.bytes", "min.insync.replicas", "retention.bytes", "retention.ms")
 """Settings of topics that a run reads."""
 _finding = finder("kafka")
 
@@ -238,6 +240,29 @@ def _partitions(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
+def _record_sizes(cluster: Cluster) -> Iterator[Finding]:
+    for name in sorted(cluster.names.bookkeeping & cluster.topics.keys()):
+        told = cluster.topics[name].config.get("max.message.bytes", RECORD_BYTES)
+        if int(told) < RECORD_BYTES:
+            yield _finding(
+                "record_size",
+                Severity.MUST,
+                f"the topic {name} has max.message.bytes={told}, and must have {RECORD_BYTES}",
+                "a record about a transaction over many tables, or about many in doubt, would not fit; twofold run refuses",
+                _alter(cluster, name, f"max.message.bytes={RECORD_BYTES}"),
+            )
+    wanted = kafka_settings(cluster.config).record_bytes
+    allowed = int(cluster.broker_config.get("socket.request.max.bytes", wanted))
+    if wanted > allowed:
+        yield _finding(
+            "request_size",
+            Severity.MUST,
+            f"message.max.bytes in kafka.options is {wanted}, and the brokers close a connection that sends more than {allowed} (socket.request.max.bytes)",
+            "a row of that size ends every run with a timeout",
+            f"socket.request.max.bytes={wanted + (1 << 20)}  # in server.properties of every broker, then restart it",
+        )
+
+
 def _durable(cluster: Cluster) -> Iterator[Finding]:
     least = cluster.config.kafka.min_insync_replicas
     for topic in list(cluster.topics.values())[:SHOWN_MAX]:
@@ -328,6 +353,7 @@ _CHECKS: tuple[Callable[[Cluster], Iterator[Finding]], ...] = (
     _replication,
     _cleanup,
     _partitions,
+    _record_sizes,
     _durable,
     _retention,
     _transaction_log,
