@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -29,7 +30,7 @@ from twofold.config import load
 )
 @click.pass_obj
 def command(config_file: Path | None, *, take_over: bool) -> None:
-    from twofold.ops.logs import set_up  # noqa: PLC0415  (loads the clients)
+    from twofold.ops.logs import last_line_as_json, set_up  # noqa: PLC0415  (loads the clients)
     from twofold.ops.watching import serve_status  # noqa: PLC0415
     from twofold.row_path import slowness  # noqa: PLC0415
     from twofold.runner.supervisor import supervise  # noqa: PLC0415
@@ -41,5 +42,6 @@ def command(config_file: Path | None, *, take_over: bool) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with serve_status(config) as observer:
+    told = last_line_as_json() if config.log.format == "json" else nullcontext()
+    with told, serve_status(config) as observer:
         supervise(config, stop, observer, take_over=take_over)

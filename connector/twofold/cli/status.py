@@ -17,7 +17,7 @@ from twofold.cli.output import say
 from twofold.config import load
 from twofold.errors import TwofoldError
 from twofold.gids import describe
-from twofold_common.positions import format_lsn
+from twofold_common.positions import Lsn, format_lsn
 from twofold_common.printable import printable
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from twofold.ops.mirror_view import MirrorPlace, MirrorView
     from twofold.ops.page_client import PageAnswer
     from twofold.runner.held_back import HeldBack
+    from twofold.runner.last_refusal import LastRefusal
     from twofold.runner.status_report import BackfillStatus, InDoubt, Status
+    from twofold.sink.progress import RecoveredState
 
 LOADS_MAX = 10
 """So many are named; twofold backfill status has all."""
@@ -89,6 +91,8 @@ class Seen:
     mirror: MirrorPlace | None = None
     mirror_error: str | None = None
     kafka_error: TwofoldError | None = None
+    refusal: LastRefusal | None = None
+    """Why it does not run, if it ended by itself or cannot start."""
 
     @property
     def mirror_gone_since(self) -> float | None:
@@ -104,15 +108,19 @@ class Seen:
 
 def _ask_kafka(config: Config, source: Status, mirror: MirrorView) -> Seen:
     from twofold.ops.page_client import ask_page  # noqa: PLC0415  (loads the clients)
-    from twofold.runner.status_report import backfills, read_progress, with_kafka  # noqa: PLC0415
+    from twofold.runner.last_refusal import recall  # noqa: PLC0415
+    from twofold.runner.status_report import backfills, read_progress_if_any, with_kafka  # noqa: PLC0415
 
-    if source.initialised is False:
-        return Seen(source)
-    page = ask_page(config)
+    page = ask_page(config) if source.confirmed_lsn is not None else None
+    refusal = None if source.held_by_pid else recall(config, None)
     try:
-        recovered = read_progress(config)
+        recovered = read_progress_if_any(config)
     except TwofoldError as error:
-        return Seen(source, page, kafka_error=error)
+        return Seen(source, page, kafka_error=error, refusal=refusal)
+    if not source.held_by_pid:
+        refusal = gone(config, source, recovered) or recall(config, recovered)
+    if recovered is None or source.initialised is False:
+        return Seen(source, page, refusal=refusal)
     status = with_kafka(config, source, recovered)
     if page is not None and page.behind_bytes is not None and status.held_by_pid:
         status = replace(status, behind_bytes=page.behind_bytes)
@@ -121,7 +129,18 @@ def _ask_kafka(config: Config, source: Status, mirror: MirrorView) -> Seen:
         place, why = mirror.read() if status.initialised else None, None
     except TwofoldError as error:  # only the mirror's own line is lost
         place, why = None, str(error)
-    return Seen(status, page, loads, place, why)
+    return Seen(status, page, loads, place, why, refusal=refusal)
+
+
+def gone(config: Config, source: Status, recovered: RecoveredState | None) -> LastRefusal | None:
+    """Return what `run` would say of a slot that is gone; None if there is one, or never was."""
+    from twofold.runner.checks import slot_gone  # noqa: PLC0415
+    from twofold.runner.last_refusal import LastRefusal  # noqa: PLC0415
+
+    progress = recovered.progress if recovered else None
+    if source.confirmed_lsn is not None or progress is None or not progress.applied_lsn:
+        return None
+    return LastRefusal.of(slot_gone(config.slot, config.prefix, Lsn(progress.applied_lsn)))
 
 
 def _as_json(seen: Seen) -> dict[str, Any]:
@@ -132,8 +151,9 @@ def _as_json(seen: Seen) -> dict[str, Any]:
         "mirror_error": seen.mirror_error,
         "mirror_gone_since": seen.mirror_gone_since,
         "behind_s": seen.page and seen.page.behind_s,
-        "cause": (seen.page and seen.page.cause) or None,
-        "cause_since": seen.page and seen.page.cause_since,
+        "cause": (seen.page and seen.page.cause) or (seen.refusal and seen.refusal.what),
+        "cause_since": seen.page.cause_since if seen.page else seen.refusal and seen.refusal.at,
+        "refusal": seen.refusal and asdict(seen.refusal),
         "slow": seen.page and seen.page.slow,
         "kafka_error": seen.kafka_error and str(seen.kafka_error),
     }
@@ -142,7 +162,7 @@ def _as_json(seen: Seen) -> dict[str, Any]:
 def _source_lines(status: Status) -> list[str]:
     waits = [f"waits for   {holder}" for holder in status.waits_for]
     if status.initialised is False:
-        return [f"connector {status.name} is not initialised: run twofold init", *waits]
+        return [f"connector   {status.name}, not running: slot {status.slot} does not exist", *waits]
     holder = f"running (walsender {status.held_by_pid})" if status.held_by_pid else "not running: nobody holds the slot"
     return [
         f"connector   {status.name}, {holder}",
@@ -153,14 +173,15 @@ def _source_lines(status: Status) -> list[str]:
 
 
 def _kafka_lines(seen: Seen) -> list[str]:
-    status = seen.status
+    status, refused = seen.status, _refusal_lines(seen.refusal)
     if seen.kafka_error is not None:
         why = printable(str(seen.kafka_error), lines=True).split("\n")
         why[0] = f"in Kafka    not known: {why[0]}"
-        return [*why, *_page_lines(seen), *_in_doubt_lines(status)]
+        return [*refused, *why, *_page_lines(seen), *_in_doubt_lines(status)]
     if not status.initialised:
-        return [] if status.confirmed_lsn is None else ["in Kafka    nothing: run twofold init"]
+        return refused or [f"in Kafka    nothing: connector {status.name} is not initialised: run twofold init"]
     lines = [
+        *refused,
         f"in Kafka    {_lsn(status.applied_lsn)}, commit record {status.sequence}, {_lag(seen)}",
         *_page_lines(seen),
         f"two_phase   {status.two_phase}",
@@ -179,6 +200,16 @@ def _kafka_lines(seen: Seen) -> list[str]:
     if (more := len(seen.loads) - LOADS_MAX) > 0:
         lines.append(f"backfill    and {more} more tables: twofold backfill status")
     return [*lines, *_in_doubt_lines(status)]
+
+
+def _refusal_lines(refusal: LastRefusal | None) -> list[str]:
+    if refusal is None:
+        return []
+    return [
+        f"refused     {refusal.clock}, status {refusal.exit_status}: {refusal.what}",
+        f"  at stake: {refusal.at_stake}",
+        f"  repair:   {refusal.repair}",
+    ]
 
 
 def _in_doubt_lines(status: Status) -> list[str]:

@@ -50,6 +50,15 @@ def check(
     return progress
 
 
+def slot_gone(slot: str, prefix: str, applied_lsn: Lsn) -> Refused:
+    """Refuse to go on without the slot that the topics' changes came from."""
+    return Refused(
+        f"slot {slot} no longer exists, and the topics {prefix}.* hold its changes up to {format_lsn(applied_lsn)}",
+        at_stake="the changes since then: a new slot starts now",
+        repair=RESET_REPAIR,
+    )
+
+
 def check_source(progress: Progress, slot: SlotState, server: ServerIdentity, prefix: str) -> None:
     """Refuse topics that belong to another source."""
     was = (progress.system_identifier, progress.database, progress.slot)

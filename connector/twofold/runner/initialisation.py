@@ -14,14 +14,15 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from twofold.config import Config
-from twofold.errors import RESET_REPAIR, Refused, UncertainEnd, UsageError
+from twofold.errors import Refused, UncertainEnd, UsageError
+from twofold.runner import last_refusal
 from twofold.runner.bookkeeping_records import ConnectorOrigin
-from twofold.runner.checks import check_source
+from twofold.runner.checks import check_source, slot_gone
 from twofold.runner.data_policy import DataPolicy
 from twofold.runner.registrar import Registrar
 from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.source_settings import source_use
-from twofold.runner.status_report import read_progress
+from twofold.runner.status_report import read_progress_if_any
 from twofold.runner.tables import Tables
 from twofold.sink.fencing import Fencing, fence
 from twofold.sink.metadata import ask_brokers
@@ -31,7 +32,7 @@ from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
 from twofold.source import identity, provisioning, publishable, readiness
 from twofold.source.catalog import Catalog
-from twofold.source.diagnosis import slot_holder
+from twofold.source.diagnosis import foreign_slot, lost_slot, slot_holder
 from twofold.source.locks import Blocker
 from twofold.source.published_tables import published_tables
 from twofold.source.readiness import ReadinessFinding
@@ -48,11 +49,10 @@ def initialise(config: Config, say: Say) -> None:
     published = wanted_publication(config)
     slot = identity.slot_state(config.conninfo, config.slot)
     database = identity.identify(config.conninfo).database
-    if slot is not None and slot.database != database:
-        raise UsageError(
-            f"slot {config.slot} belongs to another database ({slot.database}, and this is {database}): choose a name of its own with source.slot,"
-            " or, if that database is not carried any more, twofold reset first"
-        )
+    if foreign := foreign_slot(config.conninfo, config.slot):
+        raise foreign
+    if slot is not None and slot.lost:
+        raise lost_slot(config.slot, slot.invalidation_reason)
     ask_brokers(kafka_settings(config))
     if slot is not None and slot.active_pid is not None:
         say(_in_use(config, slot))
@@ -79,11 +79,7 @@ def initialise(config: Config, say: Say) -> None:
             )
             return
         if first.progress and first.progress.applied_lsn:
-            raise Refused(
-                f"the topics {config.prefix}.* hold changes up to {format_lsn(Lsn(first.progress.applied_lsn))}, but slot {config.slot} no longer exists",
-                at_stake="the changes since then: a new slot starts now",
-                repair=RESET_REPAIR,
-            )
+            raise slot_gone(config.slot, config.prefix, Lsn(first.progress.applied_lsn))
         if slot and not first.progress:
             raise Refused(
                 f"slot {config.slot} exists, but the topic {config.prefix}.progress does not mention it",
@@ -97,6 +93,7 @@ def initialise(config: Config, say: Say) -> None:
         _note_empty(config, pins)  # which is refused where a table may not be read
         start = slot.confirmed_flush if slot else _make_slot(config, say)
         first.write(start, _note_empty(config, pins))
+        last_refusal.forget(config)
         say(f"ready: the stream starts at {format_lsn(start)}; start it with twofold run")
 
 
@@ -115,9 +112,8 @@ def _in_use(config: Config, slot: identity.SlotState) -> str:
     another program.
     """
     pid, holder = slot_holder(config.conninfo, config.slot)
-    names = names_of(config)
-    missing = Topics(kafka_settings(config), topic_policy(config)).missing([names.progress])
-    progress = None if missing else read_progress(config).progress
+    recovered = read_progress_if_any(config)
+    progress = recovered.progress if recovered else None
     if progress is None:
         raise Refused(
             f"slot {config.slot} is in use by process {pid} from {holder}, and the topics {config.prefix}.* at {config.kafka.bootstrap} do not mention it",

@@ -31,10 +31,11 @@ from twofold.backfill.loader import Load
 from twofold.backfill.reader import Reader
 from twofold.bridge import Policy, State, initial
 from twofold.config import Config
-from twofold.errors import SetupError, UsageError
+from twofold.errors import Unreachable, UsageError
 from twofold.gids import parser
+from twofold.runner import last_refusal
 from twofold.runner.bookkeeping_records import ConnectorOrigin, FrontierOrigin
-from twofold.runner.checks import check
+from twofold.runner.checks import check, slot_gone
 from twofold.runner.collector import Collector
 from twofold.runner.data_policy import DataPolicy
 from twofold.runner.executor import ActionExecutor, ReportedPositions
@@ -49,6 +50,7 @@ from twofold.runner.registrar import Registrar
 from twofold.runner.run import Run
 from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.runner.source_settings import require_fit_standby
+from twofold.runner.status_report import read_progress_if_any
 from twofold.runner.stream_order import StreamOrder
 from twofold.runner.tables import Tables
 from twofold.runner.timers import Timers
@@ -62,6 +64,7 @@ from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
 from twofold.source import flaws, identity, readiness
 from twofold.source.catalog import Catalog
+from twofold.source.diagnosis import SlotGone
 from twofold.source.published_tables import published_tables
 from twofold.source.session import ReplicationSession, SessionOptions
 from twofold.source.wal_end import WalEnd
@@ -92,7 +95,7 @@ def recover(
     anything is sent; None compares nothing. The topics `restart` are restarted.
     """
     interruptible = InterruptibleStep(stop, opened)
-    session = interruptible(lambda: take_slot(config, opened))
+    session = interruptible(lambda: _take_slot_or_tell(config, opened))
     interruptible.tend = session.tend
     failpoints.hit("after_start_replication")
     registry = Registry(registry_settings(config))
@@ -101,6 +104,8 @@ def recover(
     fencing = interruptible(lambda: _fence(config, registry, topics, opened, patience, slot.confirmed_flush))
     recovered = fencing.recovered
     _note_known_bugs(server.version_num)
+    if refusal := last_refusal.recall(config, recovered):
+        _log.warning("the last run ended by itself, %s", refusal)
     if server.is_standby:
         interruptible(lambda: require_fit_standby(config))
     progress = check(recovered, slot, server, history, prefix=config.prefix, two_phase=config.source.two_phase)
@@ -247,6 +252,18 @@ def _loads(config: Config, executor: ActionExecutor, spool: Spool, opened: ExitS
     return loads
 
 
+def _take_slot_or_tell(config: Config, opened: ExitStack) -> ReplicationSession:
+    """Take step 1; where the slot is gone, Kafka knows whether `init` or a person has to act."""
+    try:
+        return take_slot(config, opened)
+    except SlotGone:
+        recovered = read_progress_if_any(config)
+        progress = recovered.progress if recovered else None
+        if progress is None or not progress.applied_lsn:
+            raise
+        raise slot_gone(config.slot, config.prefix, Lsn(progress.applied_lsn)) from None
+
+
 def take_slot(config: Config, opened: ExitStack) -> ReplicationSession:
     """Take step 1. SlotBusy: another instance is the connector now."""
     # Values in text: some types of extensions and arrays have no binary form of PostgreSQL's own.
@@ -316,8 +333,8 @@ def read_source_facts(
 ) -> tuple[identity.SlotState, identity.ServerIdentity, tuple[identity.TimelineSwitch, ...]]:
     """Return the facts of the source that step 4 compares."""
     slot = identity.slot_state(config.conninfo, config.slot)
-    if slot is None:
-        raise SetupError(f"replication slot {config.slot} does not exist: run twofold init")
+    if slot is None:  # dropped within this moment: the next try finds out what that means
+        raise Unreachable(f"PostgreSQL does not know slot {config.slot} any more")
     server = identity.identify(config.conninfo)
     return slot, server, identity.timeline_history(config.conninfo, server.timeline)
 

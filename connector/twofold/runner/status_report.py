@@ -17,11 +17,12 @@ from twofold.gids import parser
 from twofold.lives.load_progress import LoadProgress
 from twofold.runner.held_back import HeldBack, held_back_by
 from twofold.runner.siblings import describe_sibling, is_torn, siblings_of, statements_left
-from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings
+from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings, topic_policy
 from twofold.sink.ledgers import NO_BRANCHES, Branches, Ledgers
 from twofold.sink.metadata import ask_brokers
 from twofold.sink.progress import ProgressReader, RecoveredState
 from twofold.sink.schema_registry import Registry
+from twofold.sink.topics import Topics
 from twofold.source import identity, locks
 from twofold.source.load_estimates import estimate_loads
 from twofold.source.primary import NoPrimary
@@ -269,6 +270,15 @@ def read_progress(config: Config) -> RecoveredState:
     settings = kafka_settings(config)
     ask_brokers(settings, ANSWER_S)
     return ProgressReader(settings, names_of(config), Registry(registry_settings(config))).read()
+
+
+def read_progress_if_any(config: Config) -> RecoveredState | None:
+    """Read the same; None where `init` was never run: there are no topics."""
+    settings, names = kafka_settings(config), names_of(config)
+    _, metadata = ask_brokers(settings, ANSWER_S)
+    if names.progress not in metadata.topics and Topics(settings, topic_policy(config)).missing([names.progress]):
+        return None
+    return read_progress(config)
 
 
 def in_doubt(

@@ -29,6 +29,7 @@ from twofold.errors import (
     UncertainEnd,
     Unreachable,
 )
+from twofold.runner import last_refusal
 from twofold.runner.interruptible import StopRequested
 from twofold.runner.lookback import SINCE_LAST_COMMIT, LookbackWindow, since_oldest_open
 from twofold.runner.observer import NullObserver, Observer
@@ -85,6 +86,7 @@ def supervise(
             continue
         except TwofoldError as error:
             if not _is_retried(error, config):
+                last_refusal.remember(config, error)
                 raise
             # After an uncertain end the transaction is committed: on a slow broker each run makes
             # progress. The other two are no failures.
@@ -174,6 +176,7 @@ def _run(lessons: _Lessons, stop: threading.Event, observer: Observer, recovered
             restart=lessons.restart.topics,
         )
         recovered.set()
+        last_refusal.forget_where_kafka_does_not_know(lessons.config)
         lessons.restart.topics.clear()  # if this run ends before Kafka has it, the next meets the same rows
         observer.recovered(run.state)
         run.go(observer)

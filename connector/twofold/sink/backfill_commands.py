@@ -10,7 +10,7 @@ so is one that came meanwhile.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -45,6 +45,12 @@ class PendingCommand:
 def send_command(settings: KafkaSettings, names: Names, topics: list[str], command: str) -> None:
     """Write the command for these topics; it is acknowledged when this returns."""
     ask_brokers(settings)
+    keys = (names.command_key(topic, uuid.uuid4().hex) for topic in topics)
+    write_outside(settings, names, [(key, command.encode()) for key in keys])
+
+
+def write_outside(settings: KafkaSettings, names: Names, records: Iterable[tuple[bytes, bytes]]) -> None:
+    """Write to the progress topic in no transaction: what a person or an ending run has to say."""
     errors: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -53,15 +59,14 @@ def send_command(settings: KafkaSettings, names: Names, topics: list[str], comma
 
     with sorted_errors(f"writing to {names.progress}"):
         producer = settings.secrets.open(Producer, settings.plain_producer())
-        for topic in topics:
-            key = names.command_key(topic, uuid.uuid4().hex)
-            producer.produce(names.progress, command.encode(), key, 0, on_delivery=delivered)
+        for key, value in records:
+            producer.produce(names.progress, value, key, 0, on_delivery=delivered)
         left = producer.flush(settings.call_timeout_s)
     if errors:
         raise sort_error(errors[0], f"writing to {names.progress}")
     if left:
         raise Unreachable(
-            f"Kafka did not acknowledge the command within {settings.call_timeout_s:.0f} s; remedy: look into the brokers' logs, and run the command again"
+            f"Kafka did not acknowledge a record of {names.progress} within {settings.call_timeout_s:.0f} s; remedy: look into the brokers' logs, and run the command again"
         )
 
 

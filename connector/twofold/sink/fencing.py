@@ -98,7 +98,9 @@ def fence(
         raise
     for beyond in producers[2 + pool :]:
         beyond.destroy()
-    return Fencing(recovered, Publisher(names, ids, producers[:2], producers[2 : 2 + pool], check))
+    overcomes = [names.refusal_key] if recovered.refusal is not None else []
+    publisher = Publisher(names, ids, producers[:2], producers[2 : 2 + pool], check, overcomes)
+    return Fencing(recovered, publisher)
 
 
 def _fence_ids(producers: list[TransactionalProducer], ids: list[str], settings: KafkaSettings, watch: Watch) -> None:

@@ -78,6 +78,10 @@ class Names:
     def takeover_key(self) -> bytes:
         return f"{self.name}/takeover".encode()
 
+    @property
+    def refusal_key(self) -> bytes:
+        return f"{self.name}/refusal".encode()
+
     def pin_key(self, topic: str) -> bytes:
         return f"{self.name}/table/{topic}".encode()
 

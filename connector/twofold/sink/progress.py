@@ -51,6 +51,8 @@ class RecoveredState:
     """None: nothing was ever committed under this name."""
     takeover: str | None
     """The token of the last takeover."""
+    refusal: str | None = None
+    """Why the last run ended by itself, until one has committed since."""
     pins: dict[str, Pin] = field(default_factory=dict)
     """The pins by topic."""
     unresolved: dict[str, Prepared] = field(default_factory=dict)
@@ -86,6 +88,7 @@ class ProgressReader:
         self._refuse_others(latest)
         last = self._last_commit(latest_of[names.commits].get(b""), low, end)
         progress, takeover = latest.get(names.progress_key), latest.get(names.takeover_key)
+        refusal = latest.get(names.refusal_key)
         pinned = {topic: kept for key, kept in latest.items() if (topic := names.pinned_topic(key))}
         entries = {read_text(key, kept.place): self._decode(Prepared, *kept) for key, kept in ledger.items()}
         unresolved = {key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}}
@@ -94,6 +97,7 @@ class ProgressReader:
             progress_end=bounds[names.progress][1],
             progress=None if progress is None else self._decode(Progress, *progress),
             takeover=None if takeover is None else read_text(*takeover),
+            refusal=None if refusal is None else refusal[0].decode(errors="replace"),
             pins={topic: self._decode(Pin, *kept) for topic, kept in pinned.items()},
             unresolved=unresolved,
             ended=tuple(key for key in entries if key not in unresolved),

@@ -63,8 +63,11 @@ class Publisher:
         mains: Iterable[TransactionalProducer],
         pool: Sequence[TransactionalProducer],
         check: OpenCheck,
+        overcomes: Iterable[bytes] = (),
     ) -> None:
+        """`overcomes`: the keys of the progress topic that the first commit removes."""
         self._names = names
+        self._overcomes = tuple(overcomes)
         self._ids = ids
         self._check = check
         self._mains = deque(mains)
@@ -100,11 +103,13 @@ class Publisher:
         by topic. `answered`: the keys of the commands that this transaction executes.
         """
         self._begin_main()
-        records = TransactionRecords(commit, progress, ledger or {}, pins or {}, tuple(answered), frontier)
+        keys = (*answered, *self._overcomes)
+        records = TransactionRecords(commit, progress, ledger or {}, pins or {}, keys, frontier)
         foretold = self._foretell()
         if foretold is None or not self._commit_foretold(foretold, records):
             with _may_outlast(self._main):
                 foretold = self._commit_exact(self._main, records)
+        self._overcomes = ()
         self._mains.rotate()
         self._kept.take_batches()
         return records.with_ranges(foretold).commit

@@ -25,13 +25,23 @@ class SlotBusy(Unreachable):
         self.address = address
 
 
+class SlotGone(SetupError):
+    """The slot does not exist: before `init`, or because somebody has dropped it."""
+
+
 def start_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError:
     """Explain why the server refused START_REPLICATION, or another use of the slot."""
+    if error.sqlstate in {"55006", "55000"} and (foreign := foreign_slot(conninfo, slot)) is not None:
+        return foreign
     if error.sqlstate == "55006":  # object_in_use
         return SlotBusy(slot, *slot_holder(conninfo, slot))
     if error.sqlstate == "55000" and (lost := _lost(conninfo, slot)) is not None:
         return lost
     message = error_text(error)
+    if error.sqlstate == "42704":  # undefined_object
+        return SlotGone(
+            f"PostgreSQL refuses slot {slot!r}: {message}; remedy: run `twofold init`, which creates the slot"
+        )
     if error.sqlstate is None or error.sqlstate.startswith(_GOING_AWAY):
         return Unreachable(f"PostgreSQL went away while the connector requested slot {slot!r}: {message}")
     if error.sqlstate == "55000" and "wal_level" in message:
@@ -47,7 +57,6 @@ _GOING_AWAY = ("08", SHUTTING_DOWN)
 """SQLSTATE classes that end the connection."""
 
 _REMEDIES = {
-    "42704": "run `twofold init`, which creates the slot",  # undefined_object
     "53400": "drop an unused slot (see pg_replication_slots), or raise max_replication_slots and restart PostgreSQL",
     "42710": "keep the existing slot, or run `twofold reset` first",  # duplicate_object
 }
@@ -128,6 +137,30 @@ def other_two_phase(slot: str, *, wanted: bool) -> UsageError:
     """Reject a configured two_phase that differs from the slot's: it must never be changed."""
     return UsageError(
         f"source.two_phase is {str(wanted).lower()}, but slot {slot} was created with {str(not wanted).lower()}, which cannot be changed: change source.two_phase back, or start over: {RESET_REPAIR}"
+    )
+
+
+def foreign_slot(conninfo: str, slot: str) -> UsageError | None:
+    """Return why the slot cannot be this connector's: it belongs to another database.
+
+    Slots have one namespace in the whole server. None: it is of this database, or does not exist.
+    """
+    try:
+        connection = connect(conninfo)
+    except Unreachable:
+        return None
+    with connection:
+        row = connection.execute(
+            "SELECT coalesce(database, ''), current_database()::text FROM pg_catalog.pg_replication_slots"
+            " WHERE slot_name = %s AND database IS DISTINCT FROM current_database()",
+            (slot,),
+        ).fetchone()
+    if row is None:
+        return None
+    owner = f"belongs to database {row[0]}" if row[0] else "is a physical one"
+    return UsageError(
+        f"slot {slot} {owner}, and source.dsn names database {row[1]}: another connector of this name may read it;"
+        " correct the database in source.dsn, or set source.slot to a name of this connector's own"
     )
 
 

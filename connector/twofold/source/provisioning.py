@@ -20,7 +20,7 @@ from psycopg import pq, sql
 
 from twofold.errors import SetupError, Unreachable, UsageError
 from twofold.source.connection import PlainConnection, connect, quoted
-from twofold.source.diagnosis import error_text, start_error
+from twofold.source.diagnosis import error_text, foreign_slot, start_error
 from twofold.source.flaws import TableFlaw, find_flaws
 from twofold.source.identity import prepared_transactions, slot_state
 from twofold.source.locks import Blocker, blockers
@@ -67,6 +67,7 @@ class SlotLoss:
     """The loss that removing a slot causes: shown before the removal."""
 
     slot: str
+    database: str
     unconfirmed_bytes: int
     """WAL written after the last confirmed position; its published changes would never be sent."""
     in_doubt: tuple[str, ...]
@@ -76,7 +77,9 @@ class SlotLoss:
     active_pid: int | None
 
     def __str__(self) -> str:
-        lines = [f"slot {self.slot!r}: {self.unconfirmed_bytes} bytes of WAL are unconfirmed and would never be sent"]
+        lines = [
+            f"slot {self.slot!r} of database {self.database}: {self.unconfirmed_bytes} bytes of WAL are unconfirmed and would never be sent"
+        ]
         if self.in_doubt:
             lines.append(
                 f"prepared transactions whose outcome would never arrive: {', '.join(map(repr, self.in_doubt))}"
@@ -299,7 +302,12 @@ def _answered(pgconn: pq.abc.PGconn, wait_s: float) -> bool:
 
 
 def describe_loss(conninfo: str, slot: str) -> SlotLoss | None:
-    """Describe the loss that `drop` would cause; None if there is no such slot."""
+    """Describe the loss that `drop` would cause; None if there is no such slot.
+
+    UsageError: it belongs to another database.
+    """
+    if foreign := foreign_slot(conninfo, slot):
+        raise foreign
     state = slot_state(conninfo, slot)
     if state is None:
         return None
@@ -318,6 +326,7 @@ def describe_loss(conninfo: str, slot: str) -> SlotLoss | None:
         ).fetchone()
     return SlotLoss(
         slot=slot,
+        database=state.database or "",
         unconfirmed_bytes=max(0, row[0] or 0) if row else 0,
         in_doubt=in_doubt,
         in_doubt_unknown=unknown,
@@ -330,14 +339,15 @@ def drop(conninfo: str, slot: str, publications: Sequence[str]) -> Removal:
 
     A missing object is no error, so an interrupted reset can be repeated. A publication that only
     an absent primary could drop is left, with the statement. SlotBusy: a client still uses the
-    slot.
+    slot. UsageError: the slot belongs to another database, and so may all the rest.
     """
+    if foreign := foreign_slot(conninfo, slot):
+        raise foreign
     removed, left = [], []
     with connect(conninfo) as connection:
         if _drop_slot(conninfo, connection, slot):
             removed.append(f"slot {slot}")
-        ours = [name for name in publications if _is_ours(connection, name)]
-    for name in ours:
+    for name in made_publications(conninfo, publications):
         statement = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name))
         try:
             with connect_to_primary(conninfo) as primary, primary.transaction():
@@ -385,6 +395,12 @@ def _drop_slot(conninfo: str, connection: PlainConnection, slot: str) -> bool:
             raise start_error(conninfo, slot, error) from error
         else:
             return True
+
+
+def made_publications(conninfo: str, names: Sequence[str]) -> list[str]:
+    """Return those of the publications that `init` has made."""
+    with connect(conninfo) as connection:
+        return [name for name in names if _is_ours(connection, name)]
 
 
 def _is_ours(connection: PlainConnection, publication: str) -> bool:

@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from twofold.config import Config
 from twofold.errors import TwofoldError
-from twofold.ops.doctor import kafka, machine, postgres, registry
+from twofold.ops.doctor import connector, kafka, machine, postgres, registry
 from twofold.ops.doctor.finding import Finding, Severity, Where
 
 _PARTS: tuple[tuple[Where, Callable[[Config], Iterable[Finding]], str], ...] = (
+    ("connector", connector.examine, "see the message"),
     ("postgresql", postgres.examine, "correct source.dsn, or start PostgreSQL"),
     ("kafka", kafka.examine, "correct kafka.bootstrap and kafka.options, or start Kafka"),
     ("registry", registry.examine, "correct registry.url, or start the registry"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, Protocol
 
-Where = Literal["postgresql", "kafka", "registry", "machine"]
+Where = Literal["connector", "postgresql", "kafka", "registry", "machine"]
 
 
 class Severity(IntEnum):

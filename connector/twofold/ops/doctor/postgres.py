@@ -163,14 +163,7 @@ def _synchronous(source: Source) -> Iterator[Finding]:
 
 def _slot(source: Source) -> Iterator[Finding]:
     slot, config = source.slot, source.config
-    if slot is None:
-        yield _finding(
-            "slot",
-            Severity.NOTE,
-            f"slot {config.slot} does not exist",
-            "nothing is published before it exists",
-            "twofold init",
-        )
+    if slot is None:  # `connector` tells what that means
         return
     if slot.lost:
         yield _finding(
