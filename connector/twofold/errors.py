@@ -31,6 +31,7 @@ __all__ = [
     "EndedElsewhere",
     "Fenced",
     "MalformedMessage",
+    "QuickAgain",
     "Refused",
     "RunEnded",
     "SetupError",
@@ -75,6 +76,13 @@ class UncertainEnd(RunEnded):
     """The end of a Kafka transaction succeeded, but its request may have been sent twice.
 
     The first request may still arrive, so this producer's epoch is not used again.
+    """
+
+
+class QuickAgain(UncertainEnd):
+    """The brokers have been quick for a while: the next run need not wait as long for them.
+
+    As for its other cases the transaction is committed.
     """
 
 

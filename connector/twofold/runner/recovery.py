@@ -84,13 +84,15 @@ def recover(
     opened: ExitStack,
     *,
     patience: int = 1,
+    retry_factor: int = 1,
     upto: Lsn | None = None,
     lookback: LookbackWindow | None = None,
     restart: Collection[str] = (),
 ) -> Run:
     """Take all steps up to the last; `opened` closes what they opened.
 
-    Kafka transactions may take `patience` times as long as configured. The run ends before `upto`.
+    Kafka transactions may take `patience` times as long as configured, and their ends
+    `retry_factor` times as long as usual. The run ends before `upto`.
     `lookback` says how much of the recent writes is compared with the commit records before
     anything is sent; None compares nothing. The topics `restart` are restarted.
     """
@@ -101,7 +103,9 @@ def recover(
     registry = Registry(registry_settings(config))
     topics = Topics(kafka_settings(config), topic_policy(config))
     slot, server, history = interruptible(lambda: read_source_facts(config))
-    fencing = interruptible(lambda: _fence(config, registry, topics, opened, patience, slot.confirmed_flush))
+    fencing = interruptible(
+        lambda: _fence(config, registry, topics, opened, (patience, retry_factor), slot.confirmed_flush)
+    )
     recovered = fencing.recovered
     _note_known_bugs(server.version_num)
     if refusal := last_refusal.recall(config, recovered):
@@ -286,8 +290,14 @@ def take_slot(config: Config, opened: ExitStack) -> ReplicationSession:
 
 
 def _fence(
-    config: Config, registry: Registry, topics: Topics, opened: ExitStack, patience: int, confirmed: Lsn
+    config: Config,
+    registry: Registry,
+    topics: Topics,
+    opened: ExitStack,
+    allowed: tuple[int, int],
+    confirmed: Lsn,
 ) -> Fencing:
+    patience, retry_factor = allowed
     settings, names = kafka_settings(config), names_of(config)
     limits = topics.broker_limits()
     bound_s = limits.transaction_timeout_s
@@ -302,7 +312,7 @@ def _fence(
             " (socket.request.max.bytes): lower the first, or raise the second in server.properties of every broker and restart it"
         )
     longest_ms = int(min(bound_s, config.kafka.transaction_timeout * patience) * 1000)
-    settings = replace(settings, transaction_timeout_ms=longest_ms)
+    settings = replace(settings, transaction_timeout_ms=longest_ms, retry_factor=retry_factor)
     topics.ensure(bookkeeping(config, pinned=True))
     if config.group.name:
         require_members(settings, config.group.members)

@@ -93,6 +93,9 @@ class KafkaSettings:
     producer."""
     call_timeout_s: float = 60.0
     """A longer call has an unknown outcome, and the run ends."""
+    retry_factor: int = 1
+    """So many times `RETRY_BACKOFF_MS` passes before a request is repeated, and so much longer may
+    an end take: for brokers that are slow."""
     secrets: KafkaSecrets = field(default_factory=KafkaSecrets)
     """Opens every client."""
 
@@ -143,8 +146,8 @@ class KafkaSettings:
             "acks": "all",
             "transaction.timeout.ms": self.transaction_timeout_ms,
             "message.timeout.ms": self.transaction_timeout_ms,
-            "retry.backoff.ms": RETRY_BACKOFF_MS,
-            "retry.backoff.max.ms": RETRY_BACKOFF_MS,
+            "retry.backoff.ms": RETRY_BACKOFF_MS * self.retry_factor,
+            "retry.backoff.max.ms": RETRY_BACKOFF_MS * self.retry_factor,
             "logger": _librdkafka,
         }
 

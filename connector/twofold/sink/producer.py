@@ -75,6 +75,9 @@ class TransactionalProducer:
         self._begun = 0.0
         self._watch = watch
         self._bootstrap = settings.bootstrap
+        self._retry_factor = settings.retry_factor
+        self.slow_at = time.monotonic()
+        """When an end took longer than it may where nobody has raised the bound."""
         self._deliveries = Deliveries()
         self._known_topics: set[str] = set()
         with sorted_errors(f"creating the producer {transactional_id}"):
@@ -174,6 +177,11 @@ class TransactionalProducer:
         return self._deliveries.began_before(other)
 
     @property
+    def is_patient(self) -> bool:
+        """Whether an end may take longer than usual."""
+        return self._retry_factor > 1
+
+    @property
     def all_acknowledged(self) -> bool:
         """Return whether every record is reported as delivered; for records with `every`."""
         return self._deliveries.all_acknowledged
@@ -229,9 +237,10 @@ class TransactionalProducer:
         The duration of the call shows whether there was a second request. librdkafka pauses for at
         least 0.8 of `retry.backoff.ms` before it repeats any request. This holds for every cause: a
         lost connection, a timeout, a coordinator that moved or is loading. A call that was answered
-        within `SENT_ONCE_S` therefore had one request, with however many brokers. The flush before
-        is not part of the call. Both clocks are the monotonic one. A process that was stopped
-        during the call has taken too long, which costs a recovery.
+        within 0.75 of that pause (`SENT_ONCE_S` times `retry_factor`) therefore had one request,
+        with however many brokers. The flush before is not part of the call. Both clocks are the
+        monotonic one. A process that was stopped during the call has taken too long, which costs a
+        recovery.
 
         Afterwards the id must be initialised again, which raises the epoch and fences every late
         request. This producer must not do that itself: a replaced connector would take the epoch
@@ -241,10 +250,13 @@ class TransactionalProducer:
         retried = self._call(name, end, within_s)
         took_s = time.monotonic() - begun
         self.in_transaction = False
-        if retried or took_s > SENT_ONCE_S:
+        bound_s = SENT_ONCE_S * self._retry_factor
+        if took_s > SENT_ONCE_S:
+            self.slow_at = time.monotonic()
+        if retried or took_s > bound_s:
             self.destroy()
             raise UncertainEnd(
-                f"Kafka: {self.transactional_id}: {name} succeeded after {took_s:.2f} s, but only within {SENT_ONCE_S:g} s was its request surely sent once: a second one may arrive late;"
+                f"Kafka: {self.transactional_id}: {name} succeeded after {took_s:.2f} s, but only within {bound_s:g} s was its request surely sent once: a second one may arrive late;"
                 " the run recovers with a new epoch, which fences it (the connection to the coordinator was lost, or the brokers are slow)"
             )
 

@@ -52,6 +52,7 @@ class Ground:
             {"bootstrap.servers": self.bootstrap, **self.options.get("client", {})},
             transaction_timeout_ms=self.options.get("transaction_timeout_ms", 60_000),
             call_timeout_s=self.options.get("call_timeout_s", 30),
+            retry_factor=self.options.get("retry_factor", 1),
         )
 
     def wanted(self) -> list[RequiredTopic]:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress
-from twofold.errors import RunEnded, UncertainEnd
+from twofold.errors import QuickAgain, RunEnded, UncertainEnd
 from twofold.sink import producer as producing
+from twofold.sink import publisher as publishing
 from twofold.sink.producer import TransactionalProducer
 from twofold.stack import KafkaCluster
 
@@ -63,6 +64,17 @@ def test_a_producer_whose_end_took_long_is_not_used_again(
     again.produce(ground.rows("two"))
     again.commit_main(commit(1), progress(1))
     eventually(lambda: ground.committed() == sorted([*visible, "two"]))
+    again.close()
+
+    ground.options["retry_factor"] = 4  # as after the second such end
+    patient = ground.take_over().publisher
+    patient.produce(ground.rows("three"))
+    patient._main.flush()
+    with frozen(cluster, 1.5):
+        patient._main.commit()
+    patient.produce(ground.rows("four"))
+    patient.commit_main(commit(2), progress(2))
+    eventually(lambda: ground.committed() == sorted([*visible, "two", "three", "four"]))
 
 
 def test_recovery_goes_on_where_its_own_end_is_in_doubt_and_the_next_end_is_too(
@@ -80,3 +92,20 @@ def test_recovery_goes_on_where_its_own_end_is_in_doubt_and_the_next_end_is_too(
         with pytest.raises(RunEnded, match="destroyed"):
             publisher._mains[0].begin()
     eventually(lambda: ground.committed() == ["1", "2"])
+
+
+def test_a_patient_run_ends_once_when_every_end_is_quick(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last transaction is committed."""
+    ground.options["retry_factor"] = 4
+    publisher = ground.take_over().publisher
+    publisher.produce(ground.rows("one"))
+    publisher.commit_main(commit(1), progress(1))
+    monkeypatch.setattr(publishing, "QUICK_S", 0.0)
+    publisher.produce(ground.rows("two"))
+    with pytest.raises(QuickAgain):
+        publisher.commit_main(commit(2), progress(2))
+    eventually(lambda: ground.committed() == ["one", "two"])
+    ground.options["retry_factor"] = 1
+    publisher = ground.take_over().publisher
+    publisher.produce(ground.rows("three"))
+    publisher.commit_main(commit(3), progress(3))
