@@ -1,14 +1,14 @@
 """A table changes by DDL while the connector carries it: what the subject has then, and what
 readers read that know only the first schema. docs/use/evolution.md is this in prose.
 
-Each change is made twice: by itself, and inside a prepared transaction, where the schema must not
-be registered before the COMMIT PREPARED.
+Each change is made twice: by itself, and inside a prepared transaction that changes all tables,
+where no schema must be registered before the COMMIT PREPARED.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -20,7 +20,8 @@ import pytest
 from fastavro.read import SchemaResolutionError
 
 from fixtures.connector import Installation, wait_until
-from helpers.connector.evolving import Evolving, is_row
+from helpers.connector.evolving import Evolving, RawReader, is_row
+from helpers.connector.topics import Seen, Tail
 
 pytestmark = pytest.mark.core
 
@@ -90,37 +91,60 @@ def expected(difference: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in {**ROW, **difference}.items() if value is not GONE}
 
 
-@pytest.mark.parametrize("how", ["plain", "prepared"])
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_table_changes(evolving: Evolving, change: Change, how: str) -> None:
-    tail = evolving.made()
-    evolving.subject.allow(change.mode)
-    [first] = evolving.subject.versions()
-    statements = [
-        *change.ddl.format(evolving.name, evolving.table).split("; "),
-        f"INSERT INTO {evolving.name} VALUES ({change.values})",
-    ]
-    if how == "plain":
-        evolving.sql(*statements)
-    else:
-        evolving.prepare(evolving.name, *statements)
-        assert evolving.subject.versions() == [first]
-        evolving.sql(f"COMMIT PREPARED '{evolving.name}'")
-    assert tail.wait_for(is_row(2))
+def made_together(shared: Installation, names: Iterable[str]) -> tuple[dict[str, Evolving], Tail]:
+    """A table for each name, each with its first row in its topic, and a reader of all topics."""
+    tables = {name: Evolving(shared, name) for name in names}
+    shared.sql(*(statement for each in tables.values() for statement in each.statements()))
+    tail = shared.reader.tail([each.topic for each in tables.values()])
+    shared.at_end(tail.close)
+    for each in tables.values():
+        assert tail.wait_for(each.is_row(1)), each.name
+    return tables, tail
 
-    assert len(evolving.subject.versions()) == 1 + change.registers
-    assert evolving.rows()[2] == expected(change.written)
+
+@pytest.mark.parametrize("how", ["plain", "prepared"])
+def test_tables_change(shared: Installation, how: str) -> None:
+    """Each table changes in its own way; the prepared transaction changes all of them."""
+    changes = {f"{how}_{n}": change for n, change in enumerate(CHANGES.values())}
+    tables, tail = made_together(shared, changes)
+    firsts: dict[str, list[int]] = {}
+    statements: list[str] = []
+    for name, change in changes.items():
+        table = tables[name]
+        table.subject.allow(change.mode)
+        firsts[name] = table.subject.versions()
+        statements += change.ddl.format(table.name, name).split("; ")
+        statements.append(f"INSERT INTO {table.name} VALUES ({change.values})")
+    if how == "plain":
+        shared.sql(*statements)
+    else:
+        Evolving(shared, "").prepare("changes", *statements)
+        assert {name: tables[name].subject.versions() for name in changes} == firsts
+        shared.sql("COMMIT PREPARED 'changes'")
+    for name, case in zip(changes, CHANGES, strict=True):
+        assert tail.wait_for(tables[name].is_row(2)), case
+    records = RawReader(shared.reader.bootstrap, shared.reader.registry_url).read(
+        each.topic for each in tables.values()
+    )
+    for name, (case, change) in zip(changes, CHANGES.items(), strict=True):
+        has_changed(tables[name], change, records, case)
+
+
+def has_changed(table: Evolving, change: Change, records: list[Seen], case: str) -> None:
+    first, *later = table.subject.versions()
+    assert len(later) == change.registers, case
+    assert table.rows(None, records)[2] == expected(change.written), case
     if change.old is None:
         with pytest.raises(SchemaResolutionError):
-            evolving.rows(first)
+            table.rows(first, records)
     else:
-        assert evolving.rows(first)[2] == expected(change.old)
-    last = evolving.subject.versions()[-1]
+        assert table.rows(first, records)[2] == expected(change.old), case
+    last = later[-1] if later else first
     if change.first_row_readable:
-        assert evolving.rows(last)[1]["id"] == 1
+        assert table.rows(last, records)[1]["id"] == 1, case
     else:
         with pytest.raises(SchemaResolutionError):
-            evolving.rows(last)
+            table.rows(last, records)
 
 
 @contextmanager
@@ -173,7 +197,7 @@ def test_a_table_changes_again_and_again_while_rows_are_written(evolving: Evolvi
             )
             evolving.sql(f"{'ROLLBACK' if n % 2 else 'COMMIT'} PREPARED '{name}.{n}'")
 
-            wait_until(partial(_more_than, committed, len(committed) + 20))
+            wait_until(partial(_more_than, committed, len(committed) + 5))
     assert tail.wait_for(is_row(committed[-1]))
     seen = [s.value["after"] for s in tail.seen if s.value]
     assert sorted(row["id"] for row in seen) == sorted([1, 0, -2, -4, *committed])
@@ -215,22 +239,21 @@ def test_a_table_is_dropped_and_made_again(evolving: Evolving) -> None:
     assert evolving.rows(1)[2] == {**dict.fromkeys(ROW), "id": 2}
 
 
-@pytest.mark.parametrize("how", ["plain", "prepared"])
-def test_a_table_joins_the_publication(shared: Installation, how: str) -> None:
-    name = f"public.joins_{how}"
-    shared.sql(
-        f"CREATE TABLE {name} (id int PRIMARY KEY)",
-        f"INSERT INTO {name} VALUES (1)",
-        f"ALTER PUBLICATION {shared.prefix} ADD TABLE {name}",
-    )
-    tail = shared.tail(f"joins_{how}")
-    if how == "plain":
-        shared.sql(f"INSERT INTO {name} VALUES (2)")
-    else:
-        Evolving(shared, "").prepare(name, f"INSERT INTO {name} VALUES (2)")
-        shared.sql(f"COMMIT PREPARED '{name}'")
-    assert tail.wait_for(is_row(2))
-    assert [s.value["after"]["id"] for s in tail.seen] == [2]
+def test_tables_join_the_publication(shared: Installation) -> None:
+    """Their first row is a plain transaction's, and a prepared one's."""
+    for name in ("plain", "prepared"):
+        shared.sql(
+            f"CREATE TABLE joins_{name} (id int PRIMARY KEY)",
+            f"INSERT INTO joins_{name} VALUES (1)",
+            f"ALTER PUBLICATION {shared.prefix} ADD TABLE joins_{name}",
+        )
+    tail = shared.tail("joins_plain", "joins_prepared")
+    shared.sql("INSERT INTO joins_plain VALUES (2)")
+    Evolving(shared, "").prepare("joins", "INSERT INTO joins_prepared VALUES (2)")
+    shared.sql("COMMIT PREPARED 'joins'")
+    assert tail.wait_for(lambda s: s.topic == shared.table("joins_plain") and is_row(2)(s))
+    assert tail.wait_for(lambda s: s.topic == shared.table("joins_prepared") and is_row(2)(s))
+    assert [s.value["after"]["id"] for s in tail.seen] == [2, 2]
 
 
 def test_a_new_identity_is_what_before_has(evolving: Evolving) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.core
 
 COLUMNS = "id int PRIMARY KEY, v int NOT NULL, note text, price numeric(10,2)"
 ROW = "(1, 10, 'one', 1.25)"
-NEXT = "INSERT INTO e.t VALUES (2, 20, 'two', 2.25)"
+NEXT = "INSERT INTO {0} VALUES (2, 20, 'two', 2.25)"
 
 
 @pytest.fixture
@@ -32,14 +33,14 @@ def evolving(connector: Maker) -> Evolving:
     return Evolving(here, "t")
 
 
-def refusal_of(evolving: Evolving, happens: Callable[[], None], columns: str = COLUMNS) -> TwofoldError:
+def refusal_of(evolving: Evolving, happens: Callable[[], None]) -> TwofoldError:
     """With which the connector ends when this happens to the table and its topic.
 
     Nothing of it is published.
     """
     with ThreadPoolExecutor(1) as executor:
         run = executor.submit(evolving.here.refusal)
-        evolving.made(columns, ROW)
+        evolving.made(COLUMNS, ROW)
         happens()
         error = run.result(START_S)
     assert list(evolving.rows()) == [1], "a row was published"
@@ -47,21 +48,25 @@ def refusal_of(evolving: Evolving, happens: Callable[[], None], columns: str = C
     return error
 
 
-@pytest.mark.parametrize(
-    ("change", "column"),
-    [
-        ("ALTER price TYPE numeric(12,4)", "price"),
-        ("ALTER price TYPE numeric", "price"),
-        ("ALTER v TYPE date USING date '2000-01-01' + v", "v"),
-    ],
-)
-def test_a_type_that_old_rows_would_be_misread_under(evolving: Evolving, change: str, column: str) -> None:
-    error = refusal_of(
-        evolving, lambda: evolving.sql(f"ALTER TABLE e.t {change}", "INSERT INTO e.t (id, v) SELECT 2, v FROM e.t")
-    )
-    assert isinstance(error, Refused)
-    assert f"table e.t: the type of {column} has changed" in error.what
-    assert "twofold backfill start e.t" in error.repair
+def test_types_that_old_rows_would_be_misread_under(evolving: Evolving) -> None:
+    """One after the other; of a table that is dropped then nobody is asked."""
+    for number, (change, column) in enumerate(
+        (
+            ("ALTER price TYPE numeric(12,4)", "price"),
+            ("ALTER price TYPE numeric", "price"),
+            ("ALTER v TYPE date USING date '2000-01-01' + v", "v"),
+        )
+    ):
+        table = Evolving(evolving.here, f"t{number}")
+        statements = (
+            f"ALTER TABLE {table.name} {change}",
+            f"INSERT INTO {table.name} (id, v) SELECT 2, v FROM {table.name}",
+        )
+        error = refusal_of(table, partial(table.sql, *statements))
+        assert isinstance(error, Refused)
+        assert f"table {table.name}: the type of {column} has changed" in error.what
+        assert f"twofold backfill start {table.name}" in error.repair
+        table.sql(f"DROP TABLE {table.name}")
 
 
 def test_a_type_changes_in_a_prepared_transaction(evolving: Evolving) -> None:
@@ -71,9 +76,9 @@ def test_a_type_changes_in_a_prepared_transaction(evolving: Evolving) -> None:
 
     def happens() -> None:
         change = "ALTER TABLE e.t ALTER price TYPE numeric(12,4)"
-        evolving.prepare("a", change, NEXT)
+        evolving.prepare("a", change, NEXT.format("e.t"))
         evolving.sql("ROLLBACK PREPARED 'a'")
-        evolving.prepare("b", change, NEXT)
+        evolving.prepare("b", change, NEXT.format("e.t"))
         evolving.sql("COMMIT PREPARED 'b'", "ALTER TABLE e.t ALTER price TYPE numeric(10,2)")
 
     assert "the type of price has changed" in str(refusal_of(evolving, happens))
@@ -88,7 +93,7 @@ def test_a_column_comes_back_as_something_else(evolving: Evolving) -> None:
             "ALTER TABLE e.t DROP price", "INSERT INTO e.t VALUES (1, 10, 'one') ON CONFLICT (id) DO UPDATE SET v = 11"
         )
         wait_until(lambda: evolving.subject.versions() == [1, 2])
-        evolving.sql("ALTER TABLE e.t ADD price numeric(12,4)", NEXT)
+        evolving.sql("ALTER TABLE e.t ADD price numeric(12,4)", NEXT.format("e.t"))
 
     with ThreadPoolExecutor(1) as executor:
         run = executor.submit(evolving.here.refusal)
@@ -99,23 +104,26 @@ def test_a_column_comes_back_as_something_else(evolving: Evolving) -> None:
     assert evolving.subject.versions() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("columns", "statements"),
-    [
-        (COLUMNS, ["ALTER TABLE e.t DROP CONSTRAINT t_pkey"]),
-        (COLUMNS, ["ALTER TABLE e.t DROP CONSTRAINT t_pkey", "ALTER TABLE e.t REPLICA IDENTITY FULL"]),
-        (COLUMNS, ["CREATE UNIQUE INDEX by_v ON e.t (v)", "ALTER TABLE e.t REPLICA IDENTITY USING INDEX by_v"]),
-        (COLUMNS, ["ALTER TABLE e.t REPLICA IDENTITY NOTHING"]),
-        (COLUMNS, ["ALTER TABLE e.t ALTER id TYPE bigint"]),
-        (COLUMNS, ["ALTER TABLE e.t RENAME id TO number"]),
-    ],
-    ids=["drop", "drop, full", "index", "nothing", "retype", "rename"],
-)
-def test_another_key(evolving: Evolving, columns: str, statements: list[str]) -> None:
-    error = refusal_of(evolving, lambda: evolving.sql(*statements, NEXT), columns)
-    assert isinstance(error, Refused)
-    assert error.what == "the message key of table e.t is not what it was"
-    assert "twofold backfill start e.t" in error.repair
+OTHER_KEYS = {
+    "drop": ("ALTER TABLE {0} DROP CONSTRAINT {1}_pkey",),
+    "drop, full": ("ALTER TABLE {0} DROP CONSTRAINT {1}_pkey", "ALTER TABLE {0} REPLICA IDENTITY FULL"),
+    "index": ("CREATE UNIQUE INDEX by_v ON {0} (v)", "ALTER TABLE {0} REPLICA IDENTITY USING INDEX by_v"),
+    "nothing": ("ALTER TABLE {0} REPLICA IDENTITY NOTHING",),
+    "retype": ("ALTER TABLE {0} ALTER id TYPE bigint",),
+    "rename": ("ALTER TABLE {0} RENAME id TO number",),
+}
+
+
+def test_other_keys(evolving: Evolving) -> None:
+    """The same for the message key."""
+    for number, (case, statements) in enumerate(OTHER_KEYS.items()):
+        table = Evolving(evolving.here, f"t{number}")
+        made = [each.format(table.name, table.table) for each in (*statements, NEXT)]
+        error = refusal_of(table, partial(table.sql, *made))
+        assert isinstance(error, Refused), case
+        assert error.what == f"the message key of table {table.name} is not what it was", case
+        assert f"twofold backfill start {table.name}" in error.repair, case
+        table.sql(f"DROP TABLE {table.name}")
 
 
 def test_what_the_registry_refuses_and_how_it_goes_on(evolving: Evolving) -> None:
@@ -123,7 +131,7 @@ def test_what_the_registry_refuses_and_how_it_goes_on(evolving: Evolving) -> Non
     run = here.start()
     tail = evolving.made(COLUMNS, ROW)
     evolving.subject.allow("FULL")
-    evolving.sql("ALTER TABLE e.t ALTER v TYPE bigint", NEXT)
+    evolving.sql("ALTER TABLE e.t ALTER v TYPE bigint", NEXT.format("e.t"))
     assert run.ended() == 5
     assert f"the registry refuses the new schema of {evolving.topic}-value: " in run.said()
     assert "at stake: readers of the topic could no longer read it; no row was written" in run.said()

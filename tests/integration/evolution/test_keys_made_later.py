@@ -32,7 +32,7 @@ ROWS = 200
         *((change, "each by itself", False) for change in CHANGES),
         ("column", "each by itself", True),
         *(("a column more", how, False) for how in ("in one", "streamed", "prepared")),
-        *(("column", how, False) for how in ("in one", "streamed", "prepared")),
+        *(pytest.param("column", how, False, marks=pytest.mark.slow) for how in ("in one", "streamed", "prepared")),
     ],
 )
 def test_a_key_that_changes_while_nobody_carries(connector: Maker, change: str, how: str, asked: bool) -> None:

@@ -28,7 +28,7 @@ def frozen(registry: RegistryServer) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("timeout_s", "frozen_s"), [(3, 12), pytest.param(20, 180, marks=pytest.mark.slow)], ids=["short", "long"]
+    ("timeout_s", "frozen_s"), [(3, 7), pytest.param(20, 180, marks=pytest.mark.slow)], ids=["short", "long"]
 )
 def test_the_registry_is_frozen_while_a_new_table_is_written(
     connector: Maker, own_registry: Callable[[], RegistryServer], timeout_s: int, frozen_s: int
@@ -54,7 +54,7 @@ def test_the_registry_is_frozen_while_a_new_table_is_written(
             with connection.transaction():
                 connection.execute("INSERT INTO e.fresh VALUES (%s, 'of a new table')", [number])
                 connection.execute("INSERT INTO account VALUES (%s, 0, 'behind it')", [number + 2])
-                connection.execute("SELECT pg_sleep(0.02)")
+                connection.execute("SELECT pg_sleep(0.1)")
         assert accounts.wait_for(lambda s: s.key["id"] == 2), "it is committed while the stream waits"
         assert {seen.key["id"] for seen in accounts.seen} == {1, 2}
     fresh = f"{here.prefix}.e.fresh"

@@ -5,7 +5,6 @@ nothing is lost, and all is there when it is back. Answers get lost: nobody wait
 from __future__ import annotations
 
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -109,7 +108,7 @@ def test_rows_of_a_table_in_backfill_ask_for_no_schema(connector: Maker, registr
     here.reader = Reader(here.reader.bootstrap, registry.url)
     here.sql(SCHEMA, "INSERT INTO account VALUES (1, 1, 'x')")
     assert here.init().returncode == 0
-    subprocess.run(here.command("backfill", "pause", "public.account"), check=True, capture_output=True, timeout=60)
+    here.twofold("backfill", "pause", "public.account", ok=True)
     with here.carrying():
         config = load(here.file)
         wait_until(lambda: backfills(config, read_progress(config))[0].state == "paused", 60, "the load is paused")

@@ -4,6 +4,8 @@ told, or the table is loaded anew.
 
 from __future__ import annotations
 
+from functools import partial
+
 import psycopg
 import pytest
 
@@ -25,38 +27,39 @@ INSERT INTO root VALUES (1, 1);
 REWRITTEN = "ALTER TABLE rewrote the table"
 
 
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        ("ALTER TABLE t ALTER note TYPE varchar(10) USING note || '!'", REWRITTEN),
-        ("ALTER TABLE t ADD day float DEFAULT random()", REWRITTEN),
-        ("ALTER TABLE root ALTER v TYPE int USING v + 1", REWRITTEN),
-        ("ALTER TABLE t ALTER twice DROP EXPRESSION", "a generated column became a plain one"),
-        ("ALTER TYPE pair DROP ATTRIBUTE b", "a composite type lost an attribute"),
-        ("ALTER TYPE pair ADD ATTRIBUTE c int", None),
-        ("ALTER TABLE t DROP p, DROP ps", None),
-        ("ALTER TABLE t DROP twice", None),
-        ("ALTER TABLE t ADD more int DEFAULT 7", None),
-        ("ALTER TABLE t ALTER note TYPE varchar(20)", None),
-        ("VACUUM FULL t", None),
-        ("CLUSTER t USING t_pkey", None),
-        ("TRUNCATE t", None),
-        ("UPDATE t SET v = 7", None),
-        ("CREATE TABLE leaf_2 PARTITION OF root FOR VALUES FROM (10) TO (20)", None),
-    ],
+CHANGES = (
+    ("ALTER TABLE t ALTER note TYPE varchar(10) USING note || '!'", REWRITTEN),
+    ("ALTER TABLE t ADD day float DEFAULT random()", REWRITTEN),
+    ("ALTER TABLE root ALTER v TYPE int USING v + 1", REWRITTEN),
+    ("ALTER TABLE t ALTER twice DROP EXPRESSION", "a generated column became a plain one"),
+    ("ALTER TYPE pair DROP ATTRIBUTE b", "a composite type lost an attribute"),
+    ("ALTER TYPE pair ADD ATTRIBUTE c int", None),
+    ("ALTER TABLE t DROP p, DROP ps", None),
+    ("ALTER TABLE t DROP twice", None),
+    ("ALTER TABLE t ADD more int DEFAULT 7", None),
+    ("ALTER TABLE t ALTER note TYPE varchar(20)", None),
+    ("VACUUM FULL t", None),
+    ("CLUSTER t USING t_pkey", None),
+    ("TRUNCATE t", None),
+    ("UPDATE t SET v = 7", None),
+    ("CREATE TABLE leaf_2 PARTITION OF root FOR VALUES FROM (10) TO (20)", None),
 )
-def test_what_the_catalog_tells(database: str, change: str, what: str | None) -> None:
+
+
+def test_what_the_catalog_tells(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection, connect(database) as looking:
-        connection.execute(TABLES)
-        rows = connection.execute("SELECT 't'::regclass::oid::int, 'root'::regclass::oid::int").fetchone()
-        assert rows is not None
-        before = storage_of(looking, rows)
-        connection.execute(change)
-        now = storage_of(looking, rows)
-    told = [words for oid in rows if (words := unsent_change(before[oid], now[oid]))]
-    assert len(told) == (what is not None)
-    assert what is None or what in told[0]
-    assert {oid: type(s).from_text(s.to_text()) for oid, s in now.items()} == now
+        for change, what in CHANGES:
+            connection.execute("DROP TABLE IF EXISTS t, root; DROP TYPE IF EXISTS pair")
+            connection.execute(TABLES)
+            rows = connection.execute("SELECT 't'::regclass::oid::int, 'root'::regclass::oid::int").fetchone()
+            assert rows is not None
+            before = storage_of(looking, rows)
+            connection.execute(change)
+            now = storage_of(looking, rows)
+            told = [words for oid in rows if (words := unsent_change(before[oid], now[oid]))]
+            assert len(told) == (what is not None), change
+            assert what is None or what in told[0], change
+            assert {oid: type(s).from_text(s.to_text()) for oid, s in now.items()} == now, change
 
 
 @pytest.fixture
@@ -67,38 +70,37 @@ def here(connector: Maker) -> Installation:
     return made
 
 
-CHANGE = "ALTER TABLE e.t ALTER v TYPE int USING v + 100"
-
-
-@pytest.mark.parametrize("meanwhile", ["it runs", "it does not run"])
 @pytest.mark.parametrize("reloads", [False, True], ids=["told", "loaded anew"])
-def test_a_rewrite_is_noticed(
-    here: Installation, reloads: bool, meanwhile: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rewrites_are_noticed(here: Installation, reloads: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a table while the connector runs, and of another one while it does not."""
     here.configure({"source": {"reload_on_rewrite": reloads}})
-    table = Evolving(here, "t")
+    running, stopped = Evolving(here, "t"), Evolving(here, "u")
 
-    def is_known() -> bool:
-        pins = [r for r in here.records("progress") if isinstance(r, dict) and r.get("table") == "t"]
+    def is_known(table: Evolving) -> bool:
+        pins = [r for r in here.records("progress") if isinstance(r, dict) and r.get("table") == table.table]
         return bool(pins) and pins[-1]["stored"] is not None and pins[-1]["backfill"] == "ready"
 
-    def is_done() -> bool:
+    def is_done(table: Evolving) -> bool:
         """Told, or loaded anew: a stop in between has it told again."""
-        told = "e.t: ALTER TABLE rewrote the table" in caplog.text
+        told = f"{table.name}: {REWRITTEN}" in caplog.text
         return told and (not reloads or table.rows() == {1: {"id": 1, "v": 110}})
 
+    def rewrite(table: Evolving) -> None:
+        here.sql(f"ALTER TABLE {table.name} ALTER v TYPE int USING v + 100")
+
     with here.carrying():
-        table.made("id int PRIMARY KEY, v int", "(1, 10)")
-        wait_until(is_known, 60, "how it is storage_of is in its pin")
-        if meanwhile == "it runs":
-            here.sql(CHANGE)
-            wait_until(is_done, 60, "it is noticed")
-            here.caught_up()
-    if meanwhile == "it does not run":
-        here.sql(CHANGE)
-    with here.carrying():
-        wait_until(is_done, 60, "it is noticed")
-        assert reloads or "run: twofold backfill start e.t" in caplog.text
+        for table in (running, stopped):
+            table.made("id int PRIMARY KEY, v int", "(1, 10)")
+        for table in (running, stopped):
+            wait_until(partial(is_known, table), 60, "how it is stored is in its pin")
+        rewrite(running)
+        wait_until(partial(is_done, running), 60, "it is noticed")
         here.caught_up()
-    assert caplog.text.count("ALTER TABLE rewrote the table") == 1
-    assert reloads or table.rows() == {1: {"id": 1, "v": 10}}
+    rewrite(stopped)
+    with here.carrying():
+        wait_until(partial(is_done, stopped), 60, "it is noticed")
+        here.caught_up()
+    for table in (running, stopped):
+        assert reloads or f"run: twofold backfill start {table.name}" in caplog.text
+        assert caplog.text.count(f"{table.name}: {REWRITTEN}") == 1
+        assert reloads or table.rows() == {1: {"id": 1, "v": 10}}
