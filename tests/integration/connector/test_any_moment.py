@@ -22,8 +22,8 @@ from helpers.connector.topics import Seen
 from helpers.connector.workload import Workload
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow  # CI has kills at any moment in its rounds of chaos
+@pytest.mark.parametrize("kills", [3, 20])
 def test_kills_while_several_sessions_write(kills: int, connector: Maker) -> None:
     here = connector()
     works = [Workload(here, seed=n, keys=range(100 * n, 100 * n + 20)) for n in (1, 2, 3)]
@@ -184,20 +184,20 @@ def torn(topics: Topics) -> Topics:
     return replace(topics, commits=commits)
 
 
-@pytest.mark.core
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        one_row_lost,
-        one_transaction_lost,
-        one_row_doubled,
-        two_changes_of_a_key_exchanged,
-        a_row_of_nobody,
-        a_commit_record_lost,
-        a_range_too_wide,
-        torn,
-    ],
+SPOILS = (
+    one_row_lost,
+    one_transaction_lost,
+    one_row_doubled,
+    two_changes_of_a_key_exchanged,
+    a_row_of_nobody,
+    a_commit_record_lost,
+    a_range_too_wide,
+    torn,
 )
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("spoil", SPOILS)
 def test_the_comparison_sees_it(spoil: Callable[[Topics], Topics], history: tuple[Topics, list[Entry]]) -> None:
     topics, ledger = history
     with pytest.raises(AssertionError):

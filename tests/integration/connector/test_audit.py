@@ -28,15 +28,13 @@ from twofold.sink.schema_registry import Registry
 
 def audit(here: Installation, *options: str) -> tuple[int, dict[str, Any]]:
     """Its exit status, and what it says in JSON."""
-    done = subprocess.run(
-        here.command("audit", "--json", *options), capture_output=True, text=True, timeout=120, check=False
-    )
+    done = here.twofold("audit", "--json", *options)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
 def words(here: Installation) -> str:
-    return subprocess.run(here.command("audit"), capture_output=True, text=True, timeout=120, check=False).stdout
+    return here.twofold("audit").stdout
 
 
 def of(found: dict[str, Any], table: str) -> dict[str, Any]:
@@ -64,7 +62,7 @@ def test_nothing_is_found_where_nothing_is_wrong(connector: Maker) -> None:
     work.running = here.start()
     work.settle()
     here.sql("TRUNCATE account")
-    subprocess.run(here.command("backfill", "start", "public.account", "public.journal"), check=True)
+    here.twofold("backfill", "start", "public.account", "public.journal", ok=True)
     work.run()
     work.settle()
     here.caught_up()
@@ -83,11 +81,10 @@ def test_nothing_is_found_where_nothing_is_wrong(connector: Maker) -> None:
 def stopped(connector: Maker) -> Installation:
     """A connector that has carried something, and stands."""
     here = connector()
-    run = here.start()
-    here.sql("INSERT INTO account SELECT n, 0, 'a row' FROM generate_series(1, 40) n")
-    here.sql("INSERT INTO transfer SELECT n, n, n FROM generate_series(1, 40) n")
-    here.caught_up()
-    run.stop()
+    with here.carrying():
+        here.sql("INSERT INTO account SELECT n, 0, 'a row' FROM generate_series(1, 40) n")
+        here.sql("INSERT INTO transfer SELECT n, n, n FROM generate_series(1, 40) n")
+        here.caught_up()
     assert audit(here)[0] == 0
     return here
 
@@ -145,7 +142,7 @@ def test_a_damage_is_found_and_the_command_that_is_named_repairs_it(
         assert refusal.repair == "twofold backfill start public.account; then restart the connector"
         assert damage["damage"]["kind"] == "short" or "named by no commit record" in refusal.what
     here.sql("UPDATE account SET version = version + 1 WHERE id < 10", "INSERT INTO journal VALUES ('meanwhile')")
-    subprocess.run(here.command(*trouble["repair"].split()[1:]), check=True)
+    here.twofold(*trouble["repair"].split()[1:], ok=True)
     here.start()
     wait_until(lambda: of(audit(here)[1], "account")["reload"], 60, "the reload")
     ready(here, 60)
@@ -184,14 +181,13 @@ def test_only_what_was_written_lately_is_looked_at_unless_somebody_ended_a_trans
     here = stopped
     vandal = Vandal(here)
     vandal.write(vandal.rows(here.table("account")), commit=True)
-    subprocess.run(here.command("backfill", "start", "public.account"), check=True)
-    run = here.start()
-    wait_until(lambda: of(audit(here)[1], "account")["reload"], 60, "the reload")
-    ready(here, 60)
-    vandal.write(vandal.rows(here.table("transfer")), commit=True)
-    time.sleep(1.5)  # longer than the short look reaches back
-    here.caught_up()
-    run.stop()
+    here.twofold("backfill", "start", "public.account", ok=True)
+    with here.carrying():
+        wait_until(lambda: of(audit(here)[1], "account")["reload"], 60, "the reload")
+        ready(here, 60)
+        vandal.write(vandal.rows(here.table("transfer")), commit=True)
+        time.sleep(1.5)  # longer than the short look reaches back
+        here.caught_up()
     config, registry = load(here.file), Registry(registry_settings(load(here.file)))
     published = {here.table(name) for name in ("account", "transfer", "journal")}
 
@@ -251,10 +247,9 @@ def test_numbers_that_are_missing_or_come_again(stopped: Installation) -> None:
 
 def test_messages_have_no_table_that_brings_them_again(connector: Maker) -> None:
     here = connector()
-    run = here.start()
-    here.sql("SELECT pg_logical_emit_message(true, 'p', 'a'), pg_logical_emit_message(true, 'p', 'b')")
-    here.caught_up()
-    run.stop()
+    with here.carrying():
+        here.sql("SELECT pg_logical_emit_message(true, 'p', 'a'), pg_logical_emit_message(true, 'p', 'b')")
+        here.caught_up()
     vandal = Vandal(here)
     number = vandal.record(vandal.write(vandal.rows(f"{here.prefix}.messages", 1), commit=False))
     status, found = audit(here)
@@ -263,7 +258,7 @@ def test_messages_have_no_table_that_brings_them_again(connector: Maker) -> None
     assert audit(here, "--since", str(number))[0] == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_it_ends_at_once_when_it_is_told(number: signal.Signals, stopped: Installation) -> None:
     """An open transaction below a commit record's holds the reading up for as long as it is
     open.
@@ -272,7 +267,7 @@ def test_it_ends_at_once_when_it_is_told(number: signal.Signals, stopped: Instal
     vandal.open(f"{stopped.prefix}.commits")
     process = subprocess.Popen(stopped.command("audit"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(5)
+        process.wait(3)
     process.send_signal(number)
     _, said = process.communicate(timeout=10)
     assert (process.returncode, said.strip()) == (130, "stopped")

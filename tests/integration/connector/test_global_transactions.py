@@ -5,8 +5,6 @@ by one global id. And one that is in doubt too long.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from typing import Any
 
 import psycopg
@@ -22,20 +20,17 @@ def ledger(here: Installation) -> list[tuple[str, str, str]]:
 
 def told(here: Installation, *arguments: str, members: list[str] | None = None) -> str:
     """What a command prints, if the configuration names these members of a group."""
-    group = {"TWOFOLD_GROUP": json.dumps({"name": "orders", "members": members})} if members else {}
-    environment = {**os.environ, **group}
-    said = subprocess.run(
-        here.command(*arguments), capture_output=True, text=True, timeout=60, check=False, env=environment
-    )
-    assert said.returncode == 0, said.stderr
-    return said.stdout
+    with pytest.MonkeyPatch.context() as patch:
+        if members:
+            patch.setenv("TWOFOLD_GROUP", json.dumps({"name": "orders", "members": members}))
+        return here.twofold(*arguments, ok=True).stdout
 
 
 @pytest.mark.parametrize("outcome", [pytest.param("commit", marks=pytest.mark.core), "rollback"])
 def test_two_branches_share_one_global_id(connector: Maker, outcome: str) -> None:
     places = {"ledger": connector(), "stock": connector()}
     for here in places.values():
-        here.start()
+        here.carry()
     branches: list[psycopg.Connection[Any]] = []
     for name, here in places.items():
         branch = psycopg.connect(here.conninfo)
@@ -64,7 +59,7 @@ def test_two_branches_share_one_global_id(connector: Maker, outcome: str) -> Non
 
 def test_a_gid_of_ones_own_coordinator_has_a_global_id_by_a_pattern(connector: Maker) -> None:
     here = connector(prepared={"gid_patterns": [r"pay-(?P<global>\d+)-(?P<branch>\w+)"]})
-    here.start()
+    here.carry()
     with psycopg.connect(here.conninfo, autocommit=True) as branch:
         branch.execute("BEGIN; INSERT INTO account VALUES (1, 1, 'of payment 7'); PREPARE TRANSACTION 'pay-7-ledger'")
         here.tail("account", isolation=UNCOMMITTED).wait_for(lambda s: gid_of(s) is not None)
@@ -86,7 +81,7 @@ def test_a_branch_whose_sibling_has_an_outcome_is_offered_that_one_alone(
     order = f"order of {places['ledger'].prefix}"
     branches: dict[str, psycopg.Connection[Any]] = {}
     for name, here in places.items():
-        here.start()
+        here.carry()
         branches[name] = psycopg.connect(here.conninfo)
         here.at_end(branches[name].close)
         branches[name].tpc_begin(branches[name].xid(4660, order, name))

@@ -69,7 +69,9 @@ def make_pair(connector: Maker, own_postgres: Callable[..., PostgresServer], ope
 MakePair = Callable[..., Pair]
 
 
-@pytest.mark.parametrize("version", ["17", pytest.param("18", marks=pytest.mark.core)])
+@pytest.mark.parametrize(
+    "version", [pytest.param("17", marks=pytest.mark.slow), pytest.param("18", marks=pytest.mark.core)]
+)
 def test_goes_on_with_prepared_transactions_open_across_the_promotion(version: str, make_pair: MakePair) -> None:
     """The primary sends the connector nothing that the standby lacks
     (synchronized_standby_slots).

@@ -176,7 +176,7 @@ def test_a_tables_topic_has_other_partitions(stopped: Installation, admin: Admin
     ("topic", "policy"),
     [
         ("public.account", "compact"),
-        ("public.account", "compact,delete"),
+        pytest.param("public.account", "compact,delete", marks=pytest.mark.slow),
         ("progress", "delete"),
         ("commits", "compact"),
     ],

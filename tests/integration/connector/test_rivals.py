@@ -73,7 +73,7 @@ def test_a_dead_machines_connection_is_ended_to_take_over(connector: Maker) -> N
     "place",
     [
         "before_commit:2=stop",
-        "after_open=stop",
+        pytest.param("after_open=stop", marks=pytest.mark.slow),
         pytest.param("after_flush:2=stop", marks=pytest.mark.slow),
         pytest.param("before_abort=stop", marks=pytest.mark.slow),
     ],
@@ -145,6 +145,7 @@ def cutting(here: Installation) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow  # at no moment in particular: CI has the two moments of fencing
 def test_the_slots_connection_is_cut_many_times_while_two_compete(connector: Maker) -> None:
     """They take the slot from each other in the middle of fencing."""
     here = connector()

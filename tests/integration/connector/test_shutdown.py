@@ -20,9 +20,14 @@ FAST = signal.SIGINT
 
 
 @pytest.mark.parametrize(
-    "hold", [pytest.param(30.0, id="open", marks=pytest.mark.core), pytest.param(0.5, id="parked")]
+    ("version", "hold"),
+    [
+        pytest.param("18", 30.0, id="open", marks=pytest.mark.core),
+        pytest.param("15", 0.5, id="parked"),
+        pytest.param("15", 30.0, id="open-15", marks=pytest.mark.slow),
+        pytest.param("18", 0.5, id="parked-18", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("version", ["15", "18"])
 def test_a_transaction_in_doubt_does_not_keep_postgresql_from_shutting_down(
     version: str, hold: float, connector: Maker, own_postgres: Callable[..., PostgresServer]
 ) -> None:

@@ -15,11 +15,6 @@ def test_a_place_outlives_the_pin() -> None:
     assert LoadProgress.from_bytes(None) == LoadProgress()
 
 
-def test_a_place_of_an_earlier_version_names_no_order() -> None:
-    before = b'{"after":"41","again":[],"scanned":false,"reload":false,"rows":1,"size":2,"seconds":0.5}'
-    assert LoadProgress.from_bytes(before) == LoadProgress(after=b"A", rows=1, size=2, seconds=0.5)
-
-
 def test_it_is_complete_when_nothing_is_to_be_read_again() -> None:
     again = frozenset({b"a"})
     assert LoadProgress(scanned=True).complete
