@@ -27,7 +27,7 @@ def crashed(run: Running, number: signal.Signals) -> str:
     return run.said()
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
+@pytest.mark.parametrize("number", [signal.SIGSEGV, pytest.param(signal.SIGABRT, marks=pytest.mark.slow)])
 def test_rotation_leaves_no_secret_in_a_core(
     made: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
