@@ -10,14 +10,12 @@ import urllib.request
 
 import psycopg
 import pytest
-from click.testing import CliRunner
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from fixtures.backfill import Between, ready, until_chunks
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Kafka
-from twofold.cli import twofold
 from twofold.config import load
 from twofold.runner.initialisation import initialise
 from twofold.runner.status_report import read_status
@@ -47,11 +45,6 @@ TYPES = (
     "CREATE DOMAIN positive AS int CHECK (value > 0)",
     "CREATE TYPE mood AS ENUM ('zz', 'aa', 'mm', 'bb', 'yy', 'cc', 'xx', 'dd', 'ww', 'ee', 'vv')",
 )
-
-
-def told(here: Installation, *arguments: str) -> str:
-    """What the command line says."""
-    return CliRunner().invoke(twofold, ["-c", str(here.file), *arguments], catch_exceptions=False).output
 
 
 def test_keys_of_all_kinds(connector: Maker) -> None:
@@ -152,8 +145,12 @@ def test_a_reload_begins_with_a_truncate(small: Installation, kafka: Kafka) -> N
         here.caught_up()
         wait_until(lambda: read_status(load(here.file)).in_doubt[0].in_kafka == "open")
         expire(kafka, here.table("account"))
-        assert "requested start" in told(here, "backfill", "start", "public.account")
-        wait_until(lambda: "prepared transaction 'open'" in told(here, "backfill", "status"), 60, "it is waited for")
+        assert "requested start" in here.twofold("backfill", "start", "public.account", ok=True).stdout
+        wait_until(
+            lambda: "prepared transaction 'open'" in here.twofold("backfill", "status", ok=True).stdout,
+            60,
+            "it is waited for",
+        )
         wait_until(lambda: read_status(load(here.file)).in_doubt[0].in_kafka == "parked")
         here.sql("COMMIT PREPARED 'open'")
         ready(here)
@@ -170,7 +167,7 @@ def test_a_reload_begins_with_a_truncate(small: Installation, kafka: Kafka) -> N
     )
     assert {s.key["id"] for s in after} == set(range(150))
     assert [s.value["after"]["version"] for s in after if s.key["id"] == 7][-1] == 7
-    assert "all tables are ready" in told(here, "backfill", "status")
+    assert "all tables are ready" in here.twofold("backfill", "status", ok=True).stdout
 
 
 def test_a_load_is_paused_and_resumed(small: Installation) -> None:
@@ -182,16 +179,16 @@ def test_a_load_is_paused_and_resumed(small: Installation) -> None:
     initialise(load(here.file), print)
     with here.carrying():
         until_chunks(here, 1)
-        assert "running, 100 rows of about 350, " in told(here, "backfill", "status")
-        assert "rows a second" in told(here, "status")
-        told(here, "backfill", "pause", "public.account")
-        wait_until(lambda: "paused" in told(here, "backfill", "status"), 60, "paused")
+        assert "running, 100 rows of about 350, " in here.twofold("backfill", "status", ok=True).stdout
+        assert "rows a second" in here.twofold("status", ok=True).stdout
+        here.twofold("backfill", "pause", "public.account", ok=True)
+        wait_until(lambda: "paused" in here.twofold("backfill", "status", ok=True).stdout, 60, "paused")
     here.configure({"backfill": {"rows_per_second": 0}})
     with here.carrying():
         here.sql("UPDATE account SET version = 1 WHERE id % 100 = 0")
         here.caught_up()
         assert {c["rows"] for c in here.records("commits") if c["kind"] == "backfill"} == {0, 100}
-        told(here, "backfill", "resume", "public.account")
+        here.twofold("backfill", "resume", "public.account", ok=True)
         ready(here)
         here.caught_up()
     rows = [s for s in here.read("account") if s.key["id"]]
@@ -208,9 +205,9 @@ def test_a_load_is_cancelled(small: Installation, between: Between) -> None:
     initialise(load(here.file), print)
     with here.carrying():
         until_chunks(here, 1)
-        told(here, "backfill", "cancel", "public.account")
+        here.twofold("backfill", "cancel", "public.account", ok=True)
         ready(here)
-        assert "all tables are ready" in told(here, "backfill", "status")
+        assert "all tables are ready" in here.twofold("backfill", "status", ok=True).stdout
         assert read_status(load(here.file)).two_phase == "enabled"
         between.further(10_000)
     with here.carrying():
@@ -219,7 +216,7 @@ def test_a_load_is_cancelled(small: Installation, between: Between) -> None:
         rows = [s for s in here.read("account") if s.key["id"]]
         assert {s.key["id"] for s in rows} == {*range(1, 101), 307}
         assert sorted(s.value["after"]["version"] for s in rows if s.key["id"] in {7, 307}) == [0, 1, 1]
-        told(here, "backfill", "start", "public.account")
+        here.twofold("backfill", "start", "public.account", ok=True)
         wait_until(lambda: "reload" in [c["kind"] for c in here.records("commits")], 60, "it begins anew")
         ready(here)
     assert {s.key["id"] for s in here.read("account") if s.key and s.value["op"] == "r"} == set(range(351))
@@ -243,16 +240,18 @@ def test_cancelled_with_rows_that_are_held(connector: Maker) -> None:
 
     with here.carrying():
         here.prepare("in doubt", "INSERT INTO line VALUES (0)")
-        told(here, "backfill", "start", "public.line")
+        here.twofold("backfill", "start", "public.line", ok=True)
         wait_until(
-            lambda: "prepared transaction 'in doubt'" in told(here, "backfill", "status"), 60, "it is waited for"
+            lambda: "prepared transaction 'in doubt'" in here.twofold("backfill", "status", ok=True).stdout,
+            60,
+            "it is waited for",
         )
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            wait_until(lambda: here.ask("SELECT count(*) FROM line") > 500, what="rows that are held")
+            wait_until(lambda: here.ask("SELECT count(*) FROM line") > 100, what="rows that are held")
             assert [s.value["op"] for s in here.read("line")] == ["t"]
-            told(here, "backfill", "cancel", "public.line")
+            here.twofold("backfill", "cancel", "public.line", ok=True)
             ready(here)
         finally:
             cancelled.set()
@@ -277,7 +276,7 @@ def test_a_type_that_old_rows_would_be_misread_under(connector: Maker, kafka: Ka
         here.caught_up()
     here.sql("ALTER TABLE priced ALTER price TYPE numeric(9, 4)", "INSERT INTO priced VALUES (2, 0.0625)")
     assert "twofold backfill start public.priced" in str(here.refusal())
-    told(here, "backfill", "start", "public.priced")
+    here.twofold("backfill", "start", "public.priced", ok=True)
     assert "delete the table's topic" in str(here.refusal())
     topic = here.table("priced")
     delete_topic(here, kafka, topic)
@@ -309,7 +308,7 @@ def test_a_start_repairs_a_topic_that_is_gone(connector: Maker, kafka: Kafka) ->
     topic = here.table("account")
     delete_topic(here, kafka, topic)
     assert "twofold backfill start public.account" in str(here.refusal())
-    told(here, "backfill", "start", "public.account")
+    here.twofold("backfill", "start", "public.account", ok=True)
     with here.carrying():
         wait_until(lambda: topic in here.reader.topics(here.prefix), 60, "the topic is there again")
         # The topic is made before the load is entered.

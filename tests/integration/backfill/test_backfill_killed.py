@@ -54,7 +54,7 @@ def carried_with_kills(here: Installation, kills: int, *, per_second: float, ite
     return told
 
 
-@pytest.mark.core
+@pytest.mark.slow  # CI has loads and kills in its rounds of chaos
 def test_loaded_under_traffic_with_kills(here: Installation) -> None:
     carried_with_kills(here, 3, per_second=300, items=4000)
 

@@ -98,7 +98,7 @@ def test_a_copy_that_is_cancelled_is_tried_again(connector: Maker) -> None:
     """Whoever ends the query does not end the connector."""
     here = connector(init=False, source={"tables": ["public.*"]})
     here.sql(ACCOUNT, "CREATE TABLE t (v int, x text)", f"CREATE TABLE u ({TABLES['filtered'][0]})")
-    here.sql("INSERT INTO t SELECT n, repeat(md5(n::text), 10) FROM generate_series(1, 400000) n")
+    here.sql("INSERT INTO t SELECT n, repeat(md5(n::text), 10) FROM generate_series(1, 100000) n")
     initialise(load(here.file), print)
     run = here.start()
     cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'twofold backfill' AND query LIKE 'COPY%' AND state = 'active' AND datname = current_database()"

@@ -1,5 +1,5 @@
-"""The rules of the backfill against real servers, each in the one situation that needs it; without
-the rule the topics end wrong.
+"""The rules of the backfill against real servers, each in the one situation that needs it; in the
+slow forms the rule is left out, and the topics end wrong.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def committed_and_not_visible(here: Installation, *statements: str) -> Iterator[
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("judge", [as_it_is, no_drop, not_again])
+@pytest.mark.parametrize(
+    "judge", [as_it_is, *(pytest.param(mutant, marks=pytest.mark.slow) for mutant in (no_drop, not_again))]
+)
 def test_what_a_snapshot_does_not_see_is_newer(
     judge: Callable[..., DroppedRows],
     make: Callable[..., Installation],
@@ -145,7 +147,7 @@ def never_in_backfill(table: TableVersion) -> None:
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("parked", [True, False])
+@pytest.mark.parametrize("parked", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_prepared_transaction_comes_behind_the_chunks(
     parked: bool,
     make: Callable[..., Installation],
@@ -168,7 +170,7 @@ def test_a_prepared_transaction_comes_behind_the_chunks(
     assert wrong(here) == (set() if parked else {1500, 1600})
 
 
-@pytest.mark.parametrize("barrier", [True, False])
+@pytest.mark.parametrize("barrier", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_table_that_joins_with_a_transaction_in_doubt(
     barrier: bool,
     make: Callable[..., Installation],

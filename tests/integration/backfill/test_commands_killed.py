@@ -5,7 +5,6 @@ along.
 from __future__ import annotations
 
 import signal
-import subprocess
 
 import pytest
 
@@ -20,7 +19,7 @@ ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note 
 
 
 def command(here: Installation, what: str, table: str) -> None:
-    subprocess.run(here.command("backfill", what, table), check=True, capture_output=True, timeout=60)
+    here.twofold("backfill", what, table, ok=True)
 
 
 def states(here: Installation) -> dict[str, str]:
