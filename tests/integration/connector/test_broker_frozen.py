@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from functools import partial
 
 from fixtures.connector import Maker, Running, wait_until
 from twofold.stack import KafkaCluster
 
-CONNECTORS = 4
+CONNECTORS = 2
 
 
 def is_recovering(run: Running) -> bool:
@@ -30,7 +29,7 @@ def test_a_broker_that_was_frozen_ends_no_connector(connector: Maker, own_kafka:
         for each, run in zip(here, runs, strict=True):
             each.sql("INSERT INTO account VALUES (1, 1, 'a')")
             wait_until(partial(is_recovering, run), 60)
-        away = subprocess.run(here[0].command("status"), capture_output=True, text=True, timeout=60, check=False)
+        away = here[0].twofold("status")
     finally:
         os.kill(pid, signal.SIGCONT)
     assert away.returncode == 4, away.stdout + away.stderr

@@ -5,13 +5,12 @@ what they do, and recovery refuses what it can see before it sends anything agai
 from __future__ import annotations
 
 import math
-import subprocess
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,19 +30,25 @@ from twofold.sink import producer as producing
 from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.publisher import Publisher
+from twofold.stack import temporary_folder
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[FrontedKafka]:
+    """With a proxy before it that makes requests late."""
+    with ExitStack() as ending:
+        folder = temporary_folder()
+        ending.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield FrontedKafka(folder, ending)
 
 
 @pytest.fixture
-def proxied(
-    connector: Maker, open_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Installation, Proxy]]:
-    """A connector without the rule, and a proxy before its broker that makes requests late."""
+def proxied(connector: Maker, kafka: FrontedKafka, monkeypatch: pytest.MonkeyPatch) -> tuple[Installation, Proxy]:
+    """A connector without the rule, and the proxy before its broker."""
     monkeypatch.setattr(producing, "SENT_ONCE_S", math.inf)
-    with ExitStack() as ending:
-        kafka = FrontedKafka(open_folder, ending)
-        here = connector(kafka_server=kafka, prepared={"pool": 1, "hold": 40})
-        here.sql("INSERT INTO account SELECT n, 0, 'a row' FROM generate_series(1, 20) n")
-        yield here, kafka.proxy
+    here = connector(kafka_server=kafka, prepared={"pool": 1, "hold": 40})
+    here.sql("INSERT INTO account SELECT n, 0, 'a row' FROM generate_series(1, 20) n")
+    return here, kafka.proxy
 
 
 @contextmanager
@@ -144,7 +149,7 @@ def test_a_late_commit_in_the_middle_of_a_group_is_refused_before_it_is_sent_aga
         _refused(run)
     assert [each["damage"]["kind"] for each in of(audit(here)[1], "account")["damages"]] == ["stray"]
     assert isinstance(here.refusal(), Refused)
-    subprocess.run(here.command("backfill", "start", "public.account"), check=True)
+    here.twofold("backfill", "start", "public.account", ok=True)
     here.start()
     wait_until(lambda: of(audit(here)[1], "account")["reload"], 60, "the reload")
     ready(here, 60)

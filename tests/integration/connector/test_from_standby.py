@@ -29,11 +29,10 @@ from twofold.runner.initialisation import initialise
 from twofold.stack import PostgresServer
 
 pytestmark = pytest.mark.timeout(600)
-LONG = (
+VERSIONS = (
     *(pytest.param(version, marks=pytest.mark.slow) for version in ("16", "17")),
     pytest.param("18", marks=pytest.mark.core),
 )
-VERSIONS = (pytest.param("16", marks=pytest.mark.slow), "17", pytest.param("18", marks=pytest.mark.core))
 ON_18 = pytest.mark.parametrize("version", ["18"])
 
 
@@ -89,7 +88,8 @@ def make_pair(connector: Maker, own_postgres: Callable[..., PostgresServer], ope
         yield make
 
 
-@pytest.mark.parametrize("version", LONG)
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["16", "17", "18"])
 def test_from_standby_with_kills_while_sessions_write(version: str, make_pair: MakePair) -> None:
     """Prepared transactions of all outcomes, and kill -9 of the connector at any moment."""
     pair = make_pair(version)
@@ -189,7 +189,7 @@ def test_from_standby_a_member_of_a_group(version: str, connector: Maker, make_p
         here.check()
 
 
-@pytest.mark.parametrize("version", LONG)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_from_standby_that_is_promoted_under_load(version: str, make_pair: MakePair) -> None:
     """The connector goes on with the same configuration and the same process; what is published is
     what the promoted server has.
@@ -259,7 +259,7 @@ def test_from_standby_whose_slot_is_lost_in_a_conflict(
         here.sql("VACUUM pg_class", "VACUUM pg_attribute", "VACUUM pg_type")
         lost = f"SELECT wal_status FROM pg_replication_slots WHERE slot_name = '{here.prefix}'"
         wait_until(lambda: ask(pair.standby, lost) == "lost", 60, "the slot is lost")
-        examined = subprocess.run(here.command("doctor"), capture_output=True, text=True, timeout=60, check=False)
+        examined = here.twofold("doctor")
         assert "ALTER SYSTEM SET hot_standby_feedback = on;" in examined.stdout
         error = here.refusal()
         assert type(error) is Refused
@@ -299,7 +299,7 @@ def test_from_standby_that_is_gone_another_one_starts_over(
 
 def _start_over(here: Installation) -> None:
     """The last repair: reset, then init under another prefix; the rows are loaded again."""
-    ended = subprocess.run(here.command("reset", "--yes"), capture_output=True, text=True, timeout=60, check=False)
+    ended = here.twofold("reset", "--yes")
     assert f"removed: publication {here.prefix}" in ended.stdout, ended.stderr
     here.configure({"kafka": {"prefix": f"{here.prefix}_2"}})
     done = here.init()
@@ -377,7 +377,7 @@ def test_from_standby_doctor_and_init_name_what_is_missing(version: str, make_pa
         pair.primary.stop()
         low = _again(pair.primary, wal_level="replica")
         ending.callback(low.stop)
-        said = subprocess.run(here.command("doctor"), capture_output=True, text=True, timeout=60, check=False).stdout
+        said = here.twofold("doctor").stdout
         for words in (
             "ALTER SYSTEM SET hot_standby_feedback = on;",
             "SELECT pg_create_physical_replication_slot('twofold_standby', true); -- on the primary",
@@ -423,7 +423,7 @@ def test_from_standby_a_load_without_the_primary_is_refused(version: str, make_p
     here.sql(f'CREATE PUBLICATION "{here.prefix}" FOR TABLE {tables}')
     pair.wait_for_replay()
     with ThreadPoolExecutor(1) as sessions:
-        making = sessions.submit(here.init)
+        making = sessions.submit(in_a_process, here.command("init"))
         while not making.done():
             here.sql("SELECT pg_log_standby_snapshot()")
         done = making.result()
@@ -433,14 +433,18 @@ def test_from_standby_a_load_without_the_primary_is_refused(version: str, make_p
     here.sql("INSERT INTO account VALUES (2, 1, 'streamed')")
     here.caught_up()
     here.check()
-    subprocess.run(here.command("backfill", "start", "public.account"), check=True, timeout=60)
+    here.twofold("backfill", "start", "public.account", ok=True)
     assert run.ended() == 5
     assert "table public.account is to be loaded" in run.said()
     assert "twofold backfill cancel public.account" in run.said()
-    subprocess.run(here.command("backfill", "cancel", "public.account"), check=True, timeout=60)
+    here.twofold("backfill", "cancel", "public.account", ok=True)
     here.start()
     here.sql("INSERT INTO account VALUES (3, 1, 'streamed again')")
     here.caught_up()
+
+
+def in_a_process(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @ON_18
@@ -452,8 +456,8 @@ def test_from_standby_what_it_can_never_do_is_refused(version: str, make_pair: M
     assert type(error) is SetupError
     assert "prepared.synchronous is on, and the server is a standby" in str(error)
     here.configure({"prepared": {"synchronous": False}, "source": {"primary_dsn": pair.standby.dsn()}})
-    listed = subprocess.run(here.command("prepared", "list"), capture_output=True, text=True, timeout=60, check=False)
+    listed = here.twofold("prepared", "list")
     assert listed.returncode == 3
     assert "which is a standby too" in listed.stderr
-    status = subprocess.run(here.command("status"), capture_output=True, text=True, timeout=60, check=False)
+    status = here.twofold("status")
     assert "in doubt    not known: source.primary_dsn leads to" in status.stdout, status.stderr

@@ -5,7 +5,6 @@ loads, errors and a change of the policy itself.
 from __future__ import annotations
 
 import json
-import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -37,6 +36,7 @@ def made(connector: Maker, tmp_path: Path) -> Installation:
     return made
 
 
+@pytest.mark.slow  # its short form is test_policy_leaves_no_canary_anywhere
 def test_policy_of_random_work_with_kills_changes_and_loads(made: Installation, tmp_path: Path) -> None:
     force(made)
     work = CanaryWork(made, seed=7)
@@ -54,7 +54,7 @@ def test_policy_of_random_work_with_kills_changes_and_loads(made: Installation, 
         work.large()
         committed, undone = work.prepare(), work.prepare()
         if turn == 1:
-            subprocess.run(made.command("backfill", "start", "public.person"), check=True, capture_output=True)
+            made.twofold("backfill", "start", "public.person", ok=True)
         made.sql(next(changes))
         work.some(15)
         wait_until(lambda: spooled(run, tmp_path / "spool"), 60, "it spools")  # noqa: B023
@@ -102,7 +102,7 @@ def test_policy_that_hides_a_column_anew_tells_what_stays_readable(made: Install
     admin = AdminClient({"bootstrap.servers": made.reader.bootstrap})
     admin.delete_topics([topic])[topic].result(20)
     wait_until(lambda: topic not in made.reader.topics(made.prefix), 30)
-    subprocess.run(made.command("backfill", "start", "public.letter"), check=True, capture_output=True, timeout=60)
+    made.twofold("backfill", "start", "public.letter", ok=True)
     run = made.start()
     wait_until(lambda: not read_status(load(made.file)).backfilling, 120, "the table is ready")
     assert {s.key["id"] for s in made.read("letter") if s.key} == {1, 2}
@@ -154,11 +154,11 @@ def test_policy_of_a_hashed_key_refuses_a_load(made: Installation) -> None:
     run = made.start()
     made.sql(f"INSERT INTO letter (id) VALUES ({NUMBER})")
     wait_until(lambda: made.read("letter"), 60)
-    subprocess.run(made.command("backfill", "start", "public.letter"), check=True, capture_output=True, timeout=60)
+    made.twofold("backfill", "start", "public.letter", ok=True)
     assert run.ended() == 5
     assert "its key id is hashed" in run.said()
     assert "twofold backfill cancel public.letter" in run.said()
-    subprocess.run(made.command("backfill", "cancel", "public.letter"), check=True, capture_output=True, timeout=60)
+    made.twofold("backfill", "cancel", "public.letter", ok=True)
     run = made.start()
     made.sql("INSERT INTO letter (id) VALUES (3)")
     wait_until(lambda: len(made.read("letter")) >= 2, 60)

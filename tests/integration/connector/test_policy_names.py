@@ -4,7 +4,6 @@ its rule is gone. `doctor` says so before a run refuses.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -104,8 +103,7 @@ def test_policy_refuses_a_table_that_was_renamed_before_its_load_was_over(made: 
 
 
 def loading(made: Installation) -> bool:
-    done = subprocess.run(made.command("backfill", "status"), capture_output=True, text=True, check=True, timeout=60)
-    return "public.person" in done.stdout
+    return "public.person" in made.twofold("backfill", "status", ok=True).stdout
 
 
 def test_policy_refuses_rows_of_the_old_name_whose_rule_was_given_to_the_new_one(made: Installation) -> None:

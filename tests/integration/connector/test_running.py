@@ -71,7 +71,7 @@ def test_a_stop_commits_what_is_gathered_and_leaves_the_rest(connector: Maker) -
 def test_a_stop_in_the_middle_of_a_large_transaction(connector: Maker) -> None:
     here = connector()
     run = here.start()
-    here.sql("INSERT INTO account SELECT n, 1, repeat('x', 100) FROM generate_series(1, 30000) n")
+    here.sql("INSERT INTO account SELECT n, 1, repeat('x', 100) FROM generate_series(1, 15000) n")
     run.stop()
     here.start()
     here.check()
@@ -113,7 +113,7 @@ def test_nothing_to_do_holds_no_wal(connector: Maker) -> None:
 @pytest.mark.core
 def test_a_prepared_transaction_in_doubt_holds_its_wal_and_no_more(connector: Maker) -> None:
     here = connector()
-    here.start()
+    here.carry()
     before = here.ask("SELECT pg_current_wal_insert_lsn() - '0/0'")
     here.prepare("g", "INSERT INTO account VALUES (1, 1, 'a')")
     prepared = here.ask("SELECT pg_current_wal_insert_lsn() - '0/0'")
@@ -129,7 +129,7 @@ def test_a_prepared_transaction_in_doubt_holds_its_wal_and_no_more(connector: Ma
 def test_of_large_transactions_in_a_backlog_each_is_in_one_commit(connector: Maker) -> None:
     """A read brings the end of one and the beginning of the next; Kafka commits while they come."""
     here = connector(turn={"rows": 1000}, source={"streaming": "off"})
-    for n in range(8):
+    for n in range(4):
         here.sql(
             f"INSERT INTO transfer SELECT {n} || '-' || i || repeat(' wide', 100), i, 1 FROM generate_series(1, 5000) i"
         )
@@ -142,7 +142,7 @@ def test_of_large_transactions_in_a_backlog_each_is_in_one_commit(connector: Mak
 
 def test_a_transaction_of_some_megabytes_is_streamed_though_nobody_set_when(connector: Maker) -> None:
     here = connector()
-    here.start()
+    here.carry()
     here.sql("INSERT INTO transfer SELECT i || repeat(' wide', 300), i, 1 FROM generate_series(1, 10000) i")
     here.caught_up()
     wait_until(
@@ -154,7 +154,7 @@ def test_a_transaction_of_some_megabytes_is_streamed_though_nobody_set_when(conn
 def test_a_large_transaction_is_visible_all_at_once(connector: Maker) -> None:
     """More than a turn's rows and bytes; killed in the middle of it, then carried."""
     here = connector(turn={"rows": 1000, "bytes": 1 << 20})
-    rows = 12_000
+    rows = 6000
     run = here.start("after_produce:3")
     visible = here.tail("transfer")
     with psycopg.connect(here.conninfo) as writer:

@@ -39,7 +39,21 @@ def server_of(stack_folder: Path) -> Iterator[Callable[[str], PostgresServer]]:
         yield start
 
 
-MODES = [("15", "off"), ("15", "on")] + [(v, s) for v in ("16", "17", "18") for s in ("off", "on", "parallel")]
+MODES = [
+    *(("15", "on"), ("16", "parallel"), ("18", "off"), ("18", "on")),
+    *(
+        pytest.param(*mode, marks=pytest.mark.slow)
+        for mode in (
+            ("15", "off"),
+            ("16", "off"),
+            ("16", "on"),
+            ("17", "off"),
+            ("17", "on"),
+            ("17", "parallel"),
+            ("18", "parallel"),
+        )
+    ),
+]
 
 
 @pytest.mark.parametrize(("version", "streaming"), MODES)
@@ -81,22 +95,23 @@ def the_example(here: Installation) -> None:
         session.execute("ROLLBACK PREPARED 'test_prepared2'")
 
 
-@pytest.mark.parametrize("version", ["15", pytest.param("17", marks=pytest.mark.core)])
+@pytest.mark.parametrize(
+    "version", [pytest.param("15", marks=pytest.mark.slow), pytest.param("18", marks=pytest.mark.core)]
+)
 def test_many_side_by_side_half_taken_back(
     version: str, connector: Maker, server_of: Callable[[str], PostgresServer]
 ) -> None:
     with fresh_database(server_of(version), f"db_{fresh_prefix()}") as conninfo:
         here = connector(conninfo=conninfo, spool={"memory": 20_000})
         force(here)
-        run = here.start()
-        crowd = SideBySide(here, count=100, seed=int(version))
-        for _ in range(2):
-            crowd.begin()
-            crowd.work(2000)
-            crowd.end()
-        here.check()
-        run.stop()
-        wait_until(lambda: streamed(here) > 50, 10, "they were streamed")
+        crowd = SideBySide(here, count=60, seed=int(version))
+        with here.carrying():
+            for _ in range(2):
+                crowd.begin()
+                crowd.work(1200)
+                crowd.end()
+            here.check()
+        wait_until(lambda: streamed(here) > 30, 10, "they were streamed")
 
 
 @pytest.mark.core
@@ -160,7 +175,7 @@ def test_a_rolled_back_savepoints_messages_are_not_published(connector: Maker) -
 def test_a_definition_that_only_a_rolled_back_savepoint_had_is_never_registered(connector: Maker) -> None:
     here = connector()
     force(here)
-    here.start()
+    here.carry()
     many = "INSERT INTO account (id, version) SELECT i, 1 FROM generate_series({}, {}) i"
     with psycopg.connect(here.conninfo) as writer:
         for statement in (
@@ -201,7 +216,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("prepared", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_disk_is_full(prepared: bool, connector: Maker, small_disk: Path) -> None:
     here = connector(spool={"folder": str(small_disk), "memory": 0})
     force(here)

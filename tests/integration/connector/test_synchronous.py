@@ -4,7 +4,6 @@ docs/learn/two-phase.md tells how it is set up.
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -137,7 +136,7 @@ def test_prepare_returns_when_the_rows_can_be_read(sync: Synchronous) -> None:
 def test_one_that_is_parked_by_a_rule_is_acknowledged_at_once(sync: Synchronous) -> None:
     here = sync.here
     here.configure({"prepared": {"rules": [{"gid": "later*", "action": "park"}]}})
-    here.start()
+    here.carry()
     sync.appoint()
     sync.coordinator("later 1", insert(1))
     assert sync.rows_there("later 1") == []
@@ -253,20 +252,20 @@ def ending(sync: Synchronous, session: psycopg.Connection[Any], gid: str, pids: 
 
 def status(here: Installation) -> str:
     """Whatever it answers, as a person sees it."""
-    said = subprocess.run(here.command("status"), capture_output=True, text=True, timeout=60, check=False)
+    said = here.twofold("status")
     return said.stdout + said.stderr
 
 
-@pytest.mark.parametrize("pool", [4, 20])
+@pytest.mark.parametrize("pool", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_twenty_side_by_side(sync: Synchronous, pool: int) -> None:
     """Also more than can be open at once; and what it costs them."""
     here = sync.here
     here.configure({"prepared": {"pool": pool}})
-    here.start()
+    here.carry()
 
     def client(number: int) -> list[float]:
         took = []
-        for n in range(10):
+        for n in range(3):
             gid = f"c{number} {n}"
             took.append(sync.coordinator(gid, insert(1000 * number + n)))
             here.sql(f"COMMIT PREPARED '{gid}'")

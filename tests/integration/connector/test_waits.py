@@ -5,7 +5,6 @@ says for whom, and all rows come when it is gone.
 from __future__ import annotations
 
 import re
-import subprocess
 
 import pytest
 
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.core
 
 
 def status(here: Installation) -> str:
-    return subprocess.run(here.command("status"), capture_output=True, text=True, timeout=60, check=True).stdout
+    return here.twofold("status", ok=True).stdout
 
 
 def test_status_says_for_whom_the_start_waits(connector: Maker) -> None:

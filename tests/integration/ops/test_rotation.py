@@ -242,6 +242,7 @@ def test_rotation_of_tokens_that_a_callable_gives(
     """The broker ends sessions whose token has expired. The callable fails for a while."""
     (tmp_path / "provider_of_tokens.py").write_text(PROVIDER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(tmp_path)
     given, fails = tmp_path / "given", tmp_path / "fails"
     with ExitStack() as ending:
         door = ending.enter_context(guarded(registry.url, rotation.check, granted.authority))
@@ -256,7 +257,7 @@ def test_rotation_of_tokens_that_a_callable_gives(
         tail = made.tail("transfers")
         with Load(granted).running() as load:
             before = len(given.read_text().split())
-            wait_until(lambda: run.dead or len(given.read_text().split()) > before + 10, START_S, "tokens")
+            wait_until(lambda: run.dead or len(given.read_text().split()) > before + 3, START_S, "tokens")
             fails.touch()
             wait_until(lambda: run.dead or "token_provider gave no token (RuntimeError)" in run.said(), START_S)
             fails.unlink()

@@ -40,7 +40,7 @@ def test_postgresqls_half_comes_at_once_and_the_rest_soon(connector: Maker) -> N
 def test_as_json(connector: Maker) -> None:
     here = connector()
     here.configure({"kafka": {"bootstrap": "127.0.0.1:9"}})
-    done = subprocess.run(here.command("status", "--json"), capture_output=True, text=True, timeout=60, check=False)
+    done = here.twofold("status", "--json")
     assert done.returncode == 4
     said = json.loads(done.stdout)
     assert said["source_lsn"] > 0
