@@ -19,7 +19,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ from twofold.source.session import ReplicationSession, SessionOptions
 from twofold.source.wal_end import WalEnd
 from twofold.spool import Spool
 from twofold_avro.names import topic_of
-from twofold_avro.records import Progress
+from twofold_avro.records import Pin, Progress
 from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
 
 _log = logging.getLogger(__name__)
@@ -87,14 +87,15 @@ def recover(
     retry_factor: int = 1,
     upto: Lsn | None = None,
     lookback: LookbackWindow | None = None,
-    restart: Collection[str] = (),
+    choose_restarts: Callable[[Mapping[str, Pin]], Collection[str]] = lambda _: (),
 ) -> Run:
     """Take all steps up to the last; `opened` closes what they opened.
 
     Kafka transactions may take `patience` times as long as configured, and their ends
     `retry_factor` times as long as usual. The run ends before `upto`.
     `lookback` says how much of the recent writes is compared with the commit records before
-    anything is sent; None compares nothing. The topics `restart` are restarted.
+    anything is sent; None compares nothing. `choose_restarts` says, by the pins in Kafka, which
+    topics are restarted.
     """
     interruptible = InterruptibleStep(stop, opened)
     session = interruptible(lambda: _take_slot_or_tell(config, opened))
@@ -142,7 +143,7 @@ def recover(
         interruptible(functools.partial(check_recent_commits, config, registry, recovered, lookback, in_use))
     tables.events.require_published(published, config.publication)
     to_reload = (topic for topic, what in recovered.commands.items() if what.starts)
-    tables.restart_topics({*to_reload, *restart}, published)
+    tables.restart_topics({*to_reload, *choose_restarts(recovered.pins)}, published)
     interruptible(lambda: tables.check(published))
     interruptible(lambda: tables.announce(published))
     state = _state(config, fencing, progress, slot, server)

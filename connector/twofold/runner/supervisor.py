@@ -14,7 +14,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -40,6 +40,7 @@ from twofold.runner.streamed import StreamUnclear
 from twofold.runner.topic_mismatch import TopicRestart
 from twofold.source.diagnosis import SlotBusy
 from twofold.source.provisioning import end_holder
+from twofold_avro.records import Pin
 
 _log = logging.getLogger(__name__)
 
@@ -113,12 +114,17 @@ def supervise(
 
 
 class TopicsToRestart:
-    """The topics that the next run restarts."""
+    """The topics that the next run restarts, and those after it until Kafka has the restart.
+
+    The next run may end before that, because another table's topic must restart too. A run that
+    then began without the first one would meet its rows again, and the two would alternate.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._times: dict[tuple[str, int], list[float]] = {}
-        self.topics: set[str] = set()
+        self._topics: dict[str, tuple[Pin | None, ...]] = {}
+        """Each with its pin before the restart; nothing: no run has begun with it."""
 
     def add(self, met: TopicRestart) -> None:
         """Add a topic; refuse it if the same table causes this again and again.
@@ -131,7 +137,14 @@ class TopicsToRestart:
         self._times = recent
         if len(recent[met.topic, met.oid]) > OFTEN and met.refusal is not None:
             raise met.refusal
-        self.topics.add(met.topic)
+        self._topics[met.topic] = ()
+
+    def choose(self, pins: Mapping[str, Pin]) -> Collection[str]:
+        """Return the topics that Kafka's pins do not show as restarted yet."""
+        self._topics = {
+            topic: (pins.get(topic),) for topic, before in self._topics.items() if before in {(), (pins.get(topic),)}
+        }
+        return self._topics.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +206,10 @@ def _run(lessons: _Lessons, stop: threading.Event, observer: Observer, recovered
             retry_factor=lessons.retry_factor,
             upto=upto,
             lookback=lessons.lookback,
-            restart=lessons.restart.topics,
+            choose_restarts=lessons.restart.choose,
         )
         recovered.set()
         last_refusal.forget_where_kafka_does_not_know(lessons.config)
-        lessons.restart.topics.clear()  # if this run ends before Kafka has it, the next meets the same rows
         observer.recovered(run.state)
         run.go(observer)
     if refused is not None and not stop.is_set():

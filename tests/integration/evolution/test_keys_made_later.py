@@ -68,6 +68,25 @@ def test_a_key_that_changes_while_nobody_carries(connector: Maker, change: str, 
     assert behind_the_truncate(evolving) == [*range(1, ROWS + 3)]
 
 
+def test_keys_of_two_tables_change_while_nobody_carries(connector: Maker) -> None:
+    """Each needs a recovery, and none undoes the one before."""
+    here = connector(init=False, source={"tables": ["public.account", "e.*"]})
+    here.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)", "CREATE SCHEMA e")
+    initialise(load(here.file), print)
+    tables = [Evolving(here, name) for name in ("t", "u")]
+    columns, changes, row = ANOTHER_COLUMN
+    for statement in (
+        f"CREATE TABLE {{}} ({columns})",
+        "INSERT INTO {} VALUES (1, '', 1)",
+        f"ALTER TABLE {{}} {changes}",
+    ):
+        here.sql(*(statement.format(table.name) for table in tables))
+    here.sql(*(f"INSERT INTO {table.name} {row.format(2)}" for table in tables))
+    with here.carrying():
+        wait_until(lambda: all(behind_the_truncate(each) == [1, 2] for each in tables), what="both are loaded")
+        here.caught_up()
+
+
 def behind_the_truncate(evolving: Evolving) -> list[int]:
     """Each row's `v`, as its key has it last."""
     seen = (
