@@ -127,6 +127,7 @@ class Pin(Record):
     bound: bytes | None = None
     relation: int | None = None
     stored: str | None = None
+    stale: str | None = None
 
     @property
     def oid(self) -> int | None:

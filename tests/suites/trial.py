@@ -111,7 +111,7 @@ class Trial:
 
     def _installation(self, prefix: str) -> Installation:
         options = {
-            "source": {"tables": ["*"], "reload_on_rewrite": True},
+            "source": {"tables": ["*"], "reload_up_to": 1_000_000},
             "kafka": {"partitions": 1},
             "backfill": {"notice": 1},
             "spool": {"folder": str(self._folder / "spool")},

@@ -24,10 +24,11 @@ class Walls:
 
 
 CONNECTOR: Mapping[str, Walls] = {
-    "source": Walls({"conninfo", "errors"}, {"psycopg", "twofold_avro", "twofold_common"}),
+    "source": Walls({"conninfo", "descriptions", "errors"}, {"psycopg", "twofold_avro", "twofold_common"}),
     "sink": Walls({"errors", "failpoints"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "bridge": Walls({"errors"}, {"twofold_common"}),
     "lives": Walls(),
+    "descriptions": Walls(),
     "backfill": Walls(
         {"config", "errors", "lives", "sink", "source", "spool", "thread_owner"},
         {"fastavro", "twofold_avro", "twofold_common"},
@@ -37,6 +38,7 @@ CONNECTOR: Mapping[str, Walls] = {
             "backfill",
             "bridge",
             "config",
+            "descriptions",
             "errors",
             "failpoints",
             "gids",

@@ -199,6 +199,7 @@ def _kafka_lines(seen: Seen) -> list[str]:
     lines += [f"backfill    {each.table}: {each.state}, {each.words}" for each in seen.loads[:LOADS_MAX]]
     if (more := len(seen.loads) - LOADS_MAX) > 0:
         lines.append(f"backfill    and {more} more tables: twofold backfill status")
+    lines += [f"STALE       {each.table}: {each.reason}; run: {each.repair}" for each in status.stale]
     return [*lines, *_in_doubt_lines(status)]
 
 

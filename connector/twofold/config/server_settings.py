@@ -61,9 +61,10 @@ class SourceConfig(Part):
         True,
         description="Load the rows that a table has when it joins the publication.",
     )
-    reload_on_rewrite: bool = Field(
-        False,
-        description="Reload a table after DDL that rewrites it without sending rows, such as ALTER COLUMN ... TYPE ... USING. If false, the log names the table.",
+    reload_up_to: int = Field(
+        1_000_000,
+        ge=0,
+        description="Reload a table by itself if PostgreSQL did not send changes of its rows, as after ALTER COLUMN ... TYPE ... USING, and it has at most about so many rows. Above, the log names the table. 0: never.",
     )
     slot_wait: float = Field(
         60, gt=0, description="How long `init` waits for running transactions when it creates the slot."

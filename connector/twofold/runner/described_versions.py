@@ -50,6 +50,11 @@ class DescribedVersions:
         self._committed[topic] = table
         self._uncommitted.pop(topic, None)
 
+    def forget(self, topic: str) -> None:
+        """Forget the topic's versions: the next description is examined again."""
+        self._committed.pop(topic, None)
+        self._uncommitted.pop(topic, None)
+
     def drop_uncommitted(self, topic: str) -> None:
         """Forget the version: a later description is examined again."""
         self._uncommitted.pop(topic, None)

@@ -32,13 +32,13 @@ from twofold.lives import load_life
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut, CarryOut, LoadCommand
 from twofold.lives.load_progress import LoadProgress
-from twofold.runner.joined_tables import JoinedTablesFound
 from twofold.runner.observer import BackfillProgress
 from twofold.runner.pins import Pins
 from twofold.runner.table_lives import TableLives
 from twofold.runner.table_version import IN_BACKFILL
 from twofold.sink.backfill_commands import PendingCommand
 from twofold.source.messages import Relation
+from twofold.source.table_descriptions import DescribedTables
 from twofold_common.positions import PreparedIdentity
 from twofold_common.table_names import table_argument
 
@@ -74,7 +74,7 @@ class CommandSource(Protocol):
 class JoinedTablesSource(Protocol):
     """Looks for tables that have joined the publication."""
 
-    def take_result(self) -> JoinedTablesFound:
+    def take_result(self) -> DescribedTables | None:
         """Return the result since the last call, if there is one."""
         ...
 
@@ -108,6 +108,10 @@ class LoadableTables(Protocol):
         """Note that later rows are behind the truncate."""
         ...
 
+    def is_loadable(self, relation: Relation) -> bool:
+        """Whether a table's rows may and can be loaded."""
+        ...
+
 
 class Loading:
     """The loads of one run, as the turn sees them."""
@@ -120,12 +124,15 @@ class Loading:
         commands: CommandSource,
         joined_tables: JoinedTablesSource,
         *,
-        reload_on_rewrite: bool = False,
+        reload_up_to: int = 0,
         check_s: float = COMMANDS_CHECK_S,
     ) -> None:
-        """`check_s`: how often commands and joined tables are looked at."""
+        """`reload_up_to`: a stale table with at most so many rows is reloaded by itself.
+
+        `check_s`: how often commands and joined tables are looked at.
+        """
         self._joined_tables = joined_tables
-        self._reload_on_rewrite = reload_on_rewrite
+        self._reload_up_to = reload_up_to
         self._loads = loads
         self._tables = tables
         self._lives = tables.lives
@@ -158,7 +165,8 @@ class Loading:
             self._next_check = now + self._check_s
             for topic, what in self._commands.read_new().items():
                 self._handle_command(topic, what)
-            self._handle_joined_tables(self._joined_tables.take_result())
+            if (found := self._joined_tables.take_result()) is not None:
+                self._handle_described(found)
         for topic, done in self._executor.carried_out():
             self._apply(topic, done)
         for topic in self._lives.in_need():
@@ -179,18 +187,23 @@ class Loading:
                 case _:
                     raise AssertionError(offer)
 
-    def _handle_joined_tables(self, found: JoinedTablesFound) -> None:
-        """Give new tables their topics; reload a rewritten table, or tell a person."""
+    def _handle_described(self, found: DescribedTables) -> None:
+        """Give new tables their topics; reload stale ones, or tell a person."""
         self._tables.announce(found.relations)
-        reloads = self._reload_on_rewrite
-        for topic, what in self._tables.pins.check_storage(found.relations, found.stored, reloads=reloads):
-            pin, name = self._tables.pins[topic], self._name(topic)
-            if reloads:
-                _log.warning("%s: %s; it is reloaded because source.reload_on_rewrite is on", name, what)
-                self._apply(topic, load_life.ReloadDue())
+        limit = self._reload_up_to
+
+        def reloads(topic: str, relation: Relation) -> bool:
+            is_small = limit > 0 and found.rows.get(relation.oid, 0) <= limit
+            return is_small and not self._lives[topic].is_paused and self._tables.is_loadable(relation)
+
+        for stale in self._tables.pins.note_descriptions(found.relations, found.described, reloads):
+            pin, name = self._tables.pins[stale.topic], self._name(stale.topic)
+            if stale.reloads:
+                _log.warning("%s is stale: %s; it is reloaded (source.reload_up_to)", name, stale.reason)
+                self._apply(stale.topic, load_life.ReloadDue())
             else:
                 command = f"twofold backfill start {table_argument(pin.schema, pin.table)}"
-                _log.warning("%s: %s; if that changed values in rows, run: %s", name, what, command)
+                _log.warning("%s may be stale: %s; to be sure, run: %s", name, stale.reason, command)
 
     def _handle_command(self, topic: str, command: PendingCommand) -> None:
         """Hand a person's command to the life of its table."""

@@ -7,16 +7,27 @@ that it was made for and its backfill. `registrar` makes sure that what is pinne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
+from twofold.descriptions.description import Description
+from twofold.descriptions.staleness import AWAY, WAS_AWAY, LookCloser, NeedsReload, compare
 from twofold.lives.load_life import RowsPassedOver, TableRecreated, TableUnpublished, TopicPinned, TopicUnpinned
 from twofold.runner.table_lives import TableLives
 from twofold.source.messages import Relation
-from twofold.source.rewrites import TableStorage, unsent_change
 from twofold_avro.names import topic_of
 from twofold_avro.records import Pin
 from twofold_avro.shapes import TableShape
+
+
+@dataclass(frozen=True, slots=True)
+class StaleTopic:
+    """A topic that lacks, or may lack, what PostgreSQL did not send."""
+
+    topic: str
+    reason: str
+    reloads: bool
+    """It is reloaded now."""
 
 
 class Pins:
@@ -33,6 +44,8 @@ class Pins:
         self._lives = lives
         self._load_first = load_first
         self._unwritten: dict[str, Pin] = {}
+        self._to_be_emptied: dict[str, Description] = {}
+        """What the tables of topics whose truncate is still to come were before that."""
         self._ever = dict(pins)
         """The last pin of each topic, also of one that is forgotten or restarts."""
 
@@ -133,38 +146,92 @@ class Pins:
         if pin and pin.relation not in {None, oid} and self._load_first and not self._lives.is_emptying(topic):
             self._lives.apply(topic, TableRecreated())
 
-    def check_storage(
-        self, relations: Iterable[Relation], stored: Mapping[int, TableStorage], *, reloads: bool
-    ) -> list[tuple[str, str]]:
-        """Return the topics of tables with changes that PostgreSQL does not send, each with the
-        cause.
+    def note_other_names(self, topic: str, oid: int) -> list[str]:
+        """Note that rows of this table come under this topic: those of its other names lack them.
 
-        Each is returned once; with `reloads`, until it is reloaded.
+        Return the topics of its other names. They restart when the table has their name again.
+        """
+        stale = f"rows of it were published in {topic} while it had another name"
+        lacking = [
+            other
+            for other, pin in self._pins.items()
+            if other != topic
+            and pin.relation == oid
+            and pin.stale != stale
+            and not (self._lives[other].empties or self._lives[other].recreated)
+        ]
+        for other in lacking:
+            if self._load_first:
+                self.give_up(other)
+            else:
+                self._write(other, replace(self._pins[other], stale=stale))
+        return lacking
+
+    def note_descriptions(
+        self,
+        relations: Iterable[Relation],
+        described: Mapping[int, Description],
+        reloads: Callable[[str, Relation], bool],
+    ) -> list[StaleTopic]:
+        """Pin what the published tables are now, and return the topics that became stale.
+
+        `reloads`: whether a topic of this table is reloaded by itself. Until it is emptied, its pin
+        keeps what the table was, so that a later run notices it again.
         """
         found = []
+        relations = tuple(relations)
         for relation in relations:
-            topic, now = self.topic_of(relation), stored.get(relation.oid)
+            topic, now = self.topic_of(relation), described.get(relation.oid)
             pin = self._pins.get(topic)
-            if pin is None or now is None or self._lives.is_emptying(topic) or pin.stored == now.to_text():
+            if pin is None or now is None:
                 continue
-            if pin.stored is not None and pin.relation == relation.oid:
-                what = unsent_change(TableStorage.from_text(pin.stored), now)
-                found += [(topic, what)] if what else []
-                if what and reloads:
-                    continue  # until it is emptied
-            self._write(topic, replace(pin, stored=now.to_text()))
+            if self._lives.is_emptying(topic):
+                self._to_be_emptied.setdefault(topic, now)
+            elif pin.stored != (text := now.to_text()):
+                reason, certain = _staleness(pin, now)
+                if certain and reloads(topic, relation):
+                    self._to_be_emptied[topic] = now
+                    found.append(StaleTopic(topic, reason, reloads=True))
+                    continue
+                found += [StaleTopic(topic, reason, reloads=False)] if reason else []
+                self._write(topic, replace(pin, stored=text, stale=reason or pin.stale))
+        self._note_absent(self.topics_of(relations))
         return found
+
+    def _note_absent(self, published: set[str]) -> None:
+        """Note which tables are not published now: what changes meanwhile is not sent."""
+        for topic, pin in tuple(self._pins.items()):
+            if topic not in published and pin.stored not in {None, AWAY}:
+                self._write(topic, replace(pin, stored=AWAY))
 
     # --- a table's backfill
 
     def emptied(self, topic: str, relation: int | None) -> None:
         """Note that later rows are behind the truncate, and belong to the table as it is now."""
         pin = self._pins[topic]
-        self._write(topic, replace(pin, relation=pin.relation if relation is None else relation, stored=None))
+        described = self._to_be_emptied.pop(topic, None)
+        stored = described.to_text() if described and described.oid == relation else None
+        relation = pin.relation if relation is None else relation
+        self._write(topic, replace(pin, relation=relation, stored=stored, stale=None))
 
     def gone(self, topic: str) -> None:
         """Note that a load found no such table: a later one restarts the topic."""
         self._write(topic, self._pins[topic].pass_over())
+
+
+def _staleness(pin: Pin, now: Description) -> tuple[str, bool]:
+    """Return why the topic is stale, empty if nothing is known, and whether that is certain."""
+    if pin.relation != now.oid:
+        return "", False  # it is loaded, or another table's rows are in the topic for good
+    if pin.stored == AWAY:
+        return WAS_AWAY.reason, True
+    before = Description.from_text(pin.stored)
+    match before and compare(before, now):
+        case NeedsReload(reason):
+            return reason, True
+        case LookCloser(reason):
+            return reason, False
+    return "", False
 
 
 def former_pins(pins: Mapping[str, Pin], topic: str, oid: int) -> list[tuple[str, Pin]]:

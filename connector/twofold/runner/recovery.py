@@ -62,11 +62,12 @@ from twofold.sink.records import register_fixed
 from twofold.sink.schema_registry import Registry
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
-from twofold.source import flaws, identity, readiness
+from twofold.source import identity, readiness
 from twofold.source.catalog import Catalog
 from twofold.source.diagnosis import SlotGone
-from twofold.source.published_tables import published_tables
+from twofold.source.flaws import refusal_of
 from twofold.source.session import ReplicationSession, SessionOptions
+from twofold.source.table_descriptions import describe_published
 from twofold.source.wal_end import WalEnd
 from twofold.spool import Spool
 from twofold_avro.names import topic_of
@@ -135,8 +136,10 @@ def recover(
         load_first=config.source.backfill,
         outbox=config.outbox,
     )
-    published = interruptible(lambda: published_tables(config.conninfo, config.publication))
-    interruptible(lambda: flaws.require_none(config.conninfo, config.publication))
+    described = interruptible(lambda: describe_published(config.conninfo, config.publication))
+    if described.flaws:
+        raise refusal_of(described.flaws)
+    published = described.relations
     in_use = {topic_of(config.prefix, each.schema, each.table) for each in published}
     registrar.ask_ahead((topic, pin) for topic, pin in recovered.pins.items() if topic in in_use)
     if lookback is not None:
@@ -164,7 +167,7 @@ def recover(
         kafka_settings(config), names_of(config), found=recovered.commands, offset=recovered.progress_end
     )
     opened.callback(commands.close)
-    joined_tables = JoinedTables(config.conninfo, config.publication, config.backfill.notice)
+    joined_tables = JoinedTables(config.conninfo, config.publication, config.backfill.notice, found=described)
     opened.callback(joined_tables.close)
     executor = ActionExecutor(
         worker=worker,
@@ -201,7 +204,7 @@ def recover(
             executor,
             commands,
             joined_tables,
-            reload_on_rewrite=config.source.reload_on_rewrite,
+            reload_up_to=config.source.reload_up_to,
         ),
         timers=Timers(
             open_within_s=config.prepared.open_within,

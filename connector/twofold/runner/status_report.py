@@ -73,6 +73,17 @@ class InDoubt:
 
 
 @dataclass(frozen=True, slots=True)
+class StaleTable:
+    """A table whose topic may lack what PostgreSQL did not send."""
+
+    table: str
+    topic: str
+    reason: str
+    repair: str
+    """The command that reloads it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The connector's status."""
 
@@ -94,6 +105,8 @@ class Status:
     wal_status: str | None
     in_doubt: tuple[InDoubt, ...]
     backfilling: tuple[str, ...]
+    stale: tuple[StaleTable, ...]
+    """The tables whose topics may lack what PostgreSQL did not send, until they are reloaded."""
     waits_for: tuple[str, ...]
     """The lock holders that the connector's sessions in PostgreSQL wait for."""
     in_doubt_unknown: str = ""
@@ -130,6 +143,7 @@ def read_source_status(config: Config) -> Status:
         in_doubt=prepared,
         in_doubt_unknown=unknown,
         backfilling=(),
+        stale=(),
         waits_for=tuple(
             map(str, locks.connector_blockers(config.conninfo, slot=config.slot, application_name=config.name))
         ),
@@ -160,6 +174,21 @@ def with_kafka(config: Config, source: Status, recovered: RecoveredState) -> Sta
         behind_bytes=max(0, source.source_lsn - applied) if applied else None,
         in_doubt=() if source.in_doubt_unknown else _in_doubt_here(config, recovered),
         backfilling=backfilling,
+        stale=stale_tables(recovered),
+    )
+
+
+def stale_tables(recovered: RecoveredState) -> tuple[StaleTable, ...]:
+    """Return the tables whose topics may lack something, by Kafka's records of the connector."""
+    return tuple(
+        StaleTable(
+            f"{pin.schema}.{pin.table}",
+            topic,
+            pin.stale,
+            f"twofold backfill start {table_argument(pin.schema, pin.table)}",
+        )
+        for topic, pin in recovered.pins.items()
+        if pin.stale
     )
 
 

@@ -67,6 +67,7 @@ class Tables:
         self._prefix = prefix
         self._publication = publication
         self._partitions = partitions
+        self._loads = load_first
         self._catalog = catalog
         self._registrar = registrar
         self._plans = RowPlans(prefix, database, tombstones=tombstones, placeholders=placeholders, hash_key=hash_key)
@@ -129,7 +130,16 @@ class Tables:
             self._versions.say(oid, said)
 
     def descriptions(self, relation: m.Relation) -> dict[int, DescribedVersion]:
-        """Return the tables that the message describes, by oid: a partition, its root after it."""
+        """Return the tables that the message describes, by oid: a partition, its root after it.
+
+        A row under this name follows, so the topics of the table's other names lack it. That is
+        noted before the transaction is certain: a rollback costs a reload.
+        """
+        for other in self.pins.note_other_names(self.pins.topic_of(relation), relation.oid):
+            _log.warning(
+                "%s.%s: its rows come under this name now, and %s lacks them", relation.schema, relation.table, other
+            )
+            self._versions.forget(other)
         root = self._root_flaws.after(relation, self.describe)
         return {relation.oid: self.describe(relation), **({root[0]: root[1]} if root else {})}
 
@@ -326,6 +336,13 @@ class Tables:
         return TableEncoding(
             table.shape, table.partitions, self._plans.make(table.shape, table.partitions, *ids), table
         )
+
+    def is_loadable(self, relation: m.Relation) -> bool:
+        """Whether a table's rows may and can be loaded.
+
+        A load goes in the order of the key, which a hashed one does not show.
+        """
+        return self._loads and not any(column.policy for column in self._catalog.shape(relation).key)
 
     def is_current(self, copying: TableEncoding) -> bool:
         """Whether no later description of the table exists."""

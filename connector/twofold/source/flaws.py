@@ -12,13 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
 from psycopg.pq import TransactionStatus
 
-from twofold.errors import Refused, Unreachable
+from twofold.errors import Refused
 from twofold.source.catalog import unique_keys
-from twofold.source.connection import PlainConnection, address, connect, quoted
-from twofold.source.diagnosis import error_text
+from twofold.source.connection import PlainConnection, quoted
 from twofold.source.messages import Relation
 from twofold.source.published_tables import DescribedTable, describe_filters
 from twofold_common.table_names import table_argument
@@ -235,20 +233,6 @@ def _one_snapshot(connection: PlainConnection) -> Iterator[None]:
     finally:
         if not connection.closed:
             connection.rollback()
-
-
-def require_none(conninfo: str, publication: str) -> None:
-    """Refused: the publication has tables that cannot be followed.
-
-    Unreachable: PostgreSQL failed to answer a query, as it may while tables are dropped.
-    """
-    try:
-        with connect(conninfo) as connection:
-            flaws = find_flaws(connection, publication)
-    except psycopg.Error as error:
-        raise Unreachable(f"PostgreSQL at {address(conninfo)}: {error_text(error)}") from error
-    if flaws:
-        raise refusal_of(flaws)
 
 
 def refusal_of(flaws: Iterable[TableFlaw]) -> Refused:

@@ -73,7 +73,9 @@ def test_keys_of_all_kinds(connector: Maker) -> None:
 def small(connector: Maker) -> Installation:
     """In chunks of a hundred rows, four a second: there is time for things to happen."""
     here = connector(
-        init=False, source={"tables": ["public.account"]}, backfill={"chunk_rows": 100, "rows_per_second": 400}
+        init=False,
+        source={"tables": ["public.account"], "reload_up_to": 0},
+        backfill={"chunk_rows": 100, "rows_per_second": 400},
     )
     here.sql(ACCOUNT, "CREATE TABLE other (id int PRIMARY KEY)")
     return here

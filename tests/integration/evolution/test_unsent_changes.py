@@ -1,106 +1,194 @@
-"""Changes of a table that PostgreSQL sends no row of: the catalog tells of them, and a person is
-told, or the table is loaded anew.
+"""Changes of tables that PostgreSQL does not send, or that it sends under another name: the topic
+is reloaded or named as stale. One walk over all of them, in a connector that runs and in one that
+does not; each topic is folded by a reader of its own and compared with the table.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
+from typing import Any
 
-import psycopg
 import pytest
 
 from fixtures.connector import Installation, Maker, wait_until
-from helpers.connector.evolving import Evolving
+from helpers.connector.topics import Seen
 from twofold.config import load
 from twofold.runner.initialisation import initialise
-from twofold.source.connection import connect
-from twofold.source.rewrites import storage_of, unsent_change
+from twofold.runner.status_report import read_status
 
-TABLES = """
-CREATE TYPE pair AS (a int, b int);
-CREATE TABLE t (id int PRIMARY KEY, v int, note varchar(10), p pair, ps pair[], twice int GENERATED ALWAYS AS (v * 2) STORED);
-INSERT INTO t SELECT n, n, n, (n, n)::pair, ARRAY[(n, n)::pair] FROM generate_series(1, 3) n;
-CREATE TABLE root (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
-CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (10);
-INSERT INTO root VALUES (1, 1);
-"""
-REWRITTEN = "ALTER TABLE rewrote the table"
+ROWS = "SELECT n, n, 'note ' || n FROM generate_series(1, 4) n"
+CHANGED = ("UPDATE {} SET v = v + 100 WHERE id = 1", "DELETE FROM {} WHERE id = 2")
+KEY_LOST = ("INSERT INTO {t} VALUES (1, 70, 'second')", "DELETE FROM {t} WHERE id = 1 AND v <> 70")
 
 
-CHANGES = (
-    ("ALTER TABLE t ALTER note TYPE varchar(10) USING note || '!'", REWRITTEN),
-    ("ALTER TABLE t ADD day float DEFAULT random()", REWRITTEN),
-    ("ALTER TABLE root ALTER v TYPE int USING v + 1", REWRITTEN),
-    ("ALTER TABLE t ALTER twice DROP EXPRESSION", "a generated column became a plain one"),
-    ("ALTER TYPE pair DROP ATTRIBUTE b", "a composite type lost an attribute"),
-    ("ALTER TYPE pair ADD ATTRIBUTE c int", None),
-    ("ALTER TABLE t DROP p, DROP ps", None),
-    ("ALTER TABLE t DROP twice", None),
-    ("ALTER TABLE t ADD more int DEFAULT 7", None),
-    ("ALTER TABLE t ALTER note TYPE varchar(20)", None),
-    ("VACUUM FULL t", None),
-    ("CLUSTER t USING t_pkey", None),
-    ("TRUNCATE t", None),
-    ("UPDATE t SET v = 7", None),
-    ("CREATE TABLE leaf_2 PARTITION OF root FOR VALUES FROM (10) TO (20)", None),
-)
+@dataclass(frozen=True)
+class Case:
+    """A table and what is done to it. {t} is its name, {s} its schema, {n} its bare name, {p} the
+    publication.
+    """
+
+    name: str
+    change: tuple[str, ...]
+    columns: str = "id int PRIMARY KEY, v int, note text"
+    made: tuple[str, ...] = ()
+    """Statements behind CREATE TABLE and the rows."""
+    published: str = ""
+    """What follows its name in the publication."""
+    rows: str = "SELECT * FROM {t}"
+    together: bool = False
+    """In one transaction."""
 
 
-def test_what_the_catalog_tells(database: str) -> None:
-    with psycopg.connect(database, autocommit=True) as connection, connect(database) as looking:
-        for change, what in CHANGES:
-            connection.execute("DROP TABLE IF EXISTS t, root; DROP TYPE IF EXISTS pair")
-            connection.execute(TABLES)
-            rows = connection.execute("SELECT 't'::regclass::oid::int, 'root'::regclass::oid::int").fetchone()
-            assert rows is not None
-            before = storage_of(looking, rows)
-            connection.execute(change)
-            now = storage_of(looking, rows)
-            told = [words for oid in rows if (words := unsent_change(before[oid], now[oid]))]
-            assert len(told) == (what is not None), change
-            assert what is None or what in told[0], change
-            assert {oid: type(s).from_text(s.to_text()) for oid, s in now.items()} == now, change
+def elsewhere(away: str, back: str, *, by: str) -> tuple[str, ...]:
+    return away, *(each.format(by) for each in CHANGED), back
 
 
-@pytest.fixture
-def here(connector: Maker) -> Installation:
-    made = connector(init=False, source={"tables": ["public.account", "e.*"]}, backfill={"notice": 0.2})
-    made.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)", "CREATE SCHEMA e")
-    initialise(load(made.file), print)
-    return made
+RENAMED = elsewhere("ALTER TABLE {t} RENAME TO x_{n}", "ALTER TABLE {s}.x_{n} RENAME TO {n}", by="{s}.x_{n}")
+CASES = [
+    Case("renamed", RENAMED),
+    Case("renamed_at_once", RENAMED, together=True),
+    Case("moved", elsewhere("ALTER TABLE {t} SET SCHEMA other", "ALTER TABLE other.{n} SET SCHEMA {s}", by="other.{n}")),
+    Case(
+        "swapped",
+        (
+            "ALTER TABLE {t} RENAME TO x_{n}", "ALTER TABLE {s}.y_{n} RENAME TO {n}",
+            "UPDATE {t} SET v = 8 WHERE id = 1", "UPDATE {s}.x_{n} SET v = 9 WHERE id = 1",
+            "ALTER TABLE {t} RENAME TO y_{n}", "ALTER TABLE {s}.x_{n} RENAME TO {n}",
+        ),
+        made=("CREATE TABLE {s}.y_{n} (LIKE {t} INCLUDING ALL)", "INSERT INTO {s}.y_{n} TABLE {t}"),
+        published=", TABLE {s}.y_{n}",
+    ),
+    Case("schema_renamed", elsewhere("ALTER SCHEMA {s} RENAME TO x_{s}", "ALTER SCHEMA x_{s} RENAME TO {s}", by="x_{s}.{n}")),
+    Case(
+        "index_away", ("DROP INDEX {s}.i_{n}", *KEY_LOST, "CREATE UNIQUE INDEX i_{n} ON {t} (id)"), "id int NOT NULL, v int, note text",
+        ("ALTER TABLE {t} REPLICA IDENTITY FULL", "CREATE UNIQUE INDEX i_{n} ON {t} (id)"), together=True,
+    ),
+    Case(
+        "primary_key_away", ("ALTER TABLE {t} DROP CONSTRAINT {n}_pkey", *KEY_LOST, "ALTER TABLE {t} ADD PRIMARY KEY (id)"),
+        made=("ALTER TABLE {t} REPLICA IDENTITY FULL",), together=True,
+    ),
+    Case("rewritten", ("ALTER TABLE {t} ALTER v TYPE int USING v + 100",)),
+    Case("column_replaced", ("ALTER TABLE {t} DROP v, ADD v int",)),
+    Case("column_with_default", ("ALTER TABLE {t} ADD more int DEFAULT 7",)),
+    Case("column_renamed", ("ALTER TABLE {t} RENAME note TO remark",)),
+    Case("label_renamed", ("ALTER TYPE {s}.mood RENAME VALUE 'sad' TO 'blue'",), made=("CREATE TYPE {s}.mood AS ENUM ('sad', 'glad')", "ALTER TABLE {t} ADD m {s}.mood DEFAULT 'sad'")),
+    Case("attribute_added", ("ALTER TYPE {s}.pair ADD ATTRIBUTE b int",), made=("CREATE TYPE {s}.pair AS (a int)", "ALTER TABLE {t} ADD p {s}.pair DEFAULT ROW(1)"), rows="SELECT id, v, note, p::text FROM {t}"),
+    Case(
+        "filter_narrowed", ("ALTER PUBLICATION {p} DROP TABLE {t}", "ALTER PUBLICATION {p} ADD TABLE {t} WHERE (id < 3)"),
+        published=" WHERE (id < 4)", rows="SELECT * FROM {t} WHERE id < 3", together=True,
+    ),
+    Case(
+        "filter_widened", ("ALTER PUBLICATION {p} DROP TABLE {t}", "ALTER PUBLICATION {p} ADD TABLE {t}"),
+        published=" WHERE (id < 3)", together=True,
+    ),
+    Case("list_widened", ("ALTER PUBLICATION {p} DROP TABLE {t}", "ALTER PUBLICATION {p} ADD TABLE {t}"), published=" (id, v)", together=True),
+    Case("taken_out", elsewhere("ALTER PUBLICATION {p} DROP TABLE {t}", "ALTER PUBLICATION {p} ADD TABLE {t}", by="{t}")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("reloads", [False, True], ids=["told", "loaded anew"])
-def test_rewrites_are_noticed(here: Installation, reloads: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Of a table while the connector runs, and of another one while it does not."""
-    here.configure({"source": {"reload_on_rewrite": reloads}})
-    running, stopped = Evolving(here, "t"), Evolving(here, "u")
+WHILE_AWAY = {"renamed", "moved", "index_away", "column_with_default", "filter_narrowed", "taken_out"}
+WHEN = {"live": CASES, "away": [case for case in CASES if case.name in WHILE_AWAY]}
+"""The cases that are tried while the connector runs, and while it does not."""
 
-    def is_known(table: Evolving) -> bool:
-        pins = [r for r in here.records("progress") if isinstance(r, dict) and r.get("table") == table.table]
-        return bool(pins) and pins[-1]["stored"] is not None and pins[-1]["backfill"] == "ready"
 
-    def is_done(table: Evolving) -> bool:
-        """Told, or loaded anew: a stop in between has it told again."""
-        told = f"{table.name}: {REWRITTEN}" in caplog.text
-        return told and (not reloads or table.rows() == {1: {"id": 1, "v": 110}})
+class Walk:
+    """A connector with a table for each case."""
 
-    def rewrite(table: Evolving) -> None:
-        here.sql(f"ALTER TABLE {table.name} ALTER v TYPE int USING v + 100")
+    def __init__(self, here: Installation) -> None:
+        self.here = here
 
+    def names(self, case: Case, when: str) -> dict[str, str]:
+        schema, name = f"{when}_{case.name}", case.name
+        return {"t": f"{schema}.{name}", "s": schema, "n": name, "p": self.here.prefix}
+
+    def make(self) -> None:
+        here, published = self.here, []
+        here.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)", "CREATE SCHEMA other")
+        for when, cases in WHEN.items():
+            for case in cases:
+                names = self.names(case, when)
+                table = (f"CREATE SCHEMA {names['s']}", f"CREATE TABLE {names['t']} ({case.columns})")
+                here.sql(*table, f"INSERT INTO {names['t']} {ROWS}", *(each.format(**names) for each in case.made))
+                published.append(f"TABLE {names['t']}{case.published.format(**names)}")
+        here.sql(
+            "CREATE SCHEMA p",
+            "CREATE TABLE p.root (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
+            "CREATE TABLE p.leaf PARTITION OF p.root FOR VALUES FROM (0) TO (10)",
+            "INSERT INTO p.root SELECT n, n FROM generate_series(1, 4) n",
+            f"CREATE PUBLICATION {here.prefix} FOR TABLE account, TABLE p.root, {', '.join(published)}",
+        )
+        initialise(load(here.file), print)
+
+    def change(self, when: str) -> None:
+        for case in WHEN[when]:
+            statements = [each.format(**self.names(case, when)) for each in case.change]
+            self.here.sql(*(["BEGIN; " + "; ".join(statements) + "; COMMIT"] if case.together else statements))
+
+    def is_known(self) -> bool:
+        """Whether each table's description is in its pin, and none is being loaded."""
+        pins = {
+            r["schema"] + r["table"]: r for r in self.here.records("progress") if isinstance(r, dict) and "stored" in r
+        }
+        return len(pins) >= sum(map(len, WHEN.values())) + 3 and all(
+            p["stored"] and p["backfill"] == "ready" for p in pins.values()
+        )
+
+    def wrong(self, when: str) -> dict[str, Any]:
+        """The tables whose topics say something else, with both."""
+        tables = {case: self.names(case, when) for case in WHEN[when]}
+        topics = {f"{self.here.prefix}.{names['t']}": case for case, names in tables.items()}
+        states: dict[Case, dict[tuple[int, str], Any]] = {case: {} for case in tables}
+        for seen in self.here.reader.read(topics):
+            fold(states[topics[seen.topic]], seen)
+        found = {}
+        for case, names in tables.items():
+            has = self.rows(case.rows.format(**names))
+            columns = has[0].keys()
+            rows = [{column: row.get(column) for column in columns} for row in states[case].values()]
+            if sorted(rows, key=lambda row: row["id"]) != has:
+                found[case.name] = rows, has
+        return found
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        return list(self.here.ask(f"SELECT jsonb_agg(to_jsonb(r) ORDER BY r.id) FROM ({query}) r"))
+
+
+def fold(state: dict[tuple[int, str], Any], seen: Seen) -> None:
+    """Apply a record. Truncates come in every partition."""
+    place = seen.partition, str(seen.key)
+    if seen.value is None or seen.value["op"] == "d":
+        state.pop(place, None)
+    elif seen.value["op"] == "t":
+        for other in [each for each in state if each[0] == seen.partition]:
+            del state[other]
+    else:
+        state[place] = seen.value["after"]
+
+
+def test_every_topic_says_what_its_table_has(connector: Maker, caplog: pytest.LogCaptureFixture) -> None:
+    here = connector(init=False, source={"tables": []}, backfill={"notice": 0.3})
+    walk = Walk(here)
+    walk.make()
     with here.carrying():
-        for table in (running, stopped):
-            table.made("id int PRIMARY KEY, v int", "(1, 10)")
-        for table in (running, stopped):
-            wait_until(partial(is_known, table), 60, "how it is stored is in its pin")
-        rewrite(running)
-        wait_until(partial(is_done, running), 60, "it is noticed")
+        wait_until(walk.is_known, 60, "each description is pinned")
+        walk.change("live")
         here.caught_up()
-    rewrite(stopped)
+        assert not stays_wrong(walk, "live")
+        publication = f"ALTER PUBLICATION {here.prefix} SET (publish = 'insert{{}}')"
+        here.sql(
+            publication.format(""), "DELETE FROM p.leaf WHERE id = 1", publication.format(", update, delete, truncate")
+        )
+        wait_until(lambda: "p.leaf" in {each.table for each in read_status(load(here.file)).stale}, 30, "it is named")
+    walk.change("away")
     with here.carrying():
-        wait_until(partial(is_done, stopped), 60, "it is noticed")
         here.caught_up()
-    for table in (running, stopped):
-        assert reloads or f"run: twofold backfill start {table.name}" in caplog.text
-        assert caplog.text.count(f"{table.name}: {REWRITTEN}") == 1
-        assert reloads or table.rows() == {1: {"id": 1, "v": 10}}
+        assert not stays_wrong(walk, "away")
+
+
+def stays_wrong(walk: Walk, when: str) -> dict[str, Any]:
+    """The tables whose topics do not become right."""
+    try:
+        wait_until(lambda: not walk.wrong(when), 45)
+    except AssertionError:
+        return walk.wrong(when)
+    return {}

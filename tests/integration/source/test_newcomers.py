@@ -22,4 +22,5 @@ def test_a_look_that_is_cancelled_is_followed_by_another(database: str) -> None:
                 holder.execute("LOCK TABLE pg_catalog.pg_publication")
                 newcomers.take_result()
                 wait_until(lambda: other.execute(CANCEL).fetchone() == (True,), 30)
-            wait_until(lambda: [relation.table for relation in newcomers.take_result().relations] == ["joined"], 30)
+            found = wait_until(newcomers.take_result, 30)
+            assert [relation.table for relation in found.relations] == ["joined"]

@@ -29,13 +29,13 @@ from twofold.config import BackfillConfig
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut
 from twofold.lives.load_progress import LoadProgress
-from twofold.runner.joined_tables import JoinedTablesFound
 from twofold.runner.loading import Loading
 from twofold.runner.pins import Pins
 from twofold.runner.table_lives import TableLives
 from twofold.sink.backfill_commands import PendingCommand
 from twofold.sink.batch import Record, RowBatch
 from twofold.source.messages import Relation
+from twofold.source.table_descriptions import DescribedTables
 from twofold.spool import Spool
 from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress
 from twofold_avro.shapes import TableShape
@@ -197,6 +197,9 @@ class Tables:
     def emptied(self, topic: str) -> None:
         self.pins.emptied(topic, None)
 
+    def is_loadable(self, relation: Relation) -> bool:
+        raise AssertionError(relation)
+
 
 class Commands:
     """What a person has asked for since the last look."""
@@ -303,8 +306,8 @@ class World:
 
 
 class Nobody:
-    def take_result(self) -> JoinedTablesFound:
-        return JoinedTablesFound()
+    def take_result(self) -> DescribedTables | None:
+        return None
 
 
 Making = Callable[..., World]

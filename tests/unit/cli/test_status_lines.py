@@ -21,7 +21,8 @@ from twofold_common.positions import Lsn
 STATUS = Status(
     name="bank", slot="bank", initialised=True, held_by_pid=12, two_phase="enabled", source_lsn=Lsn(9000),
     confirmed_lsn=Lsn(8000), applied_lsn=Lsn(8000), sequence=30, behind_bytes=1000, wal_status="reserved", in_doubt=(),
-    backfilling=(), waits_for=(),
+    backfilling=(),
+    stale=(), waits_for=(),
 )  # fmt: skip
 NOON = time.mktime((2024, 3, 1, 12, 0, 0, 0, 0, -1))
 

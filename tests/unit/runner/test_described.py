@@ -51,7 +51,7 @@ class Catalog:
         return replace(shape, columns=columns, comment=self.comment)
 
     def published(self, publication: str, schema: str, table: str) -> m.Relation | None:
-        return self.now
+        return self.now if self.now and self.now.table == table else None
 
     def root_of(self, relation: m.Relation) -> None:
         pass
@@ -109,6 +109,8 @@ def tables(
     now: m.Relation | None = None,
     require_rules: RequireRules = lambda *_: None,
     comment: str | None = None,
+    *,
+    load_first: bool = False,
 ) -> Tables:
     """`now`: as the catalog has it."""
     catalog: Any = Catalog()
@@ -125,7 +127,7 @@ def tables(
         catalog=catalog,
         registrar=Registrar(registry_, topics, "p", require_rules),
         pins=pins,
-        load_first=False,
+        load_first=load_first,
     )
 
 
@@ -134,9 +136,9 @@ def relation(columns: Columns) -> m.Relation:
     return m.Relation(OID, "public", "t", "default", said)
 
 
-def said(columns: Columns) -> tuple[int, bytes]:
+def said(columns: Columns, table: bytes = b"t") -> tuple[int, bytes]:
     """The same, as it comes."""
-    data = b"R" + pack(">I", OID) + b"public\0t\0d" + pack(">H", len(columns))
+    data = b"R" + pack(">I", OID) + b"public\0" + table + b"\0d" + pack(">H", len(columns))
     for name, oid, typmod, in_key in columns:
         data += bytes([in_key]) + name.encode() + b"\0" + pack(">Ii", oid, typmod)
     return 0, data
@@ -452,3 +454,33 @@ def test_a_table_gets_its_first_key(collect: Callable[..., list[CollectedEvent]]
     _, body = wire.unframe(record["value"])
     envelope: Any = fastavro.schemaless_reader(io.BytesIO(body), json.loads(before[0]), None)
     assert envelope["after"] == {"a": 10, "b": 1}
+
+
+@pytest.mark.parametrize("begins", [transaction, None], ids=["plain", "prepared"])
+def test_a_table_that_was_renamed_and_back_starts_over(
+    collect: Callable[..., list[CollectedEvent]], begins: Callable[..., Received] | None
+) -> None:
+    """Its topic lacks what came under the other name, also if nothing comes under its own."""
+    columns: Columns = [("id", 23, -1, True), ("v", 23, -1, False)]
+    registry = Registry()
+    here = tables(registry, {}, relation(columns), load_first=True)
+    here.announce([relation(columns)])
+    here.lives.apply(TOPIC, LoadEnded())
+    assert topics(collect(here, transaction(1, said(columns), insert(b"1", b"10")))) == [TOPIC]
+    away = [said(columns, b"x"), insert(b"1", b"11"), said(columns), insert(b"1", b"12")]
+    if begins is None:
+        [waits] = collect(here, prepared(*away))
+        assert waits.prepared is not None
+        assert here.pins[TOPIC].is_passed_over
+        with pytest.raises(TopicRestart):
+            here.settle(waits.prepared.rows.provisional)
+    else:
+        with pytest.raises(TopicRestart):
+            collect(here, begins(2, *away))
+    with pytest.raises(TopicRestart):
+        here.announce([relation(columns)])
+    next_run = tables(registry, here.pins.take_unwritten(), relation(columns), load_first=True)
+    next_run.restart_topics([TOPIC], [relation(columns)])
+    next_run.announce([relation(columns)])
+    assert topics(collect(next_run, transaction(2, *away)))[-1] == TOPIC
+    assert next_run.lives.is_emptying(TOPIC)

@@ -1,0 +1,232 @@
+"""`Description`: what a table is, as PostgreSQL's catalog has it at one moment.
+
+Objects are known by their oids and columns by their numbers; names are attributes of them. The
+`xmin` of a catalog's row says when the row was last written: it changes also if somebody came back
+to the former name. Only values that `staleness` needs are kept, because each pin has one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
+from typing import Any, Self
+
+FORMAT = 1
+"""The format of the text in pins. A pin with another one counts as a pin without a description."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that is not dropped."""
+
+    number: int
+    name: str
+    type: int
+    modifier: int
+    generated: str
+    older_rows_have: bool
+    """Rows that are older than the column have a value in it: its constant default."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIndex:
+    """A unique index without expressions or a predicate."""
+
+    index: int
+    constraint: int
+    """The constraint that it serves; 0 without one. REINDEX CONCURRENTLY makes another index of the
+    same constraint."""
+    usable: bool
+    """It can be the message key under replica identity full."""
+    primary: bool
+    replica_identity: bool
+    columns: tuple[int, ...]
+
+    @property
+    def identity(self) -> int:
+        return self.constraint or self.index
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A publication, as it has the table."""
+
+    oid: int
+    row: int
+    """The xmin of its row: every ALTER PUBLICATION ... SET (...), OWNER and RENAME writes it."""
+    owner: int
+    name: str
+    operations: str
+    via_root: bool
+    generated: str
+    members: frozenset[int]
+    """The oids of the rows that put the table into it, for a partition also its ancestors' rows;
+    its own oid where it has all tables."""
+    filter: str | None
+    """A digest of the row filter."""
+    columns: frozenset[int] | None
+    """The numbers of the columns of its list."""
+
+    @property
+    def options(self) -> tuple[str, int, str, bool, str]:
+        return self.name, self.owner, self.operations, self.via_root, self.generated
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The whole description."""
+
+    major: int
+    """The server's major version: pg_upgrade writes all rows of the catalog again."""
+    oid: int
+    owner: int
+    kind: str
+    replica_identity: str
+    row: int
+    """The xmin of its row in pg_class."""
+    type_row: int
+    """The xmin of its row type's row in pg_type: RENAME, SET SCHEMA and OWNER write it, and neither
+    TRUNCATE, VACUUM FULL nor GRANT."""
+    toast: int
+    files: str
+    """A digest of its files, its partitions' included."""
+    altered: str
+    """A digest of when each column was last changed."""
+    columns: tuple[Column, ...]
+    keys: tuple[KeyIndex, ...]
+    """In the order in which they are taken for the message key."""
+    attributes: frozenset[tuple[int, int, str]]
+    """Of the composite types in its columns: type, number and name."""
+    labels: frozenset[tuple[int, str]]
+    """Of the enums in its columns: the label's oid and its text."""
+    partitions: frozenset[tuple[int, bool]]
+    """The tables below it, and whether each was made as a partition."""
+    publication: Publication | None
+
+    @property
+    def key(self) -> KeyIndex | None:
+        """The index that is the message key."""
+        match self.replica_identity:
+            case "d":
+                return next((key for key in self.keys if key.primary), None)
+            case "i":
+                return next((key for key in self.keys if key.replica_identity), None)
+            case "f":
+                sent = self.sent
+                return next((key for key in self.keys if key.usable and sent.issuperset(key.columns)), None)
+        return None
+
+    @property
+    def sent(self) -> frozenset[int]:
+        """The numbers of the columns that the stream has."""
+        listed = self.publication.columns if self.publication else None
+        generated = {"", self.publication.generated.replace("n", "")} if self.publication else {""}
+        return frozenset(
+            column.number
+            for column in self.columns
+            if (column.generated in generated if listed is None else column.number in listed)
+        )
+
+    def to_text(self) -> str:
+        """Return the text for the pin."""
+        return json.dumps([FORMAT, *astuple(self)], separators=(",", ":"), default=sorted)
+
+    @classmethod
+    def from_text(cls, text: str | None) -> Self | None:
+        """Return what a pin says; None if it says nothing, or in another format."""
+        found = json.loads(text) if text and text.startswith("[") else None
+        if not found or found[0] != FORMAT:
+            return None
+        _, major, oid, owner, kind, identity, row, type_row, toast, files, altered, *more = found
+        columns, keys, attributes, labels, partitions, publication = more
+        return cls(
+            major,
+            oid,
+            owner,
+            kind,
+            identity,
+            row,
+            type_row,
+            toast,
+            files,
+            altered,
+            tuple(Column(*column) for column in columns),
+            tuple(_key(*key) for key in keys),
+            _tuples(attributes),
+            _tuples(labels),
+            _tuples(partitions),
+            publication and _published(*publication),
+        )
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any], publication: str) -> Self:
+        """Return the description in the JSON of `source.table_descriptions`, of one publication."""
+        own = next((each for each in found["publications"] if each["name"] == publication), None)
+        return cls(
+            major=found["major"],
+            oid=found["oid"],
+            owner=found["owner"],
+            kind=found["kind"],
+            replica_identity=found["replica_identity"],
+            row=found["row"],
+            type_row=found["type_row"],
+            toast=found["toast"],
+            files=found["files"],
+            altered=found["altered"],
+            columns=tuple(
+                Column(
+                    each["number"],
+                    each["name"],
+                    each["type"],
+                    each["modifier"],
+                    each["generated"],
+                    each["default"] is not None,
+                )
+                for each in found["columns"]
+            ),
+            keys=tuple(
+                _key(
+                    each["index"],
+                    each["constraint"],
+                    each["usable"],
+                    each["primary"],
+                    each["replica_identity"],
+                    each["columns"],
+                )
+                for each in found["keys"]
+            ),
+            attributes=_tuples(found["attributes"]),
+            labels=_tuples(found["labels"]),
+            partitions=_tuples(found["partitions"]),
+            publication=own
+            and _published(
+                own["oid"],
+                own["row"],
+                own["owner"],
+                own["name"],
+                own["operations"],
+                own["via_root"],
+                own["generated"],
+                own["members"],
+                own["filter"],
+                own["columns"],
+            ),
+        )
+
+
+def _key(*values: Any) -> KeyIndex:
+    """Return the index of values as JSON has them."""
+    index, constraint, usable, primary, replica_identity, columns = values
+    return KeyIndex(index, constraint, usable, primary, replica_identity, tuple(columns))
+
+
+def _published(*values: Any) -> Publication:
+    """Return the publication of values as JSON has them."""
+    oid, row, owner, name, operations, via_root, generated, members, where, listed = values
+    columns = None if listed is None else frozenset(listed)
+    return Publication(oid, row, owner, name, operations, via_root, generated, frozenset(members), where, columns)
+
+
+def _tuples(values: Iterable[Iterable[Any]]) -> frozenset[Any]:
+    return frozenset(map(tuple, values))

@@ -1,0 +1,164 @@
+"""Decides what a table's new description means for its topic.
+
+One pure function, `compare`. It knows both descriptions and nothing of what happened in between, so
+it takes every trace that somebody was away and came back for the fact. A false reload costs time; a
+missed one leaves rows that PostgreSQL does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from twofold.descriptions.description import Description, Publication
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """Nothing that readers or the topic would notice."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSchema:
+    """Other columns, and older rows are read as PostgreSQL has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumnsChanged:
+    """Other columns are the message key. The stream says from which row on."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsReload:
+    """The topic lacks what PostgreSQL did not send: only a reload brings it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookCloser:
+    """The topic may lack something. A person knows, or a reload brings it."""
+
+    reason: str
+
+
+Verdict = Same | NewSchema | KeyColumnsChanged | NeedsReload | LookCloser
+
+AWAY = "away"
+"""What a pin says in place of a description, once the table was not published at a look."""
+WAS_AWAY = NeedsReload("it was not published for a time, and changes meanwhile were not sent")
+
+
+def compare(before: Description, now: Description) -> Verdict:
+    """Compare two descriptions of one table."""
+    assert before.oid == now.oid, "descriptions of one table"
+    for reason in _unsent(before, now):
+        return NeedsReload(reason)
+    if before.major == now.major:
+        for reason in _unexplained(before, now):
+            return LookCloser(reason)
+    if _key_columns(before) != _key_columns(now):
+        return KeyColumnsChanged()
+    return Same() if _schema(before) == _schema(now) else NewSchema()
+
+
+def _unsent(before: Description, now: Description) -> Iterator[str]:
+    """Yield what has changed rows without being sent, the gravest first."""
+    yield from _changed_columns(before, now)
+    yield from _changed_types(before, now)
+    if before.publication and now.publication:
+        yield from _changed_publication(before.publication, now.publication, same_server=before.major == now.major)
+    if before.major == now.major:
+        yield from _came_back(before, now)
+
+
+def _changed_columns(before: Description, now: Description) -> Iterator[str]:
+    was = {column.number: column for column in before.columns}
+    names = {column.name: column.number for column in before.columns}
+    if again := [c.name for c in now.columns if names.get(c.name, c.number) != c.number and c.number not in was]:
+        yield f"{_columns(again)} dropped and added again, and earlier rows were sent with the former values"
+    if renamed := [c.name for c in now.columns if c.number in was and was[c.number].name != c.name]:
+        yield f"{_columns(renamed)} renamed, and earlier rows were sent with the former name"
+    if added := [c.name for c in now.columns if c.number not in was and c.older_rows_have]:
+        yield f"{_columns(added)} added with a default, and PostgreSQL does not send it for the rows that there were"
+    if late := [c.name for c in now.columns if c.number in was and c.number in now.sent - before.sent]:
+        yield f"{_columns(late)} not sent with earlier rows"
+
+
+def _changed_types(before: Description, now: Description) -> Iterator[str]:
+    for what, was, there in (
+        ("a composite type got other attributes", _grouped(before.attributes), _grouped(now.attributes)),
+        ("a label of an enum was renamed", dict(before.labels), dict(now.labels)),
+    ):
+        if any(was[key] != there[key] for key in was.keys() & there.keys()):
+            yield f"{what}, and earlier rows were sent without that"
+
+
+def _changed_publication(before: Publication, now: Publication, *, same_server: bool) -> Iterator[str]:
+    if same_server and before.filter != now.filter:
+        yield "the publication's row filter is another one, and rows that come or go with it are not sent"
+    if same_server and not before.members & now.members:
+        yield "the publication has it by another entry, and changes between the two were not sent"
+    if missing := set(now.operations) - set(before.operations):
+        words = {"i": "inserts", "u": "updates", "d": "deletes", "t": "truncates"}
+        yield f"the publication did not send {', '.join(words[each] for each in 'iudt' if each in missing)} for a time"
+
+
+def _came_back(before: Description, now: Description) -> Iterator[str]:
+    """Yield what the same server's catalog shows of changes that were undone, or that left no
+    column different.
+    """
+    if before.type_row != now.type_row and before.owner == now.owner:
+        yield "it had another name or schema for a time, and changes meanwhile are under that name or were not sent"
+    was_toast, toast = before.toast, now.toast
+    if before.files != now.files and (before.altered != now.altered or (was_toast and toast and was_toast != toast)):
+        yield "ALTER TABLE rewrote the table, and PostgreSQL does not send the rewritten rows"
+    if attached := {oid for oid, made_here in now.partitions if not made_here} - {oid for oid, _ in before.partitions}:
+        yield f"{len(attached)} {_plural('partition', attached)} attached, and PostgreSQL does not send the rows in there"
+    if "f" in {before.replica_identity, now.replica_identity} and _made_again(before, now):
+        yield "the unique index that is its message key was made again, and rows without it may have had one key"
+
+
+def _unexplained(before: Description, now: Description) -> Iterator[str]:
+    """Yield what only a person can judge."""
+    if before.type_row != now.type_row:
+        yield "it has another owner; if it had another name for a time too, changes meanwhile are missing"
+    if gone := {oid for oid, _ in before.partitions} - {oid for oid, _ in now.partitions}:
+        yield f"{len(gone)} {_plural('partition', gone)} detached or dropped, and PostgreSQL does not send that the rows in there are gone"
+    if before.row != now.row and _made_again(before, now):
+        yield "its message key's index was made again; if it had replica identity full meanwhile, rows may have had one key"
+    was, there = before.publication, now.publication
+    if was and there and was.row != there.row and was.options == there.options:
+        yield "the publication was altered and has the same options; if it had others for a time, changes meanwhile are missing"
+    if was and there and set(was.operations) - set(there.operations):
+        yield "the publication leaves out operations that it had, and their changes are missing"
+
+
+def _made_again(before: Description, now: Description) -> bool:
+    """Whether the key's index is another one of the same columns."""
+    was, there = before.key, now.key
+    return was is not None and there is not None and was.columns == there.columns and was.identity != there.identity
+
+
+def _key_columns(described: Description) -> frozenset[int] | None:
+    return frozenset(described.key.columns) if described.key else None
+
+
+def _schema(described: Description) -> frozenset[tuple[int, str, int, int]]:
+    sent = described.sent
+    return frozenset((c.number, c.name, c.type, c.modifier) for c in described.columns if c.number in sent)
+
+
+def _grouped(attributes: Iterable[tuple[int, int, str]]) -> dict[int, set[tuple[int, str]]]:
+    grouped: dict[int, set[tuple[int, str]]] = {}
+    for oid, number, name in attributes:
+        grouped.setdefault(oid, set()).add((number, name))
+    return grouped
+
+
+def _columns(names: list[str]) -> str:
+    return f"{'column' if len(names) == 1 else 'columns'} {', '.join(names)} {'was' if len(names) == 1 else 'were'}"
+
+
+def _plural(noun: str, counted: Iterable[object]) -> str:
+    return f"{noun} was" if len(list(counted)) == 1 else f"{noun}s were"
