@@ -146,6 +146,7 @@ class Activity:
                 ),
                 in_doubt=self._prepared.log.view(),
                 backfills=self._backfills,
+                stale_tables=self._tables.stale,
                 journal=self._journal.lines,
                 latency_max_s=self._flights.latency_max_s,
                 outage=self._outage,

@@ -74,6 +74,7 @@ class ActivityView:
     totals: Totals
     in_doubt: InDoubtView
     backfills: tuple[BackfillProgress, ...]
+    stale_tables: int
     journal: tuple[JournalLine, ...]
     latency_max_s: float
     """The worst since `view` was called with `reset_peak`."""

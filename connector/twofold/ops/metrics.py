@@ -162,6 +162,9 @@ class Metrics:
         loads = view.backfills
         yield self._gauge("twofold_backfill_tables", "Tables whose rows are being loaded.", len(loads))
         yield self._gauge("twofold_backfill_rows", "Rows of these tables published so far.", sum(b.rows for b in loads))
+        yield self._gauge(
+            "twofold_stale_tables", "Tables whose topics may lack what PostgreSQL did not send.", view.stale_tables
+        )
         reading = [load for load in loads if load.state == "reading"]
         per_second = sum(load.per_second for load in reading)
         yield self._gauge("twofold_backfill_rows_per_second", "Of those being read, on the average so far.", per_second)

@@ -26,9 +26,9 @@ function updateTable(row, t, now) {
   fill(errors, t.errors ? h("details", {}, h("summary", { class: "wrong" }, String(t.errors)), h("pre", {}, [head, ...rest].join("\n"))) : h("span", { class: "soft none" }, "none"));
 }
 function drawLoad(cell, t) {
-  const words = { ready: "● ready", waiting: "◌ waiting", loading: "loading", paused: "paused", "not published": "not published any more" }[t.state], l = t.load;
+  const words = { ready: "● ready", waiting: "◌ waiting", loading: "loading", paused: "paused", "not published": "not published any more", stale: "stale" }[t.state], l = t.load;
   if (!l || t.state === "ready") {
-    fill(cell, h("span", { class: t.state === "ready" ? "ok" : "soft" }, words));
+    fill(cell, h("span", { class: t.state === "ready" ? "ok" : "soft", title: t.stale || "" }, words));
     return;
   }
   const share = l.estimate ? 100 * Math.min(1, l.rows / l.estimate) : 0;

@@ -39,6 +39,7 @@ def _table(count: TableCount, load: BackfillProgress | None) -> dict[str, Any]:
         "errors": count.errors,
         "error": count.error,
         "schema_id": count.schema_id,
+        "stale": count.stale,
     }
 
 
@@ -47,4 +48,6 @@ def _state(count: TableCount, load: BackfillProgress | None) -> str:
         return {"reading": "loading", "paused": "paused", "waiting for locks": "waiting"}[load.state]
     if count.gone:
         return "not published"
+    if count.stale and count.load == "ready":
+        return "stale"
     return {"ready": "ready", "waiting": "waiting", "running": "loading", "paused": "paused"}[count.load]

@@ -26,6 +26,8 @@ class TableCount:
     """Of its envelope, as it is published now."""
     gone: bool = False
     """No such table is published any more; rows that do not fit its topic are passed over."""
+    stale: str = ""
+    """Why its topic may lack changes that PostgreSQL did not send; empty: nothing is known."""
     rows: int = 0
     """Records in its topic: the tombstone behind a delete is one."""
     changed_at: float | None = None
@@ -71,6 +73,11 @@ class TableCounts:
                 known.rows += each.count
                 known.changed_at = now
 
+    @property
+    def stale(self) -> int:
+        """How many tables' topics may lack something."""
+        return sum(bool(each.stale) for each in self._tables.values())
+
     def blame(self, error: str) -> None:
         """Note an error at the tables that it names."""
         words = set(re.findall(r"[^\s,;:()'\"]+", error))
@@ -81,7 +88,9 @@ class TableCounts:
 
     def _pinned(self, topic: str, pin: Pin) -> TableCount:
         known = self._tables.get(topic) or TableCount(topic, f"{pin.schema}.{pin.table}", pin.backfill)
-        return replace(known, load=pin.backfill, schema_id=pin.value_schema_id, gone=pin.is_passed_over)
+        return replace(
+            known, load=pin.backfill, schema_id=pin.value_schema_id, gone=pin.is_passed_over, stale=pin.stale or ""
+        )
 
 
 def _changes(before: TableCount | None, now: TableCount) -> Iterator[TableChange]:
@@ -91,6 +100,8 @@ def _changes(before: TableCount | None, now: TableCount) -> Iterator[TableChange
         yield TableChange("new version", f"{now.table} (schema {now.schema_id} after {before.schema_id})")
     if now.gone and not (before and before.gone):
         yield TableChange("not published any more", now.table)
+    if now.stale and not (before and before.stale == now.stale):
+        yield TableChange("stale", f"{now.table}: {now.stale}")
     was = before.load if before else "ready"
     if now.load == was:
         return

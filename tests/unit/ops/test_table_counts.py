@@ -51,6 +51,8 @@ def test_counts_outlive_a_recovery_and_tables_that_are_gone_do_not() -> None:
         ({"backfill": "running"}, {"backfill": "paused"}, [("load paused", "public.account", True)]),
         ({"backfill": "paused"}, {"backfill": "running"}, [("load resumed", "public.account", True)]),
         ({"backfill": "running"}, {"backfill": "ready"}, [("load ended", "public.account", True)]),
+        ({}, {"stale": "rewritten"}, [("stale", "public.account: rewritten", False)]),
+        ({"stale": "rewritten"}, {"stale": None}, []),
         ({}, {"relation": -16400}, [("not published any more", "public.account", False)]),
     ],
 )

@@ -12,7 +12,7 @@ from psycopg import sql
 from twofold.config import Config
 from twofold.errors import SetupError, Unreachable
 from twofold.gids import describe
-from twofold.ops.doctor import outbox, policy, settings
+from twofold.ops.doctor import outbox, policy, settings, stale
 from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
 from twofold.ops.doctor.tables import published
 from twofold.runner.initialisation import wanted_publication
@@ -72,6 +72,8 @@ def examine(config: Config) -> Iterator[Finding]:
         yield from published(config, connection)
         yield from outbox.examine(config, connection)
         yield from policy.examine(config, connection, initialised=source.slot is not None)
+        if source.slot is not None:
+            yield from stale.examine(config)
     wanted = wanted_publication(config)
     if source.slot is None and wanted is not None:
         for found in publishable.examine(config.conninfo, config.publication, wanted):
