@@ -50,17 +50,55 @@ WITH RECURSIVE wanted AS (
            UNION ALL SELECT m.atttypid FROM pg_catalog.pg_attribute m
                       WHERE t.typtype = 'c' AND m.attrelid = t.typrelid AND m.attnum > 0) part
      WHERE part.type >= 16384
+), below AS (
+    SELECT tree.root,
+           coalesce(sum(greatest(b.reltuples::bigint, pg_catalog.pg_stat_get_live_tuples(b.oid))) FILTER (WHERE b.relkind = 'r'), 0)::bigint AS rows,
+           left(encode(sha256(string_agg(b.oid || ':' || b.relfilenode, ',' ORDER BY b.oid)::bytea), 'hex'), 16) AS files,
+           jsonb_agg(jsonb_build_array(b.oid::bigint, u.xmin = tree.linked)) FILTER (WHERE b.oid <> tree.root) AS partitions
+      FROM tree JOIN pg_catalog.pg_class b ON b.oid = tree.oid LEFT JOIN pg_catalog.pg_type u ON u.oid = b.reltype
+     GROUP BY tree.root
+), parents AS (
+    SELECT leaf, jsonb_agg(oid::bigint ORDER BY height) AS oids FROM above WHERE height > 0 GROUP BY leaf
+), composites AS (
+    SELECT parts.root, jsonb_agg(jsonb_build_array(t.oid::bigint, m.attnum, m.attname)) AS attributes
+      FROM parts JOIN pg_catalog.pg_type t ON t.oid = parts.type AND t.typtype = 'c'
+      JOIN pg_catalog.pg_attribute m ON m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped
+     GROUP BY parts.root
+), enums AS (
+    SELECT parts.root, jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel)) AS labels
+      FROM parts JOIN pg_catalog.pg_enum e ON e.enumtypid = parts.type GROUP BY parts.root
+), members AS (
+    SELECT leaf, publication, jsonb_agg(DISTINCT oid::bigint) AS oids FROM (
+        SELECT above.leaf, r.prpubid AS publication, r.oid
+          FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.oid
+        UNION ALL
+        SELECT above.leaf, s.pnpubid, s.oid
+          FROM above JOIN pg_catalog.pg_class b ON b.oid = above.oid
+          JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = b.relnamespace
+        UNION ALL
+        SELECT wanted.oid, p.oid, p.oid FROM wanted, pg_catalog.pg_publication p WHERE p.puballtables) member
+     GROUP BY leaf, publication
+), published AS (
+    SELECT members.leaf, jsonb_agg(jsonb_build_object(
+               'name', p.pubname, 'oid', p.oid::bigint, 'row', p.xmin::text::bigint, 'owner', p.pubowner::bigint,
+               'operations', concat(CASE WHEN p.pubinsert THEN 'i' END, CASE WHEN p.pubupdate THEN 'u' END,
+                                    CASE WHEN p.pubdelete THEN 'd' END, CASE WHEN p.pubtruncate THEN 't' END),
+               'via_root', p.pubviaroot, 'generated', coalesce(to_jsonb(p) ->> 'pubgencols', 'n'), 'members', members.oids,
+               'filter', CASE WHEN s.oid IS NULL THEN left(encode(sha256(convert_to(r.prqual::text, 'UTF8')), 'hex'), 16) END,
+               'columns', CASE WHEN s.oid IS NULL THEN to_jsonb(r.prattrs::smallint[]) END) ORDER BY p.oid) AS publications
+      FROM members
+      JOIN pg_catalog.pg_publication p ON p.oid = members.publication
+      JOIN pg_catalog.pg_class b ON b.oid = members.leaf
+      LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = b.oid
+      LEFT JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = p.oid AND s.pnnspid = b.relnamespace
+     GROUP BY members.leaf
 )
-SELECT c.oid::bigint,
-       (SELECT coalesce(sum(greatest(b.reltuples::bigint, pg_catalog.pg_stat_get_live_tuples(b.oid))), 0)::bigint
-          FROM tree JOIN pg_catalog.pg_class b ON b.oid = tree.oid AND b.relkind = 'r' WHERE tree.root = c.oid),
+SELECT c.oid::bigint, below.rows,
        jsonb_build_object(
        'major', current_setting('server_version_num')::int / 10000,
        'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
        'persistence', c.relpersistence, 'owner', c.relowner::bigint, 'replica_identity', c.relreplident,
        'row', c.xmin::text::bigint, 'type_row', coalesce(y.xmin::text::bigint, 0), 'toast', c.reltoastrelid::bigint,
-       'files', (SELECT left(encode(sha256(string_agg(b.oid || ':' || b.relfilenode, ',' ORDER BY b.oid)::bytea), 'hex'), 16)
-                   FROM tree JOIN pg_catalog.pg_class b ON b.oid = tree.oid WHERE tree.root = c.oid),
        'altered', (SELECT left(encode(sha256(string_agg(a.attnum || ':' || a.xmin, ',' ORDER BY a.attnum)::bytea), 'hex'), 16)
                      FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
        'columns', (SELECT coalesce(jsonb_agg(jsonb_build_object(
@@ -85,45 +123,17 @@ SELECT c.oid::bigint,
                     ORDER BY i.indisprimary DESC, i.indnkeyatts, x.relname), '[]')
                   FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
                  WHERE i.indrelid = c.oid AND i.indisunique AND i.indexprs IS NULL AND i.indpred IS NULL),
-       'attributes', (SELECT coalesce(jsonb_agg(jsonb_build_array(t.oid::bigint, m.attnum, m.attname)), '[]')
-                        FROM parts JOIN pg_catalog.pg_type t ON t.oid = parts.type AND t.typtype = 'c'
-                        JOIN pg_catalog.pg_attribute m ON m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped
-                       WHERE parts.root = c.oid),
-       'labels', (SELECT coalesce(jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel)), '[]')
-                    FROM parts JOIN pg_catalog.pg_enum e ON e.enumtypid = parts.type WHERE parts.root = c.oid),
-       'partitions', (SELECT coalesce(jsonb_agg(jsonb_build_array(b.oid::bigint, u.xmin = tree.linked)), '[]')
-                        FROM tree JOIN pg_catalog.pg_class b ON b.oid = tree.oid JOIN pg_catalog.pg_type u ON u.oid = b.reltype
-                       WHERE tree.root = c.oid AND tree.oid <> c.oid),
-       'parents', (SELECT coalesce(jsonb_agg(above.oid::bigint ORDER BY above.height), '[]')
-                     FROM above WHERE above.leaf = c.oid AND above.height > 0),
-       'publications', (SELECT coalesce(jsonb_agg(jsonb_build_object(
-                            'name', p.pubname, 'oid', p.oid::bigint, 'row', p.xmin::text::bigint, 'owner', p.pubowner::bigint,
-                            'operations', concat(CASE WHEN p.pubinsert THEN 'i' END, CASE WHEN p.pubupdate THEN 'u' END,
-                                                 CASE WHEN p.pubdelete THEN 'd' END, CASE WHEN p.pubtruncate THEN 't' END),
-                            'via_root', p.pubviaroot, 'generated', coalesce(to_jsonb(p) ->> 'pubgencols', 'n'),
-                            'members', to_jsonb(m.oids), 'filter', w.filter, 'columns', w.columns) ORDER BY p.oid), '[]')
-                          FROM pg_catalog.pg_publication p
-                          CROSS JOIN LATERAL (
-                               SELECT array_agg(member.oid) AS oids FROM (
-                                   SELECT r.oid::bigint FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.oid
-                                    WHERE above.leaf = c.oid AND r.prpubid = p.oid
-                                   UNION
-                                   SELECT s.oid::bigint FROM above JOIN pg_catalog.pg_class b ON b.oid = above.oid
-                                     JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = b.relnamespace
-                                    WHERE above.leaf = c.oid AND s.pnpubid = p.oid
-                                   UNION
-                                   SELECT p.oid::bigint WHERE p.puballtables) member) m
-                          LEFT JOIN LATERAL (
-                               SELECT left(encode(sha256(convert_to(r.prqual::text, 'UTF8')), 'hex'), 16) AS filter,
-                                      to_jsonb(r.prattrs::smallint[]) AS columns
-                                 FROM pg_catalog.pg_publication_rel r
-                                WHERE r.prpubid = p.oid AND r.prrelid = c.oid
-                                  AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s
-                                                   WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)) w ON true
-                         WHERE m.oids IS NOT NULL))
+       'attributes', coalesce(composites.attributes, '[]'), 'labels', coalesce(enums.labels, '[]'),
+       'files', below.files, 'partitions', coalesce(below.partitions, '[]'), 'parents', coalesce(parents.oids, '[]'),
+       'publications', coalesce(published.publications, '[]'))
   FROM wanted
   JOIN pg_catalog.pg_class c ON c.oid = wanted.oid
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  JOIN below ON below.root = c.oid
+  LEFT JOIN parents ON parents.leaf = c.oid
+  LEFT JOIN composites ON composites.root = c.oid
+  LEFT JOIN enums ON enums.root = c.oid
+  LEFT JOIN published ON published.leaf = c.oid
   LEFT JOIN pg_catalog.pg_type y ON y.oid = c.reltype
 """
 
@@ -147,6 +157,8 @@ def describe_published(conninfo: str, publication: str) -> DescribedTables:
     """
     try:
         with connect(conninfo) as connection:
+            # The planner takes the statement for a large one: compiling it takes longer than it.
+            connection.execute("SET jit = off")
             relations = published_in(connection, publication)
             flaws = find_flaws(connection, publication)
             found = describe_tables(connection, publication, [relation.oid for relation in relations])
