@@ -11,9 +11,12 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import re
+import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
@@ -28,7 +31,10 @@ from twofold_common.printable import printable, printable_values
 
 _log = logging.getLogger(__name__)
 
-REQUEST_S = 10
+REQUEST_S = 10.0
+"""So long a connection may take for its next request, and then for its answer."""
+CONNECTIONS_MAX = 64
+"""Each takes a descriptor and a thread, and the sessions of the connector need theirs."""
 AWAITED_S = 3.0
 _POLLED_S = 5.0
 _HEADERS = {
@@ -87,12 +93,51 @@ class StatusServer:
 
 
 class _Http(ThreadingHTTPServer):
+    """Serves few connections, each for a limited time without a request.
+
+    Of too many the one is ended that has been silent the longest: a probe is always let in.
+    """
+
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], owner: StatusServer) -> None:
         self.owner = owner
+        self._silent_since: dict[socket.socket, float] = {}
+        """The connections, in the order of their last answers."""
+        self._lock = threading.Lock()
         super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.note_silent(request)
+        super().process_request(request, client_address)
+
+    def note_silent(self, connection: socket.socket) -> None:
+        """Note that a connection has begun, or has its answer."""
+        with self._lock:
+            self._silent_since.pop(connection, None)
+            while len(self._silent_since) >= CONNECTIONS_MAX:
+                self._end(next(iter(self._silent_since)))
+            self._silent_since[connection] = time.monotonic()
+
+    def service_actions(self) -> None:
+        """End who is too slow. The base class calls this twice a second."""
+        overdue = time.monotonic() - REQUEST_S
+        with self._lock:
+            for connection in [each for each, since in self._silent_since.items() if since < overdue]:
+                self._end(connection)
+
+    def _end(self, connection: socket.socket) -> None:
+        """End a connection; its thread then closes it."""
+        del self._silent_since[connection]
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._silent_since.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (the base class names it)
         _log.debug("a reader of the status page went away", exc_info=True)
@@ -106,6 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
+        self.server.note_silent(self.connection)  # the answer has a time of its own
         url, owner = urlsplit(self.path), self.server.owner
         if owner.only_here and not _is_here(self.headers.get("Host", "")):
             self._send(HTTPStatus.FORBIDDEN, "text/plain", b"this page is for this machine alone: ask for localhost\n")
@@ -155,9 +201,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
+        self.server.note_silent(self.connection)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base class names it)
-        _log.debug(format, *args)
+        # A query may have what its sender takes for a token.
+        _log.debug("%s", re.sub(r"\?\S*", "", format % args))
 
 
 @cache

@@ -204,6 +204,11 @@ def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
     message = " ".join(str(error).split())
     for noise in _NOISE:
         message = message.replace(noise, "")
+    if "Too many open files" in message:
+        return Unreachable(
+            f"this process has no file descriptor left for a connection to PostgreSQL at {address(conninfo)}; remedy: raise its limit (LimitNOFILE, ulimit -n);"
+            " ls -l /proc/PID/fd shows what has them"
+        )
     user = user_of(conninfo)
     if (command := password_command_of(conninfo)) is not None and DENIED in message:
         # The password may have expired since it was given: the next attempt asks for another.

@@ -347,7 +347,7 @@ def _literal(value: str) -> sql.SQL:
     """Return a string of the replication grammar, which knows no E'' and takes a backslash as it
     is.
     """
-    return sql.SQL("'" + value.replace("'", "''").replace("{", "{{").replace("}", "}}") + "'")
+    return sql.SQL("'" + value.replace("'", "''") + "'")  # never formatted: braces are braces
 
 
 def negotiate(options: SessionOptions, server_version: int, publications: Sequence[str]) -> dict[str, str]:

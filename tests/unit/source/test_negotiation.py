@@ -7,7 +7,7 @@ import pytest
 from twofold.errors import SetupError
 from twofold.source.connection import address
 from twofold.source.identity import TimelineSwitch, parse_history
-from twofold.source.session import SessionOptions, negotiate
+from twofold.source.session import SessionOptions, _literal, negotiate
 from twofold_common.positions import Lsn
 
 
@@ -52,3 +52,7 @@ def test_a_history_file_is_read() -> None:
 def test_an_address_never_shows_the_password() -> None:
     for conninfo in ("postgresql://u:secret@h:5/d", "host=h port=5 dbname=d user=u password=secret"):
         assert address(conninfo) == "h:5/d"
+
+
+def test_a_name_with_braces_is_sent_as_it_is() -> None:
+    assert _literal("we{ird}' {}").as_string(None) == "'we{ird}'' {}'"
