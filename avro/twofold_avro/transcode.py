@@ -1271,7 +1271,7 @@ def put_float(
     try:
         value = float(text)
     except ValueError:  # compiled and not, Python words it differently where a zero byte is in the text
-        raise ValueError(f"not a float: {text!r}") from None
+        raise ValueError("not a float") from None
     if isnan(value):
         value = NAN
     try:

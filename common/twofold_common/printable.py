@@ -54,6 +54,11 @@ def sql_literal(text: str) -> str:
     return "E'" + "".join(map(_sql_character, text)) + "'"
 
 
+def toml_string(text: str) -> str:
+    """Return a string of TOML that is printable, and exactly the text."""
+    return '"' + "".join(map(_toml_character, text)) + '"'
+
+
 def shell_argument(text: str) -> str:
     """Return an argument of bash for a text that is not printable: printable, and exactly it."""
     return "$'" + "".join(map(_shell_character, text)) + "'"
@@ -63,14 +68,24 @@ def _escape(character: str) -> str:
     number = ord(character)
     if number < 0x100:
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character, f"\\x{number:02x}")
+    return _by_number(character)
+
+
+def _by_number(character: str) -> str:
+    number = ord(character)
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def _sql_character(character: str) -> str:
     if character in "'\\":
         return character * 2
-    number = ord(character)
-    return character if character.isprintable() else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    return character if character.isprintable() else _by_number(character)
+
+
+def _toml_character(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    return character if character.isprintable() else _by_number(character)
 
 
 def _shell_character(character: str) -> str:

@@ -27,6 +27,11 @@ Bootstrap = Annotated[str, StringConstraints(pattern=_BOOTSTRAP)]
 TopicPrefix = Annotated[str, StringConstraints(pattern=_PREFIX)]
 
 MASK = "**********"
+SHOWN_OPTION = re.compile(
+    r"security\.protocol|sasl\.(mechanisms?|username|oauthbearer\.(method|client\.id|scope))|(ssl\..*|enable\..*)\.(location|verification|algorithm|list|suites)"
+    r"|(client|compression|broker|connections|socket|linger|batch|queue|queued|message|messages|fetch|receive|topic|metadata|reconnect|request|statistics|log|debug|api|max|sticky)\..*|debug|partitioner|linger\.ms"
+)
+"""The options of librdkafka that are known to be no secrets: another may be one, misspelt."""
 SECRET_OPTION = re.compile(r"password|secret|\.key\.pem|sasl\.oauthbearer\.(config|assertion)|sasl\.jaas")
 
 

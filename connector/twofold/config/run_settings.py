@@ -75,7 +75,7 @@ class PreparedConfig(Part):
 class ColumnRule(Part):
     """A rule for columns whose name matches a pattern; the first match wins."""
 
-    column: str = Field(description="Shell pattern of schema.table.column; * matches dots too.")
+    column: str = Field(description="Shell pattern of schema.table.column; * matches dots too, and [[] is a bracket.")
     action: Literal["keep", "drop", "null", "redact", "hash"] = Field(
         description="drop: no column. redact: [redacted]. hash: HMAC-SHA-256."
     )

@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_serializer, field_validator, model_
 
 from twofold.config.kinds import (
     MASK,
-    SECRET_OPTION,
+    SHOWN_OPTION,
     URL,
     Bootstrap,
     Name,
@@ -146,8 +146,8 @@ class KafkaConfig(Part):
 
     @field_serializer("options")
     def _masked(self, options: dict[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
-        """For `config show`: librdkafka's secrets are among the rest."""
-        return {name: MASK if SECRET_OPTION.search(name) else value for name, value in options.items()}
+        """For `config show`: secrets are among the rest, under names that may be misspelt."""
+        return {name: value if SHOWN_OPTION.fullmatch(name) else MASK for name, value in options.items()}
 
 
 class RegistryConfig(Part):
@@ -198,6 +198,8 @@ class RegistryConfig(Part):
             raise ValueError(
                 "registry.url must not hold a password: give it as registry.username and registry.password"
             )
+        if {"?", "#"} & {*url}:
+            raise ValueError("registry.url must have no query: give a token as registry.token")
         if re.match(URL, url) is None:
             raise ValueError(
                 "must be http://host:port or https://host:port, with the path of the registry's API if it has one"

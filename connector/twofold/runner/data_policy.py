@@ -6,6 +6,7 @@ plans and COPY's queries all follow from the shape, so nothing behind it sees th
 
 from __future__ import annotations
 
+import glob
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from twofold.config import ColumnRule, Config
 from twofold.errors import Refused
 from twofold_avro.schemas import column_names, policy_of
 from twofold_avro.shapes import ColumnShape, PolicyAction, TableShape, TypeShape
+from twofold_common.printable import toml_string
 
 _TEXT = TypeShape(25, "pg_catalog", "text")
 _REDACTED_TYPES = frozenset({"text", "varchar", "bpchar", "name", "citext"})
@@ -53,7 +55,7 @@ class DataPolicy:
             what = f"the data policy has hidden {', '.join(shown)} of {table} so far, and has no rule for it any more"
         else:
             what = f"{table} has lost {', '.join(gone)}, which the data policy hides, and got {', '.join(new)}, for which it has no rule"
-        lines = [f'{{ column = "{table}.{c}", action = "{hidden.get(c, "hash")}" }}' for c in (*shown, *new)]
+        lines = [_line(f"{table}.{c}", hidden.get(c, "hash")) for c in (*shown, *new)]
         raise Refused(
             what,
             at_stake="values that were hidden would be readable in the topic; nothing of them was written",
@@ -87,6 +89,11 @@ class DataPolicy:
                 'set action = "null" or "hash"',
             )
         return replace(column, policy=action, type=_TEXT if action == "hash" else column.type)
+
+
+def _line(column: str, action: str) -> str:
+    """Return a rule in TOML that matches this column alone."""
+    return f'{{ column = {toml_string(glob.escape(column))}, action = "{action}" }}'
 
 
 def _is_text(shape: TypeShape) -> bool:

@@ -227,7 +227,10 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (Unreachable, _AWAY),
     KafkaError._AUTHENTICATION: (AccessDenied, "check sasl.* and ssl.* in kafka.options"),
     KafkaError.SASL_AUTHENTICATION_FAILED: (AccessDenied, "check sasl.* in kafka.options"),
-    KafkaError._SSL: (SetupError, "check ssl.* in kafka.options"),
+    KafkaError._SSL: (
+        SetupError,
+        "check ssl.* in kafka.options, that the broker's certificate is for the host in kafka.bootstrap, and that it has not expired: openssl s_client -verify_return_error -CAfile CA -verify_hostname HOST -connect HOST:PORT says which",
+    ),
     KafkaError.TOPIC_AUTHORIZATION_FAILED: (
         SetupError,
         "grant Describe, Create, Read, Write and DescribeConfigs on the prefix's topics",

@@ -164,6 +164,10 @@ _REMEDIES = (
     ("no password supplied", "set source.password_file or PGPASSFILE to a file with the password"),
     ("exceeds max_wal_senders", "end another replication client, or raise max_wal_senders and restart PostgreSQL"),
     (
+        "certificate has expired",
+        "renew the server's certificate; if it is valid, set this machine's clock",
+    ),
+    (
         "certificate verify failed",
         "set sslrootcert in source.dsn to a file with the certificate of the authority that signed the server certificate",
     ),

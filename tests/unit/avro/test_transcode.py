@@ -384,3 +384,12 @@ def test_a_numeric_digit_that_is_none_is_malformed() -> None:
                 found = outcome(module, plan, message(b"I", b"N" + tuple_of(b"b", values)))
                 assert "below 10,000" in found
                 assert f"column {how} of" in found
+
+
+def test_a_malformed_number_is_told_without_its_value() -> None:
+    """A server's answer in another form may be a row's value, which no error shows."""
+    texts: list[bytes | None] = [b"4711canary" if name == "f8" else text for name, (_, text, _) in VALUES.items()]
+    bench = Bench(SHAPE)
+    with pytest.raises(MalformedRow, match="column f8 of .*: not a float") as told:
+        bench.stream([message(b"I", b"N" + tuple_of(b"t", texts))])
+    assert "canary" not in str(told.value)

@@ -32,6 +32,15 @@ def test_each_step_is_a_make_target(workflow: Path) -> None:
         assert called[1] in TARGETS, f"the Makefile has no target {called[1]}"
 
 
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_github_s_own_and_pinned_by_commit(workflow: Path) -> None:
+    """A tag may be moved by whoever takes an action over, and a job that may write runs it then."""
+    used = re.findall(r"uses: (.*)", workflow.read_text())
+    assert used
+    for action in used:
+        assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+
+
 def test_the_unit_tests_run_on_every_python_that_the_packages_name() -> None:
     named = set(re.findall(r"Python :: (3\.\d+)", (ROOT / "connector/pyproject.toml").read_text()))
     matrix = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["unit"]["strategy"]["matrix"]

@@ -17,7 +17,7 @@ from twofold.ops.reference import reference
 DOCS = Path(__file__).parents[3] / "docs/reference"
 SECRETS = {
     "TWOFOLD_SOURCE__DSN": "host=db dbname=bank password=hunter2-dsn",
-    "TWOFOLD_KAFKA__OPTIONS": '{"sasl.username": "visible", "sasl.password": "hunter2-kafka", "ssl.key.password": "hunter2-ssl", "ssl.key.pem": "hunter2-pem", "sasl.oauthbearer.client.secret": "hunter2-oauth"}',
+    "TWOFOLD_KAFKA__OPTIONS": '{"sasl.username": "visible", "sasl.password": "hunter2-kafka", "ssl.key.password": "hunter2-ssl", "ssl.key.pem": "hunter2-pem", "sasl.oauthbearer.client.secret": "hunter2-oauth", "sasl.pasword": "hunter2-misspelt", "linger.ms": 4711}',
     "TWOFOLD_REGISTRY__PASSWORD": "hunter2-registry",
     "TWOFOLD_REGISTRY__TOKEN": "hunter2-token",
     "TWOFOLD_STATUS__TOKEN": "hunter2-status",
@@ -52,6 +52,7 @@ def test_config_show_masks_every_secret(monkeypatch: pytest.MonkeyPatch, tmp_pat
     shown = CliRunner().invoke(twofold, ["-c", str(DOCS / "twofold.toml"), "config", "show"])
     assert shown.exit_code == 0
     assert "visible" in shown.output
+    assert "4711" in shown.output
     assert "hunter2" not in shown.output
     assert "hunter2" not in repr(load(DOCS / "twofold.toml"))
 
@@ -132,6 +133,7 @@ def test_a_connection_string_that_libpq_does_not_take_is_told_without_it(
         ("TWOFOLD_KAFKA__BOOTSTRAP", "http//db:9092", "kafka.bootstrap: must be host:port of one or more brokers"),
         ("TWOFOLD_KAFKA__BOOTSTRAP", "db:abc", "kafka.bootstrap: must be host:port of one or more brokers"),
         ("TWOFOLD_REGISTRY__URL", "127.0.0.1:7081", "registry.url: must be http://host:port or https://host:port"),
+        ("TWOFOLD_REGISTRY__URL", "https://r/?apikey=hunter2", "registry.url must have no query"),
         ("TWOFOLD_REGISTRY__PASSWORD_FILE", "/nowhere", "registry.password_file names /nowhere, which cannot be read"),
         ("TWOFOLD_STATUS__LISTEN", "0.0.0.0:1", "\n  status.listen is 0.0.0.0:1, which others reach"),
         ("TWOFOLD_NAME", "bänk", "name: must be 1 to 40 of a-z, 0-9 and _"),

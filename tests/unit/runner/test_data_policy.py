@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from twofold.config import load
+from twofold.config import ColumnRule, load
 from twofold.errors import Refused, UsageError
 from twofold.runner.data_policy import DataPolicy
 from twofold_avro.schemas import envelope_schema
@@ -155,3 +156,19 @@ def test_policy_refuses_a_table_of_which_a_hidden_column_was_renamed_too(monkeyp
     with pytest.raises(Refused, match=r"no rule for mail of public\.u"):
         renamed(monkeypatch, columns, ("public.*.email", "hash"), ("public.*.amount", "drop"))
     renamed(monkeypatch, columns, ("public.*.mail", "hash"), ("public.*.amount", "drop"))
+
+
+@pytest.mark.parametrize("name", ['ma"il[1]\n', "mail[x]", "ma\\il*", "\u202email?'", "mail\U000e0001"])
+def test_a_line_that_is_offered_names_that_column_alone(name: str) -> None:
+    """It is put into the configuration as it is printed."""
+    columns = (SHAPE.columns[0], ColumnShape(name, type_("text"), policy="hash"), SHAPE.columns[2])
+    before = envelope_schema(replace(SHAPE, columns=columns), "p")
+    shown = replace(SHAPE, columns=(columns[0], replace(columns[1], policy=None), columns[2]))
+    with pytest.raises(Refused) as refused:
+        DataPolicy(load(EXAMPLE)).require_rules(shown, before)
+    line = refused.value.repair.removeprefix("put ").partition(" into policy.columns")[0]
+    assert line.isprintable()
+    rule = ColumnRule(**tomllib.loads(f"rule = {line}")["rule"])
+    assert rule.matches(f"public.t.{name}")
+    assert not rule.matches("public.t.mailx")
+    assert rule.action == "hash"

@@ -9,6 +9,7 @@ import pytest
 from psycopg import errors
 
 from twofold.errors import SetupError, Unreachable
+from twofold.source.connection import connect_error
 from twofold.source.diagnosis import start_error
 
 
@@ -33,3 +34,10 @@ def test_what_only_a_person_can_mend_is_told_with_its_remedy() -> None:
     told = start_error("user=carrier", "shop", errors.InsufficientPrivilege("must be superuser or replication role"))
     assert isinstance(told, SetupError)
     assert 'ALTER ROLE "carrier" REPLICATION' in str(told)
+
+
+def test_an_expired_certificate_is_not_a_wrong_authority() -> None:
+    said = "SSL error: certificate verify failed: certificate has expired"
+    told = connect_error("host=db dbname=bank", psycopg.OperationalError(said))
+    assert "renew the server's certificate" in str(told)
+    assert "sslrootcert" not in str(told)
