@@ -390,6 +390,6 @@ def test_a_malformed_number_is_told_without_its_value() -> None:
     """A server's answer in another form may be a row's value, which no error shows."""
     texts: list[bytes | None] = [b"4711canary" if name == "f8" else text for name, (_, text, _) in VALUES.items()]
     bench = Bench(SHAPE)
-    with pytest.raises(MalformedRow, match="column f8 of .*: not a float") as told:
+    with pytest.raises(MalformedRow, match=r"column f8 of .*: not a float") as told:
         bench.stream([message(b"I", b"N" + tuple_of(b"t", texts))])
     assert "canary" not in str(told.value)
