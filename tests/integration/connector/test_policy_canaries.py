@@ -170,7 +170,7 @@ def test_policy_shows_no_value_of_a_row_that_is_refused(made: Installation) -> N
     """It is too large for Kafka; not even its key, which no rule hides."""
     assert made.init().returncode == 0
     run = made.start()
-    made.sql(insert("letter", f"(SELECT {NUMBER} n) one", "repeat('x', 3000000)", "n"))
+    made.sql(insert("letter", f"(SELECT {NUMBER} n) one", "repeat('x', 9000000)", "n"))
     assert run.ended() == 5
     assert "is too large" in run.said()
     assert not sings(run.said())
