@@ -15,7 +15,7 @@ from twofold.errors import MalformedMessage
 from twofold.runner import run as module
 from twofold.runner.interruptible import StopRequested
 from twofold.runner.observer import NullObserver
-from twofold.runner.run import Run
+from twofold.runner.run import OUTCOMES_BYTES, Run
 from twofold.runner.timers import Timers
 from twofold.runner.waiting_rows import CollectedEvent
 from twofold_avro.errors import MalformedRow
@@ -69,22 +69,24 @@ def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("committing", "rows", "size", "full"),
+    ("committing", "rows", "size", "outcomes", "full"),
     [
-        (False, 99, 0, False),
-        (False, 100, 0, True),
-        (True, 100, 0, False),
-        (True, 399, 0, False),
-        (True, 400, 0, True),
-        (True, 99, 1000, True),
+        (False, 99, 0, 0, False),
+        (False, 100, 0, 0, True),
+        (True, 100, 0, 0, False),
+        (True, 399, 0, 0, False),
+        (True, 400, 0, 0, True),
+        (True, 99, 1000, 0, True),
+        (True, 99, 0, OUTCOMES_BYTES - 1, False),
+        (True, 99, 0, OUTCOMES_BYTES, True),
     ],
 )
 def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
-    monkeypatch: pytest.MonkeyPatch, committing: bool, rows: int, size: int, full: bool
+    monkeypatch: pytest.MonkeyPatch, committing: bool, rows: int, size: int, outcomes: int, full: bool
 ) -> None:
     names = "session collector worker loading timers doubt_warnings registrar"
     state = MagicMock(in_flight=("one",) if committing else ())
-    executor = MagicMock(group_records=rows, group_bytes=size, group_outcome_bytes=0)
+    executor = MagicMock(group_records=rows, group_bytes=size, group_outcome_bytes=outcomes)
     parts: Any = {name: MagicMock() for name in names.split()}
     run = Run(
         **parts,
