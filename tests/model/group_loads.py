@@ -40,13 +40,19 @@ class Tables:
         self.place: dict[str, int] = {}
         """The table of each branch; in which no branch is is FIRST."""
         self.committed: set[str] = set()
+        self.was_empty = False
+        """No load brings the first table: it was empty when the slot was made."""
+
+    def begin(self, chance: float) -> None:
+        """Make the slot. Where nothing is committed the first table may be empty."""
+        self.was_empty = chance < 0.7 and not self.read(FIRST).gids
 
     def add_unpublished(self, gid: str) -> None:
         self.place[gid] = self.joined + 1
 
     def due(self, records: Sequence[CommitRecord]) -> int | None:
         """The first published table that no commit record has brought."""
-        loaded = {each.load.table for each in records if each.load}
+        loaded = {each.load.table for each in records if each.load} | ({FIRST} if self.was_empty else set())
         return next((table for table in range(self.joined + 1) if table not in loaded), None)
 
     def may_read(self, table: int, in_doubt: Set[str], early: Set[str]) -> bool:
@@ -59,11 +65,14 @@ class Tables:
     def shown(self, records: Sequence[CommitRecord]) -> set[str]:
         """The branches that a cut shows whose commit records are these."""
         loads = {each.load.table: each.load.gids for each in records if each.load}
-        streamed = {gid for each in records for gid in each.gids} if FIRST in loads else set[str]()
+        is_shown = self.was_empty or FIRST in loads
+        streamed = {gid for each in records for gid in each.gids} if is_shown else set[str]()
         return streamed.union(*loads.values())
 
     def must_show(self, gid: str, records: Sequence[CommitRecord]) -> bool:
         """Whether a branch's table is in the cut."""
+        if self.was_empty and self._is_of(gid, FIRST):
+            return True
         return any(each.load and self._is_of(gid, each.load.table) for each in records)
 
     def _is_of(self, gid: str, table: int) -> bool:

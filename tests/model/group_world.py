@@ -179,6 +179,7 @@ class Source:
         """Fence, read the progress, begin; for the first time where the log ends."""
         if not self.started:
             self.started, confirmed = True, self.end_lsn
+            self.tables.begin(self.world.random.random())
             self.kafka.applied_lsn = self.confirmed = confirmed
         self.kafka.epoch += 1
         self.worker = Worker(self, self.kafka.epoch)
@@ -533,8 +534,11 @@ class GroupWorld:
         for g in {global_id(gid) for _, gid in shown}:
             check(g not in self.rolled_back, f"the cut shows {g}, which is rolled back")
             for source, gid in self.branches[g]:
-                is_whole = (source.name, gid) in shown or not source.tables.must_show(gid, records[source.name])
-                check(is_whole, f"the cut {cut} shows {g} and not its branch {gid} in {source.name}")
+                is_due = source.name in cut and source.tables.must_show(gid, records[source.name])
+                check(
+                    (source.name, gid) in shown or not is_due,
+                    f"the cut {cut} shows {g} and not its branch {gid} in {source.name}",
+                )
 
 
 def make_member(source: Source, cut: int, known: int, seen: Frontier | None) -> Member:

@@ -21,7 +21,7 @@ def test_every_cut_is_whole() -> None:
         world.run()
         cuts, loads = cuts + world.cuts, loads + world.loads_shown
     assert cuts > len(SHORT), "a world without cuts shows nothing"
-    assert loads > 2 * len(SHORT), "each of them has a first load in every source"
+    assert loads > len(SHORT), "a world without loads shows nothing of them"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
