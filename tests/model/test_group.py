@@ -24,7 +24,8 @@ def test_every_cut_is_whole() -> None:
     assert loads > len(SHORT), "a world without loads shows nothing of them"
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.seed is not None], ids=lambda each: each.name)
 def test_broken_rule_of_a_cut_is_caught(mutant: GroupMutant) -> None:
+    assert mutant.seed is not None
     with mutant.applied():
         assert first_violation(range(mutant.seed, mutant.seed + SEARCHED))
