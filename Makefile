@@ -22,9 +22,13 @@ demo: ready ## The story of two-phase commit, on this machine, in two minutes.
 unit: ready ## The tests that need no server.
 	$(BIN)/pytest -n 2 tests/unit tests/model tests/fuzz
 
+.PHONY: core
+core: ready ## The core tests: each promise once, against real servers.
+	$(BIN)/pytest -m 'core and not slow' -n 3 --dist loadfile
+
 .PHONY: test
-test: lint $(if $(ARGS),,unit) ## Lint, unit, then the core tests against real servers. ARGS='-k name' chooses of all.
-	$(BIN)/pytest $(or $(ARGS),-m 'core and not slow' -n 3 --dist loadfile)
+test: lint $(if $(ARGS),,unit core) ## Lint, unit and core. ARGS='-k name' chooses of all tests in their place.
+	$(if $(ARGS),$(BIN)/pytest $(ARGS))
 
 .PHONY: test-all
 test-all: lint classes ## Lint, then all tests but the slow ones: what CI runs.
