@@ -14,8 +14,9 @@ reported to PostgreSQL is held before the first waiting row. So nothing is synce
 have no names: the system frees them when the process ends. A standby may use the same folder, and
 so may an instance that does not know yet that it was taken over.
 
-One thread appends. When a transaction is complete, another may read and drop it. The counters have
-a lock; the rows need none: each is written and read at a place of its own.
+Several threads append, each to transactions of its own: the one that reads, the worker and the
+loaders. When a transaction is complete, another may read and drop it. Places in segments are given
+out under a lock; the rows need none, because each is written and read at a place of its own.
 """
 
 from __future__ import annotations
@@ -130,31 +131,41 @@ class Spool:
 
     def write(self, chunk: bytes) -> Stretch:
         """Write the whole chunk and return where it is, or end the run."""
-        if self.disk_bytes + len(chunk) > self._disk_max:
+        with self._lock:
+            place = self._take_place(len(chunk))
+        try:
+            rest = memoryview(chunk)
+            while rest:  # a disk that fills up takes a part, and says so at the next
+                at = place.at + len(chunk) - len(rest)
+                rest = rest[os.pwrite(place.segment.file.fileno(), rest, at) :]
+        except OSError as error:
+            self.free(place)
+            raise self.ended(error) from None
+        return place
+
+    def _take_place(self, size: int) -> Stretch:
+        """Return a place that nobody else writes to; the caller has the lock."""
+        if self.disk_bytes + size > self._disk_max:
             raise RunEnded(
                 f"the rows of waiting transactions exceed spool.disk ({self._disk_max} bytes): raise it, or end the transactions in doubt (twofold prepared list). Nothing is lost: "
                 "their rows are in PostgreSQL's WAL"
             )
-        try:
-            segment = self._writable()
-            rest = memoryview(chunk)
-            while rest:  # a disk that fills up takes a part, and says so at the next
-                rest = rest[os.pwrite(segment.file.fileno(), rest, segment.size + len(chunk) - len(rest)) :]
-        except OSError as error:
-            raise self.ended(error) from None
-        with self._lock:
-            self.disk_bytes += len(chunk)
-            segment.live += len(chunk)
-        written = Stretch(segment, segment.size, len(chunk))
-        segment.size += len(chunk)
-        return written
+        segment = self._writable()
+        place = Stretch(segment, segment.size, size)
+        segment.size += size
+        segment.live += size
+        self.disk_bytes += size
+        return place
 
     def _writable(self) -> Segment:
         """Return the segment that has room; the next one, if that is full."""
         full = self._segment
         if full is not None and full.size < self._segment_bytes:
             return full
-        self._segment = Segment(tempfile.TemporaryFile(dir=self._folder, buffering=0))  # noqa: SIM115  (open while rows wait in it)
+        try:
+            self._segment = Segment(tempfile.TemporaryFile(dir=self._folder, buffering=0))  # noqa: SIM115  (open while rows wait in it)
+        except OSError as error:
+            raise self.ended(error) from None
         if full is not None:
             self._close_if_empty(full)
         return self._segment
@@ -171,15 +182,17 @@ class Spool:
         with self._lock:
             self.disk_bytes -= stretch.size
             segment.live -= stretch.size
-        if not self._close_if_empty(segment):
-            segment.punch(stretch.at, stretch.size)
+            if not self._close_if_empty(segment):
+                segment.punch(stretch.at, stretch.size)
 
     def _close_if_empty(self, segment: Segment) -> bool:
-        """Close a segment in which nothing waits, unless it is still written."""
-        with self._lock:
-            is_over = not segment.live and segment is not self._segment
-            if is_over:
-                segment.file.close()
+        """Close a segment in which nothing waits, unless it is still written.
+
+        The caller has the lock.
+        """
+        is_over = not segment.live and segment is not self._segment
+        if is_over:
+            segment.file.close()
         return is_over
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -151,3 +152,24 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SetupError, match=r"set spool\.folder"):
         Spool(tmp_path / "file" / "s", memory_max=0, disk_max=0)
+
+
+def test_rows_of_several_threads_share_a_file_and_stay_apart(make_spool: MakeSpool) -> None:
+    """The thread that reads, the worker and the loaders append at once, and drop what is over."""
+    spool = make_spool(memory_max=0, disk_max=1 << 30)
+
+    def append(writer: int) -> list[str]:
+        wrong = []
+        for turn in range(20):
+            waiting = spool.new()
+            expected = [chunk(1000 * writer + turn, 5_000) for _ in range(20)]
+            for given in expected:
+                waiting.append(given)
+            if list(waiting.chunks()) != expected:
+                wrong.append(f"writer {writer}, turn {turn}")
+            waiting.drop()
+        return wrong
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(append, range(4))) == [[]] * 4
+    assert (spool.memory_bytes, spool.disk_bytes) == (0, 0)
