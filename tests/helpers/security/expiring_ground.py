@@ -103,6 +103,8 @@ def expiring_ground(folder: Path, registry_url: str) -> Iterator[ExpiringGround]
         behind = {"postgres": postgres.port, "kafka": witness, "registry": int(gate.rpartition(":")[2])}
         proxy = Proxy({fronts[name]: port for name, port in behind.items()})
         ending.callback(proxy.close)
+        for front in fronts.values():
+            proxy.set(front, "pass")  # which it answers once it listens
         yield ExpiringGround(tokens, postgres.dsn("bank"), kafka, proxy, fronts, authority.certificate)
 
 

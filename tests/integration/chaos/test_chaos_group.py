@@ -20,7 +20,7 @@ KINDS_HERE = frozenset(
 )  # fmt: skip
 """The others are for the long form: they take seconds to come back from."""
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 def test_no_global_cut_is_torn_under_faults(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

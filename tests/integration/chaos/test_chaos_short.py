@@ -58,7 +58,7 @@ PLANTED = (
 )
 """The others are in tests/unit/chaos, on a short history."""
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def test_nothing_is_lost_doubled_torn_or_out_of_order_under_faults(

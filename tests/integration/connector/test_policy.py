@@ -106,8 +106,10 @@ def test_policy_leaves_no_canary_anywhere(made: Installation, tmp_path: Path) ->
         assert "phone" not in found
         assert (found["salary"], found["note"]) == (None, "[redacted]")
         assert (found["email"], found["ssn"]) == (hashed(CANARY), hashed(NUMBER))
-    [with_second] = [found for found in rows if found["id"] == 200]
-    assert (with_second["second_email"], with_second["kept_email"]) == (hashed(CANARY), "kept")
+    # By the stream, and by the reload: earlier rows were sent without the new columns' defaults.
+    assert {(found["second_email"], found["kept_email"]) for found in rows if found["id"] == 200} == {
+        (hashed(CANARY), "kept")
+    }
     [letter] = [
         s.value["after"]
         for s in made.read("letter")

@@ -17,6 +17,8 @@ import pytest
 DEMO = [sys.executable, "-m", "twofold", "demo"]
 MARK = "TWOFOLD_TEST_MARK"
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def mark() -> Iterator[str]:

@@ -36,6 +36,7 @@ def test_matching() -> None:
     assert not matches("a\nb", "a...b")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_tutorial(open_folder: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

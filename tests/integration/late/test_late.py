@@ -41,6 +41,7 @@ def check(result: Result, deliveries: int) -> None:
 
 
 @pytest.mark.core
+@pytest.mark.long
 def test_late_ends_of_every_kind_harm_nothing(laboratory: Laboratory) -> None:
     """All at once: of the pool and of the main producers, of commits, aborts and takeovers."""
     check(laboratory.run(CASES["ends"], deliveries=1), 1)

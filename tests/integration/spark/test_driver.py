@@ -31,6 +31,7 @@ from twofold_spark import streaming
 MANY = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kept", "kills"),
     [
