@@ -158,7 +158,7 @@ def test_the_prefix_belongs_to_another_connector(shared: Installation, connector
 def test_the_slot_belongs_to_another_database(shared: Installation, connector: Maker) -> None:
     other = connector(source={"slot": shared.prefix}, init=False)
     other.sql(SCHEMA)
-    init_refuses(other, "another database", kind=UsageError)
+    init_refuses(other, "belongs to database", kind=UsageError)
 
 
 @pytest.mark.core
