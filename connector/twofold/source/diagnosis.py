@@ -119,7 +119,7 @@ def not_utf8(subject: str, message: str) -> Refused:
     return Refused(
         f"{subject} has text that PostgreSQL cannot convert to UTF-8: {message}",
         at_stake="these rows, and every later change of the stream: the server fails on the same bytes at each retry",
-        repair=f"move the data to a database in UTF-8: {AS_UTF8}; set source.dsn to that database and start over: {RESET_REPAIR}",
+        repair=f"move the data to a database in UTF-8: {AS_UTF8}; then `twofold reset`, and `twofold init` with that database in source.dsn and another kafka.prefix; all tables are then loaded again",
     )
 
 

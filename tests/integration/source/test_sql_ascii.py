@@ -107,10 +107,8 @@ def test_the_repair_word_by_word(
     subprocess.run(["bash", "-ec", commands], env={**os.environ, **variables}, check=True, timeout=60)
     try:
         moved = make_conninfo(database, dbname=new)
-        here.configure({"source": {"dsn": moved}})
-        assert "twofold reset" in here.init().stderr  # the slot is the former database's
-        here.twofold("reset", "--yes", ok=True)
-        here.configure({"kafka": {"prefix": f"{here.prefix}_utf8"}})
+        here.twofold("reset", "--yes", ok=True)  # before that, because the slot is the former database's
+        here.configure({"source": {"dsn": moved}, "kafka": {"prefix": f"{here.prefix}_utf8"}})
         done = here.init()
         assert done.returncode == 0, done.stderr
         there = connector(conninfo=moved, source={"tables": ["public.t"]}, init=False)
