@@ -18,6 +18,7 @@ pytest_plugins = [
     "fixtures.catalogs",
     "fixtures.object_store",
     "fixtures.secured",
+    "fixtures.fronted",
     "fixtures.chromium",
     "fixtures.backfill",
     "fixtures.times",

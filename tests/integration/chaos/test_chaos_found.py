@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 
 import psycopg
+import pytest
 
 from fixtures.backfill import ready
 from fixtures.connector import Maker
@@ -19,6 +20,7 @@ from twofold.source.table_copier import TableCopier
 from twofold.stack import PostgresServer
 
 
+@pytest.mark.slow
 def test_a_chunk_may_be_empty(connector: Maker) -> None:
     """The last one of a table that ends with a full chunk; then COPY's head and end come in one
     message, which was taken for a row: the connector ended, at every start again.

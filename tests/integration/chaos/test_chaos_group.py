@@ -14,7 +14,7 @@ from chaos.group.trial import GroupTrial
 from chaos.lanes import GROUP_KINDS
 
 SEED = 1
-ROUND_S = 45.0
+ROUND_S = 30.0
 KINDS_HERE = frozenset(
     kind for kind in GROUP_KINDS if not kind.startswith(("spark", "registry", "net")) and kind not in {"postgres-promote", "broker-stop"}
 )  # fmt: skip
@@ -30,6 +30,6 @@ def test_no_global_cut_is_torn_under_faults(open_folder: Path, monkeypatch: pyte
         result = GroupTrial(SEED, ROUND_S, KINDS_HERE, servers, open_folder / "round", None, print).run()
     assert result.violations == 0
     assert result.cuts >= 2
-    assert result.transactions > 50
+    assert result.transactions > 30
     assert result.torn_without > 0, "the load never left a transfer half visible: the total says nothing"
     assert {"connector", "coordinator"} <= {kind.partition("-")[0] for kind in result.faults}

@@ -1,5 +1,5 @@
 """The short form of the chaos suite: one round with real faults, checked; then its own history with
-violations planted into it, all found.
+violations planted into it, which are found.
 """
 
 from __future__ import annotations
@@ -15,48 +15,19 @@ from chaos.checks import check
 from chaos.draft import Draft
 from chaos.ground import Servers
 from chaos.lanes import KINDS
-from chaos.planted import (
-    PLANTS,
-    a_doubled_event,
-    a_doubled_row,
-    a_lost_event,
-    a_lost_one_of_a_late_abort,
-    a_lost_row,
-    a_lost_transaction,
-    a_rolled_back_transaction,
-    a_split_one_of_a_late_commit,
-    a_torn_transaction,
-    a_wrong_order_of_transactions,
-    an_event_without_its_rows,
-    money_out_of_nothing,
-    two_events_of_a_key_exchanged,
-)
+from chaos.planted import PLANTS, a_lost_row, a_split_one_of_a_late_commit, a_torn_transaction
 from chaos.trial import Trial
 
 SEED = 1
-ROUND_S = 45.0
+ROUND_S = 30.0
 # What takes seconds to come back is for the long form; what is left befalls connectors, their
 # network, PostgreSQL and brokers all the same.
 KINDS_HERE = frozenset(
     kind for kind in KINDS if not kind.startswith(("spark", "registry")) and kind not in {"postgres-promote", "connector-outlasted", "broker-stop"}
 )  # fmt: skip
 
-PLANTED = (
-    a_doubled_event,
-    a_doubled_row,
-    a_lost_event,
-    a_lost_one_of_a_late_abort,
-    a_lost_row,
-    a_lost_transaction,
-    a_rolled_back_transaction,
-    a_split_one_of_a_late_commit,
-    a_torn_transaction,
-    a_wrong_order_of_transactions,
-    an_event_without_its_rows,
-    money_out_of_nothing,
-    two_events_of_a_key_exchanged,
-)
-"""The others are in tests/unit/chaos, on a short history."""
+PLANTED = (a_lost_row, a_split_one_of_a_late_commit, a_torn_transaction)
+"""All of them are in tests/unit/chaos, on a short history."""
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -75,8 +46,8 @@ def test_nothing_is_lost_doubled_torn_or_out_of_order_under_faults(
     assert sum(result.faults.values()) >= 8
     assert len({kind.partition("-")[0] for kind in result.faults}) >= 4, result.faults
     assert result.commits > 30
-    assert result.transactions > 300
-    assert result.events > 100
+    assert result.transactions > 200
+    assert result.events > 60
 
     history = pickle.loads((open_folder / "round" / "history.pickle").read_bytes())
     for plant in PLANTED:

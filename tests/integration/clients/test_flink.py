@@ -91,6 +91,7 @@ def test_upsert_kafka_needs_the_key_alone(here: Installation, gateway: FlinkGate
     assert by_column(trial(here).verdicts(reader, DEFAULT)) == AS_DECLARED
 
 
+@pytest.mark.slow
 def test_a_truncate_ends_one_way_and_is_passed_over_by_the_other(here: Installation, gateway: FlinkGateway) -> None:
     place = here.reader.bootstrap, here.reader.registry_url, here.prefix
     assert trial(here).verdicts(DebeziumFormat(gateway, *place), TRUNCATED) == {

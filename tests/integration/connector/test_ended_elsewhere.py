@@ -5,11 +5,10 @@ what they do, and recovery refuses what it can see before it sends anything agai
 from __future__ import annotations
 
 import math
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -30,25 +29,17 @@ from twofold.sink import producer as producing
 from twofold.sink.open_check import OpenCheck
 from twofold.sink.producer import TransactionalProducer
 from twofold.sink.publisher import Publisher
-from twofold.stack import temporary_folder
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[FrontedKafka]:
-    """With a proxy before it that makes requests late."""
-    with ExitStack() as ending:
-        folder = temporary_folder()
-        ending.callback(shutil.rmtree, folder, ignore_errors=True)
-        yield FrontedKafka(folder, ending)
 
 
 @pytest.fixture
-def proxied(connector: Maker, kafka: FrontedKafka, monkeypatch: pytest.MonkeyPatch) -> tuple[Installation, Proxy]:
+def proxied(
+    connector: Maker, fronted_kafka: FrontedKafka, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Installation, Proxy]:
     """A connector without the rule, and the proxy before its broker."""
     monkeypatch.setattr(producing, "SENT_ONCE_S", math.inf)
-    here = connector(kafka_server=kafka, prepared={"pool": 1, "hold": 40})
+    here = connector(kafka_server=fronted_kafka, prepared={"pool": 1, "hold": 40})
     here.sql("INSERT INTO account SELECT n, 0, 'a row' FROM generate_series(1, 20) n")
-    return here, kafka.proxy
+    return here, fronted_kafka.proxy
 
 
 @contextmanager

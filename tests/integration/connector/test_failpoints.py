@@ -56,6 +56,8 @@ CHAINS = {
     },
 }
 FOLLOWS = {place: follows for chain in CHAINS.values() for place, follows in chain.items()}
+IN_CI = ("committing", "prepared")
+"""The others are slow: a round of chaos kills at any of them."""
 AT_OTHER_HITS = ["after_begin", "before_commit:5", "after_commit", "after_commit:6", "before_open:3", "after_open:3"]
 """The same places for other transactions."""
 
@@ -96,7 +98,7 @@ def compare(here: Installation, work: Workload) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.core] * (kind in {"committing", "prepared"})) for kind in CHAINS]
+    "kind", [pytest.param(kind, marks=pytest.mark.core if kind in IN_CI else pytest.mark.slow) for kind in CHAINS]
 )
 def test_killed_again_and_again(kind: str, here: Installation, work: Workload, died: Died) -> None:
     try:

@@ -123,6 +123,7 @@ def test_from_standby_with_kills_while_sessions_write(version: str, make_pair: M
     assert seen == {"walreceiver"}, "nothing of the connector replicates from the primary"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_from_standby_prepared_rows_are_in_kafka_before_their_outcome(version: str, make_pair: MakePair) -> None:
     pair = make_pair(version)
@@ -143,6 +144,7 @@ def test_from_standby_prepared_rows_are_in_kafka_before_their_outcome(version: s
     assert {gid_of(s) for s in topics.rows} & {gid, parked, rolled_back} == {gid, parked}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_from_standby_a_member_of_a_group(version: str, connector: Maker, make_pair: MakePair) -> None:
     """The other member's source is a primary. The coordinator is away while the standby does not

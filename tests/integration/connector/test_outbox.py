@@ -92,6 +92,7 @@ def test_outbox_events_of_a_large_transaction(connector: Maker, streaming: str) 
         wait_until(lambda: (streamed(here) > 0) == (streaming == "on"), 10, "what was streamed")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_outbox_events_through_kill9_and_a_broker_that_comes_back(
     connector: Maker, own_kafka: Callable[..., KafkaCluster], died: Died

@@ -161,6 +161,7 @@ def test_the_slots_connection_is_cut_many_times_while_two_compete(connector: Mak
     assert not any(run.dead for run in here.runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_the_connection_is_cut_in_the_middle_of_fencing(times: int, connector: Maker) -> None:
     """Whoever lost the slot there goes on fencing for a moment, beside the one that has it now;

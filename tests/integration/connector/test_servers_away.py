@@ -33,6 +33,7 @@ def is_asleep(run: Running) -> bool:
     return run.asleep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "places",
     [

@@ -63,6 +63,7 @@ def test_the_story_ends_well_and_says_so_in_plain_lines(mark: str) -> None:
     wait_until("every process of the demo to end", lambda: not marked(mark), 20)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_story_of_two_banks_never_shows_half_a_transfer(mark: str) -> None:
     done = subprocess.run(
@@ -87,7 +88,7 @@ def test_the_story_of_two_banks_never_shows_half_a_transfer(mark: str) -> None:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("ending", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_interrupted_it_leaves_no_process_behind(mark: str, ending: signal.Signals, tmp_path: Path) -> None:
     output = tmp_path / "output"
     with output.open("w") as out:

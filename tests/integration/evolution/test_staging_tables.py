@@ -303,6 +303,7 @@ def more_partitions(here: Installation, topic: str, number: int) -> None:
     admin.create_partitions([NewPartitions(topic, number)])[topic].result(20)
 
 
+@pytest.mark.slow
 def test_killed_on_the_way(here: Installation) -> None:
     """What was found is found again."""
     table = Evolving(here, "t")

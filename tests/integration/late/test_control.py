@@ -7,10 +7,8 @@ These tests fail on the day that client and broker no longer have it. Then the r
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 
 import pytest
 
@@ -19,22 +17,13 @@ from late.control import Application, Told, plain
 from late.frames import Api
 from late.rules import Moment, Rule
 from late.servers import FrontedKafka
-from twofold.stack import temporary_folder
 
 LATE = 6
 LONGEST_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def fronted() -> Iterator[FrontedKafka]:
-    folder = temporary_folder()
-    with ExitStack() as ending:
-        yield FrontedKafka(folder, ending)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.fixture
-def run(fronted: FrontedKafka) -> Callable[[bool, Moment], Told]:
+def run(fronted_kafka: FrontedKafka) -> Callable[[bool, Moment], Told]:
     """A producer's transactions until so many late commits, or aborts, were accepted inside another
     one.
     """
@@ -42,15 +31,15 @@ def run(fronted: FrontedKafka) -> Callable[[bool, Moment], Told]:
     def run(commit: bool, moment: Moment) -> Told:
         name = fresh_prefix()
         rule = Rule(name=name, api=Api.END_TXN, ids=f"^{name}", commit=commit, moment=moment, record_topic=r"\.marks$", gap=0.2)  # fmt: skip
-        fronted.proxy.withhold(rule)
+        fronted_kafka.proxy.withhold(rule)
         deadline = time.monotonic() + LONGEST_S
 
         def over() -> bool:
-            assert time.monotonic() < deadline, fronted.proxy.counts()
-            return fronted.proxy.counts().get(name, {}).get("accepted", 0) >= LATE
+            assert time.monotonic() < deadline, fronted_kafka.proxy.counts()
+            return fronted_kafka.proxy.counts().get(name, {}).get("accepted", 0) >= LATE
 
-        told = Application(fronted.bootstrap, name).run(over)
-        print(moment, commit, plain(told), fronted.proxy.counts()[name])
+        told = Application(fronted_kafka.bootstrap, name).run(over)
+        print(moment, commit, plain(told), fronted_kafka.proxy.counts()[name])
         return told
 
     return run
@@ -69,9 +58,9 @@ def test_a_late_commit_shows_what_is_aborted(run: Callable[[bool, Moment], Told]
     assert len(run(True, Moment.BEFORE_RECORD).dirty) == LATE
 
 
-def test_without_late_requests_nothing_is_lost(fronted: FrontedKafka) -> None:
+def test_without_late_requests_nothing_is_lost(fronted_kafka: FrontedKafka) -> None:
     """What shows that the two others find what they say."""
-    fronted.proxy.withhold()
+    fronted_kafka.proxy.withhold()
     rounds = iter(range(40))
-    told = Application(fronted.bootstrap, fresh_prefix()).run(lambda: next(rounds, None) is None)
+    told = Application(fronted_kafka.bootstrap, fresh_prefix()).run(lambda: next(rounds, None) is None)
     assert (told.lost, told.doubled, told.dirty, told.errors) == ([], set(), set(), {})

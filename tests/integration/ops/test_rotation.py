@@ -236,6 +236,7 @@ def give(folder):
 as MSK's signer gives it."""
 
 
+@pytest.mark.slow
 def test_rotation_of_tokens_that_a_callable_gives(
     rotation: Rotation, granted: Secured, registry: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from twofold.stack import KafkaCluster
 CLIENTS = 8
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_topic_that_a_broker_has_not_heard_of_is_not_gone(own_kafka: Callable[..., KafkaCluster]) -> None:
     """Asked as often as it takes until one was behind: a quick machine's broker has mostly caught

@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -26,11 +25,9 @@ from twofold.sink.open_check import OpenCheck
 
 
 @pytest.fixture
-def proxied(make_ground: Callable[..., Ground], open_folder: Path, prefix: str) -> Iterator[tuple[Ground, Proxy]]:
+def proxied(make_ground: Callable[..., Ground], fronted_kafka: FrontedKafka, prefix: str) -> tuple[Ground, Proxy]:
     """A ground behind a proxy that can make requests late."""
-    with ExitStack() as ending:
-        kafka = FrontedKafka(open_folder, ending)
-        yield make_ground(kafka.bootstrap, prefix), kafka.proxy
+    return make_ground(fronted_kafka.bootstrap, prefix), fronted_kafka.proxy
 
 
 @contextmanager

@@ -63,6 +63,7 @@ def test_a_subject_is_withdrawn_once_or_again(client: Registry, prefix: str) -> 
     client.register(subject, record("a"))
 
 
+@pytest.mark.slow
 def test_a_known_schema_asks_the_registry_no_more(own_registry: Callable[[], Any], prefix: str) -> None:
     server = own_registry()
     client = make_client(server.url, timeout_s=2)

@@ -100,6 +100,7 @@ def _turns(process: subprocess.Popen[str], many: int) -> None:
     raise AssertionError("the job ended: " + "".join(seen[-20:]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kills",
     [pytest.param(1, marks=pytest.mark.core), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],

@@ -39,7 +39,7 @@ def catalog(spark: SparkSession, tmp_path: Path) -> str:
     return name
 
 
-@pytest.fixture(params=["iceberg", "delta"])
+@pytest.fixture(params=["iceberg", pytest.param("delta", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> GroupPlace:
     if request.param == "delta":
         return DeltaGroup(str(tmp_path / "delta"))

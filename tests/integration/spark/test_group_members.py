@@ -114,6 +114,7 @@ def recreate_topics(here: Installation) -> None:
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.slow
 def test_a_member_whose_topics_were_recreated_is_refused(group: GroupLake) -> None:
     transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")

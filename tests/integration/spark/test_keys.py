@@ -65,7 +65,7 @@ def test_a_table_that_would_have_a_column_twice_is_refused_alone(lake: Lake) -> 
     assert lake.rows(fine) == w.model[fine]
 
 
-@pytest.mark.parametrize("kept", ["iceberg", pytest.param("delta", marks=pytest.mark.slow), "jdbc"], indirect=True)
+@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 def test_a_key_that_has_changed_is_the_mirrors_with_the_reload(kept: Lake) -> None:
     w = kept.writer
     columns = {"id": "int8", "region": "text", "v": "text"}

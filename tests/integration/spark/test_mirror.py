@@ -301,11 +301,7 @@ def _total(lake: Lake, names: Iterable[str], **at: int) -> int:
     return int(total[0]) if total is not None else 0
 
 
-@pytest.mark.parametrize(
-    "kept",
-    ["iceberg", "jdbc", *(pytest.param(name, marks=pytest.mark.slow) for name in ("delta", "stored"))],
-    indirect=True,
-)
+@pytest.mark.parametrize("kept", KEPT_STORED_SLOW, indirect=True)
 def test_a_batch_that_ended_between_its_tables_is_taken_up_where_it_was(kept: Lake) -> None:
     """A keyless table among them, with rows that are alike."""
     lake, w = kept, kept.writer

@@ -167,6 +167,7 @@ def test_maintenance_of_tables_with_branches_keeps_cuts_and_tags(lake: Lake) -> 
     lake.assert_equal()
 
 
+@pytest.mark.slow
 def test_maintenance_takes_a_share_of_the_tables_with_each_batch(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that runs on. Each batch changes all tables, also those that are due and wait."""
     monkeypatch.setattr(batching, "_SHARES", 3)
@@ -243,6 +244,7 @@ def test_a_rest_catalog_moves_all_tables_in_one_commit(rest_lake: tuple[Lake, li
     assert lake.cut().cut.sequence == 3
 
 
+@pytest.mark.slow
 def test_two_loads_from_a_rest_catalog_that_did_not_move_between_them_are_of_one_cut(
     rest_lake: tuple[Lake, list[str]],
 ) -> None:

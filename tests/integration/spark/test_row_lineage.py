@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from fixtures.spark import Lake
 from helpers.spark.writer import table
 
@@ -44,6 +46,7 @@ def _writing(lake: Lake) -> Iterator[list[Callable[..., None]]]:
         yield [both(do) for do in (tx.upsert, tx.delete, tx.rekey, tx.truncate)]
 
 
+@pytest.mark.slow
 def test_a_row_keeps_its_id_until_it_is_deleted_or_the_table_is_loaded_again(lake: Lake) -> None:
     names = [lake.writer.table(table(mode.replace("-", "_"), {"id": "int8", "note": "text"})) for mode in MODES]
     with _writing(lake) as (upsert, *_):

@@ -127,6 +127,7 @@ def _delete_files(loaded: Table) -> list[str]:
     return [file["file_path"] for file in loaded.inspect.delete_files().to_pylist()]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_reader_of_plain_names_sees_two_cuts_of_a_catalog_that_commits_several_tables_at_once(
     spark: SparkSession,

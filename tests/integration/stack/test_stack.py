@@ -60,7 +60,10 @@ def stack_up(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, An
 
 @pytest.mark.parametrize(
     "death",
-    [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGKILL, id="kill -9", marks=pytest.mark.core)],
+    [
+        pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, id="kill -9", marks=pytest.mark.core),
+    ],
 )
 def test_nothing_outlives_the_command(death: signal.Signals, open_folder: Path) -> None:
     with stack_up(open_folder) as (up, endpoints):
@@ -105,6 +108,7 @@ def test_a_death_while_it_starts_leaves_nothing(open_folder: Path) -> None:
     assert processes_in(open_folder) == []
 
 
+@pytest.mark.slow
 def test_one_that_starts_detached_tells_and_is_ended(open_folder: Path) -> None:
     command = [*STACK, "up", "--detach", "--folder", str(open_folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
@@ -153,6 +157,7 @@ def test_postgres_keeps_prepared_transactions_and_port_through_kill_9(
         assert connection.execute("SELECT id FROM t").fetchall() == [(1,)]
 
 
+@pytest.mark.slow
 def test_the_registry_keeps_schemas_through_kill_9(own_registry: Callable[[], RegistryServer]) -> None:
     server = own_registry()
     with SchemaRegistryClient({"url": server.url, "timeout": 10}) as client:
@@ -162,6 +167,7 @@ def test_the_registry_keeps_schemas_through_kill_9(own_registry: Callable[[], Re
         assert client.get_latest_version("s").schema_id == registered
 
 
+@pytest.mark.slow
 def test_three_brokers_go_on_without_one(own_kafka: Callable[..., KafkaCluster]) -> None:
     cluster = own_kafka(brokers=3)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
