@@ -149,6 +149,7 @@ def _at_each_commit(troubled: _Troubled, kind: Trouble, choose: Callable[[list[s
     troubled.lake.assert_equal()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "every"), [*WALKS[2:], WALKS[1]])
 def test_at_each_commit_of_maintenance(troubled: _Troubled, kind: Trouble, every: bool) -> None:
     """Six small files are compacted, so each turn has a compaction."""
