@@ -7,7 +7,8 @@ transaction ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from twofold.sink.producer import TransactionalProducer
 from twofold.sink.records import register_fixed
 from twofold.sink.schema_registry import Registry, RegistrySettings
 from twofold.sink.watch import Watch
-from twofold.stack import server_files
+from twofold.stack import KafkaCluster, server_files, temporary_folder
 from twofold_common.artifacts import read_lock
 from twofold_common.positions import Lsn
 
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.timeout(600)
 class Forgetful(Ground):
     """On a cluster that forgets."""
 
-    cluster: Any
+    cluster: KafkaCluster
 
     def go_away(self) -> None:
         self.cluster.kill(AWAY)
@@ -53,16 +54,25 @@ class Forgetful(Ground):
         self.cluster.start(AWAY)
 
 
-@pytest.fixture
-def ground(
-    own_kafka: Callable[..., Any], registry: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Forgetful]:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[KafkaCluster]:
+    """Brokers that forget."""
     lock = Path(__file__).with_name("kafka-4.3.1.lock")
     locked = server_files.locked
-    monkeypatch.setattr(
-        server_files, "locked", lambda name: read_lock(lock.read_text()) if name == "kafka" else locked(name)
-    )
-    cluster = own_kafka(brokers=PARTITIONS)
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as ending:
+        patch.setattr(
+            server_files, "locked", lambda name: read_lock(lock.read_text()) if name == "kafka" else locked(name)
+        )
+        folder = temporary_folder()
+        ending.callback(shutil.rmtree, folder, ignore_errors=True)
+        made = KafkaCluster(folder, brokers=PARTITIONS)
+        ending.callback(made.stop)
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def ground(cluster: KafkaCluster, registry: Any, prefix: str) -> Iterator[Forgetful]:
     with ExitStack() as ending:
         client, watch, names = Registry(RegistrySettings(registry.url)), Watch(), Names(prefix, "me")
         ending.callback(watch.close)
