@@ -7,6 +7,8 @@ are never created automatically. Nodes keep data and ports over stop, kill and s
 from __future__ import annotations
 
 import base64
+import hashlib
+import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,7 @@ from confluent_kafka.cimpl import NewTopic
 from twofold.errors import SetupError, UsageError
 from twofold.stack import server_files
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
-from twofold_common import java
+from twofold_common import artifacts, java
 
 SMALL_JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 PRODUCTION_JVM: Final = ("-Xms512m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")  # fmt: skip
@@ -29,6 +31,7 @@ PRODUCTION_JVM: Final = ("-Xms512m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMi
 
 The small JVM saves memory and start time, at half of the speed.
 """
+_FEATURES: Final = "bootstrap.checkpoint"
 _READY_TOPIC: Final = "twofold-stack-ready"
 _START_S: Final = 120
 _LOG4J: Final = """\
@@ -94,22 +97,32 @@ class KafkaNode:
         }
         properties.write_text("".join(f"{name}={value}\n" for name, value in {**own, **settings}.items()))
         jars = ":".join(map(str, server_files.fetched(server_files.locked("kafka"))))
-        options = (*self._jvm, "-Djava.net.preferIPv4Stack=true")
-        command = [str(java.for_kafka().program), *options, f"-Dlog4j2.configurationFile={log4j}", "-cp", jars]
+        options = (*self._jvm, "-Djava.net.preferIPv4Stack=true", f"-Dlog4j2.configurationFile={log4j}")
+        command = [str(java.for_kafka().program), *options, "-cp", jars]
         if not (data / "meta.properties").exists():
-            formatting = [
-                *command,
-                "kafka.tools.StorageTool",
-                "format",
-                f"--cluster-id={cluster_id}",
-                "-c",
-                str(properties),
-            ]
-            server_files.run("Kafka's storage cannot be formatted", formatting, log=self.log)
+            self._format(command, cluster_id, properties, hashlib.sha256(jars.encode()).hexdigest()[:16])
         choose_port(self.port, "Kafka")
         choose_port(self.controller_port, "Kafka's controller")
         self._process = GuardedProcess("Kafka", [*command, "kafka.Kafka", str(properties)], log=self.log)
         return self._process
+
+    def _format(self, command: Sequence[str], cluster_id: str, properties: Path, version: str) -> None:
+        """Format new storage.
+
+        The features that Kafka's own tool writes are the same for all nodes of its version, so they
+        are kept: the tool takes as long as the node itself.
+        """
+        data = self.folder / "data"
+        kept = artifacts.cache_folder() / "kafka-features" / version
+        if not kept.exists():
+            formatting = [*command, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
+            server_files.run("Kafka's storage cannot be formatted", [*formatting, "-c", str(properties)], log=self.log)
+            server_files.keep(data / _FEATURES, kept)
+            return
+        data.mkdir(exist_ok=True)
+        shutil.copyfile(kept, data / _FEATURES)
+        ids = {"cluster.id": cluster_id, "directory.id": _make_id(), "node.id": self.number, "version": 1}
+        (data / "meta.properties").write_text("".join(f"{name}={value}\n" for name, value in ids.items()))
 
     def stop(self) -> None:
         if self._process is not None:
@@ -193,10 +206,10 @@ class KafkaCluster:
         return [self.nodes[number] for number in numbers] if numbers else self.nodes
 
     def _cluster_id(self) -> str:
-        """Return 22 characters of base64, which are kept beside the data."""
+        """Return an id that is kept beside the data."""
         place = self.folder / "cluster-id"
         if not place.exists():
-            place.write_text(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+            place.write_text(_make_id())
         return place.read_text()
 
     def _cluster_settings(self) -> dict[str, str]:
@@ -249,6 +262,11 @@ class KafkaCluster:
             # again until its deadline.
             return False
         return True
+
+
+def _make_id() -> str:
+    """Make an id as Kafka has them: 22 characters of base64."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def _knows(node: KafkaNode) -> bool:

@@ -91,6 +91,13 @@ def _untar(tar: tarfile.TarFile, folder: Path) -> None:
     tar.extractall(folder)  # noqa: S202
 
 
+def keep(file: Path, place: Path) -> None:
+    """Copy a file into the cache, where it is complete when it is there."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".part-") as part:
+        Path(shutil.copyfile(file, Path(part) / file.name)).replace(place)
+
+
 def server_user() -> str | None:
     """Return the user that PostgreSQL runs as if this process is root, which PostgreSQL refuses;
     else None.

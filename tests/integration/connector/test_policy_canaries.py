@@ -104,8 +104,7 @@ def test_policy_that_hides_a_column_anew_tells_what_stays_readable(made: Install
     wait_until(lambda: topic not in made.reader.topics(made.prefix), 30)
     made.twofold("backfill", "start", "public.letter", ok=True)
     run = made.start()
-    wait_until(lambda: not read_status(load(made.file)).backfilling, 120, "the table is ready")
-    assert {s.key["id"] for s in made.read("letter") if s.key} == {1, 2}
+    wait_until(lambda: {s.key["id"] for s in made.read("letter") if s.key} == {1, 2}, 120, "the rows come again")
     run.stop()
     assert not [name for name, data in raw(made) if sings(data)]
 
@@ -127,7 +126,7 @@ def test_policy_refuses_a_hidden_column_that_was_renamed(made: Installation, tmp
     assert again.ended() == 5
     made.configure({"policy": {"columns": [*rules(RULES), {"column": "public.letter.tel", "action": "hash"}]}})
     run = made.start()
-    wait_until(lambda: {s.key["id"] for s in made.read("letter")} == {1, 2}, 60)
+    wait_until(lambda: {s.key["id"] for s in made.read("letter") if s.key} == {1, 2}, 60)
     run.stop()
     assert not [name for name, data in raw(made) if sings(data)]
 
