@@ -102,7 +102,9 @@ def until_equal(table: Evolving) -> None:
     wait_until(lambda: state(table) == at_source(table), 60, f"{table.topic} says what {table.name} says")
 
 
-@pytest.mark.parametrize("paced", [True, False], ids=["each published", "at once"])
+@pytest.mark.parametrize(
+    "paced", [pytest.param(True, marks=pytest.mark.slow, id="each published"), pytest.param(False, id="at once")]
+)
 def test_beside_a_connector_that_runs(running: Installation, paced: bool) -> None:
     """Night after night, each time with another key, while it is there and when it is gone before
     its rows are read.

@@ -220,6 +220,7 @@ def test_a_job_that_is_killed_before_it_gives_its_merge_up(
     troubled.assert_equal()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "every"), WALKS)
 def test_at_each_commit_of_the_changelog(troubled: _Troubled, kind: Trouble, every: bool) -> None:
     troubled.change(0)

@@ -114,6 +114,7 @@ def test_one_altered_row_is_named_alone_and_with_the_last_commit_that_touched_it
     assert cli.main([*line, *kafka[:2]]) == 2
 
 
+@pytest.mark.slow
 def test_it_is_told_of_every_kind_of_row(lake: Lake, source: psycopg.Connection, database: str) -> None:
     w = lake.writer
     w.table(table("pairs", {"a": "int4", "b": "text", "v": "text"}, key=("a", "b")), partitions=2)

@@ -16,6 +16,7 @@ from helpers.spark import process as spark_process
 from helpers.spark.sourced import changing, read_items, verify
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_killed_mirror_keeps_tables_and_checkpoints_in_s3(
     stored_lake: Lake, connector: Maker, object_store: ObjectStore, prefix: str, tmp_path: Path

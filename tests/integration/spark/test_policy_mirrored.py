@@ -74,6 +74,7 @@ def cells(lake: Lake) -> dict[str, list[bytes]]:
     }
 
 
+@pytest.mark.slow
 def test_policy_leaves_no_canary_in_a_mirror_and_a_quarantine(lake: Lake, carried: Installation) -> None:
     """Nor in what jobs say that put records there: their schemas are gone from the registry."""
     assert_none_in_a_mirror(lake, carried)
