@@ -40,7 +40,6 @@ def check(result: Result, deliveries: int) -> None:
     assert result.violations == 0, result.line()
 
 
-@pytest.mark.core
 @pytest.mark.long
 def test_late_ends_of_every_kind_harm_nothing(laboratory: Laboratory) -> None:
     """All at once: of the pool and of the main producers, of commits, aborts and takeovers."""

@@ -36,6 +36,7 @@ CREATE TRIGGER note AFTER INSERT ON shape FOR EACH ROW EXECUTE FUNCTION note('id
 @pytest.fixture
 def ground(open_folder: Path, registry: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExpiringGround]:
     monkeypatch.setenv("PYTHONPATH", str(Path(ask_secret.__file__).parent), prepend=":")
+    monkeypatch.syspath_prepend(Path(ask_secret.__file__).parent)
     with expiring_ground(open_folder, registry.url) as made:
         yield made
 

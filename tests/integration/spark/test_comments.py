@@ -13,7 +13,7 @@ from fixtures.spark import Lake
 from helpers.connector.comments import HARD, comment_on
 from twofold_spark.sinks.sink_choice import SinkChoice
 
-pytestmark = [pytest.mark.core, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SCHEMA = (
     "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text, secret text)",

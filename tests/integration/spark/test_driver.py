@@ -35,7 +35,7 @@ MANY = [pytest.mark.slow, pytest.mark.timeout(7200)]
 @pytest.mark.parametrize(
     ("kept", "kills"),
     [
-        pytest.param("iceberg", 1, marks=pytest.mark.core),
+        ("iceberg", 1),
         # The driver dies in this process in test_mirror.py.
         pytest.param("jdbc", 1, marks=pytest.mark.slow),
         # The short form of S3 is test_object_store.py.

@@ -40,7 +40,7 @@ def _columns(lake: Lake) -> list[str]:
     return [column.name for column in lake.writer.topics["sales"].shape.columns]
 
 
-@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.core)])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_rows_are_merged_into_their_partitions_and_move_between_them(lake: Lake, version: int) -> None:
     lake.format_version = version
     lake.writer.table(SALES)

@@ -223,7 +223,6 @@ def test_a_table_that_was_dropped_between_merge_and_cut_holds_no_other_up(lake: 
 _TRANSACTION = "POST /v1/transactions/commit"
 
 
-@pytest.mark.core
 def test_a_rest_catalog_moves_all_tables_in_one_commit(rest_lake: tuple[Lake, list[str]]) -> None:
     lake, written = rest_lake
     _two_tables(lake)
