@@ -359,7 +359,7 @@ def mend(ground: Ground, before: tuple[Finding, ...], found: list[Finding], chec
         if not statement.startswith("ROLLBACK"):  # of two outcomes one is chosen
             ground.apply(statement)
     if checks:
-        wait_until(lambda: not checks & {f.check for f in new(ground, before)}, 10, str(statements))
+        wait_until(lambda: not checks & {f.check for f in new(ground, before)}, 60, str(statements))
 
 
 @pytest.mark.parametrize("names", at_once(INITIALISED), ids=lambda names: names[0])

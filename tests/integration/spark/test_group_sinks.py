@@ -126,6 +126,7 @@ def test_whoever_reads_postgresql_sees_whole_transfers_though_the_driver_dies(
     assert max(group.publishing_s) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["delta"], indirect=True)
 def test_in_delta_members_may_be_ahead_of_the_global_cut_that_is_read(
     group: GroupLake, monkeypatch: pytest.MonkeyPatch
