@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import fastavro
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 FEW = 4
@@ -156,8 +156,15 @@ class Tail:
 
     def _find_end(self, place: tuple[str, int]) -> int:
         """For a reader of committed data it is before the first open transaction."""
-        end: int = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=20)[1]
-        return end
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                end: int = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=20)[1]
+            except KafkaException:  # a topic that was just made has no leader yet
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return end
 
     def wait_for(
         self, wanted: Callable[[Seen], bool], within_s: float = 60, *, unless: Callable[[], bool] = lambda: False

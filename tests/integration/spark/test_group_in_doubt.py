@@ -29,6 +29,7 @@ def find_in_doubt(here: Installation, gid: str) -> Mapping[str, Any]:
     return dict(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [6, pytest.param(600, marks=pytest.mark.slow)])
 def test_a_branch_that_stays_in_doubt_holds_back_only_who_shows_the_other_one(
     spark: SparkSession, connector: Maker, tmp_path: Path, seconds: int
