@@ -89,7 +89,9 @@ def server(stack_folder: Path) -> Iterator[PostgresServer]:
 @pytest.fixture
 def here(connector: Maker, server: PostgresServer) -> Iterator[Installation]:
     with fresh_database(server, f"db_{fresh_prefix()}") as conninfo:
-        yield connector(conninfo=conninfo, prepared={"synchronous": True})
+        made = connector(conninfo=conninfo, prepared={"synchronous": True})
+        yield made
+        made.close()  # before its database goes
 
 
 @pytest.fixture
