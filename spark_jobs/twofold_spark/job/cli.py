@@ -31,11 +31,12 @@ from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.changelog.changelog_job import Changelog, TurnReport
 from twofold_spark.errors import TwofoldError, UsageError
 from twofold_spark.job.arguments import build_parser
-from twofold_spark.job.connection import connect_kafka, start_metrics
+from twofold_spark.job.connection import connect_kafka, listening
+from twofold_spark.job.metrics import JobMetrics
 from twofold_spark.job.mirrors import run_mirror
 from twofold_spark.signals import ended_at_once
 from twofold_spark.sinks import partitioning
-from twofold_spark.sources.kafka_client import require_reachable
+from twofold_spark.sources.kafka_client import Kafka, require_reachable
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_database import SourceDatabase
@@ -83,8 +84,11 @@ def _set_partitioning(options: argparse.Namespace) -> None:
 
 def _run_changelog(spark: SparkSession, options: argparse.Namespace) -> None:
     kafka = connect_kafka(spark, options, options.prefix)
-    metrics = start_metrics(spark, options)
+    with listening(spark, options) as metrics:
+        _append(spark, kafka, metrics, options)
 
+
+def _append(spark: SparkSession, kafka: Kafka, metrics: JobMetrics, options: argparse.Namespace) -> None:
     def report(turn: TurnReport) -> None:
         print_progress(str(turn))
         stages = {"append": turn.seconds}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
 from twofold_spark import session
-from twofold_spark.job.connection import connect_kafka, start_metrics
+from twofold_spark.job.connection import connect_kafka, listening
 from twofold_spark.job.metrics import JobMetrics
 from twofold_spark.job.partitioned_tables import check_partitioning
 from twofold_spark.mirror.applied_batch import AppliedBatch
@@ -34,7 +34,15 @@ def run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
         print_progress(f"mirror: the source group {options.source_group} has the members {', '.join(prefixes)}")
     else:
         prefixes = tuple(dict.fromkeys(options.prefixes))
-    kafka, metrics, ending = connect_kafka(spark, options, *prefixes), start_metrics(spark, options), threading.Event()
+    kafka = connect_kafka(spark, options, *prefixes)
+    with listening(spark, options) as metrics:
+        _run(spark, kafka, metrics, prefixes, options)
+
+
+def _run(
+    spark: SparkSession, kafka: Kafka, metrics: JobMetrics, prefixes: Sequence[str], options: argparse.Namespace
+) -> None:
+    ending = threading.Event()
     check_partitioning(Registry(options.registry), prefixes, options.sink.partitioning)
     first, *others = prefixes
     made = {"catalog": options.catalog, "format_version": options.format_version, "write_mode": options.write_mode}
