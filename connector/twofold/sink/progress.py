@@ -25,10 +25,10 @@ from twofold_avro.records import Commit, Pin, Prepared, Progress
 
 
 class _Kept(NamedTuple):
-    """The last value of a key, and where it lies."""
+    """The last value of a key, with the place where it lies, and the time of its record."""
 
-    value: bytes
-    place: RecordPlace
+    record: tuple[bytes, RecordPlace]
+    at_ms: int
 
 
 _Latest = dict[bytes, _Kept]
@@ -61,6 +61,8 @@ class RecoveredState:
     """The downstream ids of the other entries, in the order of their last writes."""
     commands: dict[str, PendingCommand] = field(default_factory=dict)
     """People's unexecuted commands about a table's backfill, by topic."""
+    progress_at_ms: int = 0
+    """The time of the progress record, by the clock that gives rows their time."""
     progress_end: int = 0
     """The end of the read part of the progress topic."""
     last_commit: Commit | None = None
@@ -90,18 +92,19 @@ class ProgressReader:
         progress, takeover = latest.get(names.progress_key), latest.get(names.takeover_key)
         refusal = latest.get(names.refusal_key)
         pinned = {topic: kept for key, kept in latest.items() if (topic := names.pinned_topic(key))}
-        entries = {read_text(key, kept.place): self._decode(Prepared, *kept) for key, kept in ledger.items()}
+        entries = {read_text(key, kept.record[1]): self._decode(Prepared, *kept.record) for key, kept in ledger.items()}
         unresolved = {key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}}
         return RecoveredState(
             commands=_commands(names, latest),
             progress_end=bounds[names.progress][1],
-            progress=None if progress is None else self._decode(Progress, *progress),
-            takeover=None if takeover is None else read_text(*takeover),
-            refusal=None if refusal is None else refusal[0].decode(errors="replace"),
-            pins={topic: self._decode(Pin, *kept) for topic, kept in pinned.items()},
+            progress_at_ms=0 if progress is None else progress.at_ms,
+            progress=None if progress is None else self._decode(Progress, *progress.record),
+            takeover=None if takeover is None else read_text(*takeover.record),
+            refusal=None if refusal is None else refusal.record[0].decode(errors="replace"),
+            pins={topic: self._decode(Pin, *kept.record) for topic, kept in pinned.items()},
             unresolved=unresolved,
             ended=tuple(key for key in entries if key not in unresolved),
-            last_commit=None if last is None else self._decode(Commit, *last),
+            last_commit=None if last is None else self._decode(Commit, *last.record),
         )
 
     def _refuse_others(self, latest: _Latest) -> None:
@@ -110,7 +113,7 @@ class ProgressReader:
         A takeover record alone may stem from a connector that was refused here.
         """
         others = sorted(
-            read_text(key, kept.place)
+            read_text(key, kept.record[1])
             for key, kept in latest.items()
             if b"/" not in key and key != self._names.progress_key
         )
@@ -185,7 +188,7 @@ def _commands(names: Names, latest: _Latest) -> dict[str, PendingCommand]:
         if topic := names.command_topic(key):
             earlier = commands.get(topic)
             keys = (*earlier.keys, key) if earlier else (key,)
-            commands[topic] = PendingCommand.behind(earlier, read_command(*kept), keys)
+            commands[topic] = PendingCommand.behind(earlier, read_command(*kept.record), keys)
     return commands
 
 
@@ -193,7 +196,7 @@ def _keep(latest: _Latest, message: Message) -> None:
     key, value = message.key() or b"", message.value()
     latest.pop(key, None)  # in the order of the last writes
     if value is not None:
-        latest[key] = _Kept(value, place_of(message))
+        latest[key] = _Kept((value, place_of(message)), message.timestamp()[1])
 
 
 def _stuck(topics: list[str], timeout_s: float) -> Unreachable:

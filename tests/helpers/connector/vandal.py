@@ -87,7 +87,7 @@ class Vandal:
             self._producer.produce(self._names.commits, data, partition=0, timestamp=at_ms)
             if progress:
                 value = Progress(**{**now, "sequence": number}).to_bytes(self._ids.progress)
-                self._producer.produce(self._names.progress, value, self._names.progress_key, 0)
+                self._producer.produce(self._names.progress, value, self._names.progress_key, 0, timestamp=at_ms)
         return number
 
     def open(self, topic: str) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from fixtures.backfill import ready
 from fixtures.connector import Installation, Maker, wait_until
@@ -201,8 +203,17 @@ def test_only_what_was_written_lately_is_looked_at_unless_somebody_ended_a_trans
 
 
 def test_a_clock_that_jumped_is_no_damage(stopped: Installation) -> None:
-    """Rows of the future, whose commit record lies before all that the look begins with."""
+    """Rows of the future, whose commit record lies before all that the look begins with.
+
+    The topics have the time of those who write, as topics have that somebody else made.
+    """
     here, now_ms = stopped, int(time.time() * 1000)
+    own_time = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
+    topics = [here.table("account"), *(f"{here.prefix}.{name}" for name in ("commits", "progress"))]
+    admin = AdminClient({"bootstrap.servers": here.reader.bootstrap})
+    resources = [ConfigResource("topic", topic, incremental_configs=[own_time]) for topic in topics]
+    for changed in admin.incremental_alter_configs(resources).values():
+        changed.result(20)
     vandal = Vandal(here)
     stretch = vandal.write(vandal.rows(here.table("account")), commit=True, at_ms=now_ms + 3_600_000)
     vandal.record(stretch, at_ms=now_ms)
