@@ -180,7 +180,7 @@ def writing(made: Installation) -> Iterator[Workload]:
 @pytest.mark.parametrize(
     "rotations",
     [
-        pytest.param(3, marks=pytest.mark.timeout(900)),
+        pytest.param(3, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
         pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(5400)]),
     ],
 )
