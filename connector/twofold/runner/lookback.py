@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from twofold.config import Config
 from twofold.errors import Refused
 from twofold.runner.audit import Audit, judge, trouble_of
-from twofold.runner.comparison import ComparisonScope, compare
+from twofold.runner.comparison import CLOCK_MS, ComparisonScope, compare
 from twofold.runner.sink_settings import kafka_settings, names_of
 from twofold.sink.decoding import Decoder
 from twofold.sink.progress import RecoveredState
@@ -45,9 +45,9 @@ class LookbackWindow:
     """Wait for open transactions; after the fence that takes moments."""
 
 
-SINCE_LAST_COMMIT = LookbackWindow(before_s=1.0, to_the_end=False)
-"""Cheap: a group's rows are written after the commit before it was answered. The clocks of the
-brokers that wrote them may differ by this.
+SINCE_LAST_COMMIT = LookbackWindow(before_s=CLOCK_MS / 1000, to_the_end=False)
+"""Cheap: a group's rows are written after the commit before it was answered, by the clock of the
+broker that wrote them.
 """
 
 

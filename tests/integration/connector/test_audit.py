@@ -188,7 +188,7 @@ def test_only_what_was_written_lately_is_looked_at_unless_somebody_ended_a_trans
         wait_until(lambda: of(audit(here)[1], "account")["reload"], 60, "the reload")
         ready(here, 60)
         vandal.write(vandal.rows(here.table("transfer")), commit=True)
-        time.sleep(1.5)  # longer than the short look reaches back
+        time.sleep(SINCE_LAST_COMMIT.before_s + 0.5)
         here.caught_up()
     config, registry = load(here.file), Registry(registry_settings(load(here.file)))
     published = {here.table(name) for name in ("account", "transfer", "journal")}
