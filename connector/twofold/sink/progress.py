@@ -25,10 +25,16 @@ from twofold_avro.records import Commit, Pin, Prepared, Progress
 
 
 class _Kept(NamedTuple):
-    """The last value of a key, with the place where it lies, and the time of its record."""
+    """The last value of a key, where it lies, and the time of its record."""
 
-    record: tuple[bytes, RecordPlace]
+    value: bytes
+    place: RecordPlace
     at_ms: int
+
+    @property
+    def placed(self) -> tuple[bytes, RecordPlace]:
+        """What a decoder takes."""
+        return self.value, self.place
 
 
 _Latest = dict[bytes, _Kept]
@@ -92,19 +98,19 @@ class ProgressReader:
         progress, takeover = latest.get(names.progress_key), latest.get(names.takeover_key)
         refusal = latest.get(names.refusal_key)
         pinned = {topic: kept for key, kept in latest.items() if (topic := names.pinned_topic(key))}
-        entries = {read_text(key, kept.record[1]): self._decode(Prepared, *kept.record) for key, kept in ledger.items()}
+        entries = {read_text(key, kept.place): self._decode(Prepared, *kept.placed) for key, kept in ledger.items()}
         unresolved = {key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}}
         return RecoveredState(
             commands=_commands(names, latest),
             progress_end=bounds[names.progress][1],
             progress_at_ms=0 if progress is None else progress.at_ms,
-            progress=None if progress is None else self._decode(Progress, *progress.record),
-            takeover=None if takeover is None else read_text(*takeover.record),
-            refusal=None if refusal is None else refusal.record[0].decode(errors="replace"),
-            pins={topic: self._decode(Pin, *kept.record) for topic, kept in pinned.items()},
+            progress=None if progress is None else self._decode(Progress, *progress.placed),
+            takeover=None if takeover is None else read_text(*takeover.placed),
+            refusal=None if refusal is None else refusal.value.decode(errors="replace"),
+            pins={topic: self._decode(Pin, *kept.placed) for topic, kept in pinned.items()},
             unresolved=unresolved,
             ended=tuple(key for key in entries if key not in unresolved),
-            last_commit=None if last is None else self._decode(Commit, *last.record),
+            last_commit=None if last is None else self._decode(Commit, *last.placed),
         )
 
     def _refuse_others(self, latest: _Latest) -> None:
@@ -113,7 +119,7 @@ class ProgressReader:
         A takeover record alone may stem from a connector that was refused here.
         """
         others = sorted(
-            read_text(key, kept.record[1])
+            read_text(key, kept.place)
             for key, kept in latest.items()
             if b"/" not in key and key != self._names.progress_key
         )
@@ -188,7 +194,7 @@ def _commands(names: Names, latest: _Latest) -> dict[str, PendingCommand]:
         if topic := names.command_topic(key):
             earlier = commands.get(topic)
             keys = (*earlier.keys, key) if earlier else (key,)
-            commands[topic] = PendingCommand.behind(earlier, read_command(*kept.record), keys)
+            commands[topic] = PendingCommand.behind(earlier, read_command(*kept.placed), keys)
     return commands
 
 
@@ -196,7 +202,7 @@ def _keep(latest: _Latest, message: Message) -> None:
     key, value = message.key() or b"", message.value()
     latest.pop(key, None)  # in the order of the last writes
     if value is not None:
-        latest[key] = _Kept((value, place_of(message)), message.timestamp()[1])
+        latest[key] = _Kept(value, place_of(message), message.timestamp()[1])
 
 
 def _stuck(topics: list[str], timeout_s: float) -> Unreachable:

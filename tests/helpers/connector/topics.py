@@ -163,6 +163,7 @@ class Tail:
             except KafkaException:  # a topic that was just made has no leader yet
                 if time.monotonic() > deadline:
                     raise
+                self.poll()
             else:
                 return end
 

@@ -80,8 +80,6 @@ class Vandal:
         number = said.sequence + after
         record = Commit(number, "batch", said.applied_lsn, 0, 1, sum(r.count for r in ranges), ranges=ranges)
         now: dict[str, Any] = {name: getattr(said, name) for name in Progress.__slots__}
-        if at_ms:
-            now["written_at"] = at_ms * 1000
         with self._transaction(commit=commit):
             data = record.to_bytes(self._ids.commit)
             self._producer.produce(self._names.commits, data, partition=0, timestamp=at_ms)

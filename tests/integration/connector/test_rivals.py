@@ -162,7 +162,7 @@ def test_the_slots_connection_is_cut_many_times_while_two_compete(connector: Mak
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.timeout(900))])
 def test_the_connection_is_cut_in_the_middle_of_fencing(times: int, connector: Maker) -> None:
     """Whoever lost the slot there goes on fencing for a moment, beside the one that has it now;
     then the same with their parts exchanged.

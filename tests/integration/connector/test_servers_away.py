@@ -38,7 +38,7 @@ def is_asleep(run: Running) -> bool:
     "places",
     [
         ("before_commit:3", "after_open:2"),
-        pytest.param(EVERY_STATE, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(EVERY_STATE, marks=pytest.mark.timeout(900)),
     ],
     ids=["two states", "every state"],
 )

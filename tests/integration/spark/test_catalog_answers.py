@@ -127,7 +127,7 @@ def test_at_each_commit_of_a_batch(troubled: _Troubled, kind: Trouble, every: bo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [False, True])
 def test_at_each_commit_of_a_batch_in_postgresql(troubled_jdbc: _Troubled, every: bool) -> None:
     """Iceberg's client connects again, and repeats the statement that PostgreSQL has done."""
     # The statements have one text. The first is of a merge, the last of the cut.

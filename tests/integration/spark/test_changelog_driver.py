@@ -103,7 +103,7 @@ def _turns(process: subprocess.Popen[str], many: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kills",
-    [pytest.param(1, marks=pytest.mark.core), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+    [1, pytest.param(50, marks=pytest.mark.timeout(3600))],
 )
 def test_kill_9_loses_and_repeats_nothing_and_sigterm_ends_it_well(lake: Lake, kills: int) -> None:
     """After some of the kills the checkpoint is lost, after others no snapshot is left that says

@@ -30,7 +30,7 @@ def find_in_doubt(here: Installation, gid: str) -> Mapping[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [6, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [6, 600])
 def test_a_branch_that_stays_in_doubt_holds_back_only_who_shows_the_other_one(
     spark: SparkSession, connector: Maker, tmp_path: Path, seconds: int
 ) -> None:

@@ -148,7 +148,7 @@ def test_the_command_takes_the_members_or_their_group(group: GroupLake) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", ["iceberg", pytest.param("delta", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("group", ["iceberg", "delta"], indirect=True)
 def test_old_global_cuts_are_forgotten_with_the_members_cuts_that_only_they_name(group: GroupLake) -> None:
     group.kept = {"maintain_every": 1, "keep_cuts": dt.timedelta(0)}
     transfer(group.members, "one", 10)
