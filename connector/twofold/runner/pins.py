@@ -226,7 +226,9 @@ def _staleness(pin: Pin, now: Description) -> tuple[str, bool]:
     if pin.stored == AWAY:
         return WAS_AWAY.reason, True
     before = Description.from_text(pin.stored)
-    match before and compare(before, now):
+    if before is None or before.oid != now.oid:
+        return "", False  # the former table's description: this one is a table made anew
+    match compare(before, now):
         case NeedsReload(reason):
             return reason, True
         case LookCloser(reason):
