@@ -201,7 +201,11 @@ def _add_mirror_options(mirror: argparse.ArgumentParser) -> None:
     mirror.add_argument("--maintain-every", type=_parse_count, default=100, help="cuts between two compactions")
     mirror.add_argument("--group", help="consumer group that shows the mirror's progress (default: PREFIX.mirror)")
     mirror.add_argument(
-        "--keep-cuts", type=_parse_hours, default=1, metavar="HOURS", help="how long readers may ask for an older cut"
+        "--keep-cuts",
+        type=_parse_hours,
+        default=1,
+        metavar="HOURS",
+        help="how long readers may ask for a cut that was replaced",
     )
 
 

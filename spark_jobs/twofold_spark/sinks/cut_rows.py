@@ -49,16 +49,27 @@ def make_row(cut: Cut) -> dict[str, Any]:
 
 def time_ago(keep: dt.timedelta) -> str:
     """Build the SQL expression of the moment so long ago."""
-    return f"(current_timestamp() - INTERVAL '{int(keep.total_seconds())}' SECOND)"
+    return f"(current_timestamp() - INTERVAL '{keep.total_seconds():.6f}' SECOND)"
 
 
-def expired_condition(last: Cut, keep: dt.timedelta, since: int | None) -> str:
-    """Build the condition of the cuts that are older than `keep`, and before `since`.
+def find_first_kept(cuts: DataFrame, keep: dt.timedelta, number: str = "sequence") -> int:
+    """Return the number of the cut that readers got `keep` ago: older cuts had been replaced.
 
-    The last cut never expires.
+    A reader may have begun with a cut just before the next one came. So a cut's age counts from its
+    successor, however old the cut is itself. 0 if the first cut is younger than `keep`.
     """
-    stays = last.sequence if since is None else min(last.sequence, since)
-    return f"published_at < {time_ago(keep)} AND sequence < {stays}"
+    row = cuts.where(f"published_at < {time_ago(keep)}").agg(f.max(number)).first()
+    return row[0] or 0 if row is not None else 0
+
+
+def expired_condition(cuts: DataFrame, keep: dt.timedelta, since: int | None) -> str:
+    """Build the condition of the cuts that were replaced more than `keep` ago, and lie before
+    `since`.
+
+    The last whole cut is not replaced. A cut that is not whole replaces none.
+    """
+    kept = find_first_kept(cuts.where("whole"), keep)
+    return f"sequence < {kept if since is None else min(kept, since)}"
 
 
 def filter_cuts(cuts: DataFrame, limit: CutLimit) -> DataFrame:

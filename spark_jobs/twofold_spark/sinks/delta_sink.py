@@ -138,13 +138,12 @@ class DeltaSink:
         self._spark.sql(f"INSERT INTO {self._reader.table_path(CUTS)} {cut_rows.select_row(cut)}")
 
     def maintain(self, tables: Collection[str], keep: dt.timedelta, since: int | None = None) -> None:
-        last = self._reader.read_last_cut()
-        assert last is not None, "maintenance comes after a cut"
         for name in (_TXN_ID, _TXN_VERSION):
             self._spark.conf.unset(name)
         if CUTS in tables:
-            expired = cut_rows.expired_condition(last, keep, since)
-            self._spark.sql(f"DELETE FROM {self._reader.table_path(CUTS)} WHERE {expired}")
+            cuts = self._reader.table_path(CUTS)
+            expired = cut_rows.expired_condition(self._spark.table(cuts), keep, since)
+            self._spark.sql(f"DELETE FROM {cuts} WHERE {expired}")
         for table in tables:
             delta_tables.compact(self._spark, self._reader.table_path(table), keep)
 

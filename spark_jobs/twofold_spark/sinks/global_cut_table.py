@@ -115,11 +115,10 @@ class GlobalCutTable:
         )
 
     def forget(self, keep: dt.timedelta) -> GlobalCut | None:
-        """Remove global cuts older than `keep`, except the last; return the first that stays."""
-        last = self.read_last()
-        if last is not None:
-            expired = f"published_at < {cut_rows.time_ago(keep)} AND number < {last.number}"
-            self._spark.sql(f"DELETE FROM {self._name} WHERE {expired}")
+        """Remove what was replaced more than `keep` ago; return the first that stays."""
+        kept = cut_rows.find_first_kept(self._spark.table(self._name), keep, "number")
+        if kept:
+            self._spark.sql(f"DELETE FROM {self._name} WHERE number < {kept}")
         return self._read_outermost(first=True)
 
     def maintain(self, keep: dt.timedelta) -> None:

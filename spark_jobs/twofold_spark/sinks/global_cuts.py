@@ -71,7 +71,7 @@ class GlobalCuts(Protocol):
         """Make it visible to readers; it is durable when this or `together` ends."""
 
     def forget(self, keep: dt.timedelta) -> GlobalCut | None:
-        """Remove global cuts older than `keep`, except the last; return the first that stays."""
+        """Remove what was replaced more than `keep` ago; return the first that stays."""
 
     def maintain(self, keep: dt.timedelta) -> None:
         """Compact the place, and expire what was its state before `keep`."""

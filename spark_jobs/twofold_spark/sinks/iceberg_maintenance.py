@@ -1,13 +1,17 @@
 """Maintenance of Iceberg's tables: cuts and versions that are too old, small files.
 
 It works on the branch that merges go to, between two batches, and publishes what compaction wrote.
-Versions that a kept cut, a branch or a tag names stay.
+Versions that a kept cut, a branch or a tag names stay. So does a version that was replaced less
+than `keep` ago: a reader may have loaded it just before, however old it was then.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
@@ -28,14 +32,15 @@ def maintain(
     keep: dt.timedelta,
     since: int | None = None,
 ) -> None:
-    """Compact the tables, and expire what no cut needs. With `CUTS` among them forget cuts older
-    than `keep` and before `since`.
+    """Compact the tables, and expire what no cut needs. With `CUTS` among them forget cuts that
+    were replaced more than `keep` ago, and lie before `since`.
     """
     cuts = name_branch(full_name(catalog, CUTS), branch)
     last = iceberg_tables.IcebergReader(spark, catalog).read_last_cut(branch)
     assert last is not None, "maintenance comes after a cut"
     if CUTS in tables:
-        spark.sql(f"DELETE FROM {cuts} WHERE {cut_rows.expired_condition(last, keep, since)}")
+        expired = cut_rows.expired_condition(spark.table(cuts), keep, since)
+        spark.sql(f"DELETE FROM {cuts} WHERE {expired}")
     named = spark.table(cuts).select(f.explode("tables").alias("t")).select("t.name", "t.version").distinct()
     wanted = {(row["name"], row["version"]) for row in named.collect()}
     heads: dict[str, int] = {}
@@ -51,7 +56,7 @@ def maintain(
 
 
 def maintain_plain(spark: SparkSession, catalog: str, table: str, keep: dt.timedelta) -> None:
-    """Compact a table that no cut names, and expire its snapshots older than `keep`."""
+    """Compact a table that no cut names, and expire what was replaced more than `keep` ago."""
     _compact(spark, catalog, table, MAIN)
     _expire_snapshots(spark, catalog, table, set(), keep)
 
@@ -67,15 +72,46 @@ def _expire_snapshots(spark: SparkSession, catalog: str, table: str, wanted: set
     A recent cut may name an old snapshot, if the table did not change since.
     """
     name = full_name(catalog, table)
-    newest_first = spark.sql(
-        f"SELECT snapshot_id, committed_at < {cut_rows.time_ago(keep)} AS old FROM {name}.snapshots "
-        "ORDER BY committed_at DESC"
-    ).collect()
+    snapshots = [
+        Snapshot(*row)
+        for row in spark.sql(
+            f"SELECT snapshot_id, parent_id, unix_micros(committed_at) FROM {name}.snapshots ORDER BY committed_at DESC"
+        ).collect()
+    ]
+    moves = spark.sql(f"SELECT snapshot_id, unix_micros(made_current_at) FROM {name}.history ORDER BY made_current_at")
     named = {row[0] for row in spark.sql(f"SELECT snapshot_id FROM {name}.refs").collect()}
+    replaced = find_replaced(snapshots, [(row[0], row[1]) for row in moves.collect()])
+    before = time.time_ns() // 1000 - keep // dt.timedelta(microseconds=1)
     # The last two stay: one of them has the sequence number, and the other may be compaction's.
-    old = [str(row[0]) for row in newest_first[2:] if row["old"] and row[0] not in wanted | named]
+    old = [s.id for s in snapshots[2:] if replaced[s.id] < before and s.id not in wanted | named]
     if old:
         spark.sql(
             f"CALL {catalog}.system.expire_snapshots(table => '{escape_literal(name)}', "
-            f"older_than => TIMESTAMP '1970-01-01 00:00:00', snapshot_ids => array({', '.join(old)}))"
+            f"older_than => TIMESTAMP '1970-01-01 00:00:00', snapshot_ids => array({', '.join(map(str, old))}))"
         )
+
+
+class Snapshot(NamedTuple):
+    """A version of a table, and when it was committed, in microseconds since 1970."""
+
+    id: int
+    parent: int | None
+    committed_us: int
+
+
+def find_replaced(snapshots: Iterable[Snapshot], moves: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """Return when each snapshot was replaced for readers.
+
+    `moves` are those of `main`, in their order: to which snapshot, and when. A snapshot ends with
+    the move behind its own last one. One that `main` never had, or whose move Iceberg has forgotten
+    with an expired snapshot, ends with the first snapshot that was made of it, or with itself. The
+    present one has not ended; `main` names it.
+    """
+    known = list(snapshots)
+    replaced = {each.id: each.committed_us for each in known}
+    made_of_it: dict[int, int] = {}
+    for each in known:
+        if each.parent in replaced:
+            made_of_it[each.parent] = min(each.committed_us, made_of_it.get(each.parent, each.committed_us))
+    replaced |= made_of_it
+    return replaced | {left: at for (left, _), (_, at) in pairwise(moves)}

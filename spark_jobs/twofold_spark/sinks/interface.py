@@ -81,11 +81,11 @@ class Sink(Protocol):
         """Make the cut visible to readers; it is durable when this returns."""
 
     def maintain(self, tables: Collection[str], keep: dt.timedelta, since: int | None = None) -> None:
-        """Compact the small files of these tables, and remove versions older than `keep` that no
-        cut needs.
+        """Compact the small files of these tables, and remove versions that were replaced more than
+        `keep` ago and that no cut needs.
 
-        If `CUTS` is among them, cuts older than `keep` are removed before, except the last and
-        those from commit record `since` on, which kept global cuts name.
+        If `CUTS` is among them, cuts that were replaced more than `keep` ago are removed before,
+        except those from commit record `since` on, which kept global cuts name.
         """
 
     def close(self) -> None:

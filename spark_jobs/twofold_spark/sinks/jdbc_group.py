@@ -18,7 +18,7 @@ from twofold_common.global_waits import LongWait
 from twofold_spark.sinks.global_cuts import GlobalCut, check_members, describe_members, read_row
 from twofold_spark.sinks.interface import Reader, Sink
 from twofold_spark.sinks.jdbc_sink import JdbcSink
-from twofold_spark.sinks.jdbc_tables import JdbcReader, Names
+from twofold_spark.sinks.jdbc_tables import JdbcReader, Names, first_kept
 from twofold_spark.sinks.mirror_database import MirrorDatabase, Run
 from twofold_spark.sources.postgres_connection import quote_literal
 
@@ -64,11 +64,9 @@ class JdbcGlobalCuts:
         self._database.change(apply)
 
     def forget(self, keep: dt.timedelta) -> GlobalCut | None:
+        kept = first_kept("twofold.global_cuts", "number", keep)
         with self._database.transaction() as run:
-            run(
-                f"DELETE FROM twofold.global_cuts WHERE published_at < clock_timestamp() - interval '{keep.total_seconds()} s' "
-                "AND number < (SELECT max(number) FROM twofold.global_cuts)"
-            )
+            run(f"DELETE FROM twofold.global_cuts WHERE number < {kept}")
             return _read_outermost(run, "ASC")
 
     def maintain(self, keep: dt.timedelta) -> None:

@@ -138,12 +138,9 @@ class JdbcSink:
         if CUTS not in tables:
             return  # autovacuum has them
         cuts = self._names.own("cuts")
-        last = f"(SELECT max(sequence) FROM {cuts})"
+        kept = jdbc_tables.first_kept(cuts, "sequence", keep)
         with self._database.transaction() as run:
-            run(
-                f"DELETE FROM {cuts} WHERE published_at < clock_timestamp() - interval '{keep.total_seconds()} s' "
-                f"AND sequence < {last if since is None else f'least({last}, {since})'}"
-            )
+            run(f"DELETE FROM {cuts} WHERE sequence < {kept if since is None else f'least({kept}, {since})'}")
 
     def close(self) -> None:
         self._database.close()

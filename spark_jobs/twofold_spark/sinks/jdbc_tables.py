@@ -6,6 +6,7 @@ and its cuts are in `bank_east_twofold`.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 from dataclasses import dataclass
@@ -129,6 +130,12 @@ def find_reader(spark: SparkSession, url: str, prefix: str) -> JdbcReader:
 
 
 def read_key(run: Run, names: Names, name: str) -> tuple[str, ...] | None:
+def first_kept(cuts: str, number: str, keep: dt.timedelta) -> str:
+    """Build the query for the cut that readers got `keep` ago: older ones had been replaced."""
+    ago = f"clock_timestamp() - interval '{keep.total_seconds()} s'"
+    return f"(SELECT coalesce(max({number}), 0) FROM {cuts} WHERE published_at < {ago})"
+
+
     """Return the key columns of a table (`schema.name`); None if the mirror did not create it."""
     key = run(f"SELECT to_json(key) FROM {names.own('mirrored')} WHERE name = {quote_literal(name)}")
     return None if key is None else tuple(json.loads(key))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import time
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,19 @@ from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.errors import Refused, UsageError
 from twofold_spark.readers.cut_tables import read_cut
 from twofold_spark.readers.global_cut_tables import read_global_cut
+from twofold_spark.sinks import cut_rows
 from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.delta_group import DeltaGroup
 from twofold_spark.sinks.delta_sink import DeltaSink
 from twofold_spark.sinks.delta_tables import DeltaReader
-from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut
+from twofold_spark.sinks.global_cut_table import GLOBAL_CUTS
+from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut, describe_members
 from twofold_spark.sinks.iceberg_group import IcebergGroup, member_catalog
 from twofold_spark.sinks.interface import GroupPlace
 from twofold_spark.sinks.jdbc_tables import JdbcReader
 
 _number = itertools.count(1)
+_make_row, _select_row = cut_rows.make_row, cut_rows.select_row
 AN_HOUR, NOTHING = dt.timedelta(hours=1), dt.timedelta(0)
 
 
@@ -82,6 +86,53 @@ def test_what_is_old_is_forgotten_except_the_last(spark: SparkSession, catalog: 
     for each in ("global_cuts", "global_waits"):
         assert count(f"{each}.snapshots") <= 3
         assert count(f"{each}.all_data_files") <= 3
+
+
+def test_age_counts_from_when_a_cut_was_replaced(
+    spark: SparkSession, place: GroupPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader may have begun with the last cut before a quiet night just before the next one."""
+    own = session.fork_session(spark)
+    sink, table = place.make_sink(own, "east"), place.make_cuts(spark)
+    sink.open()
+    table.open(("east",))
+    for number, hours in ((1, 10), (2, 9), (3, 0)):
+        at = dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours)
+        table._store.append(  # type: ignore[attr-defined]
+            {"number": number, "published_at": at, "members": describe_members(global_cut(number, "east"))}
+        )
+        with monkeypatch.context() as then:
+            then.setattr(cut_rows, "make_row", lambda cut, at=at: {**_make_row(cut), "published_at": at})
+            then.setattr(
+                cut_rows,
+                "select_row",
+                lambda cut, at=at: _select_row(cut).replace("current_timestamp()", f"TIMESTAMP '{at}'"),
+            )
+            sink.publish(Cut(number, number, number, whole=True, versions={}, backfilling=(), stopped=()))
+    sink.maintain([CUTS], AN_HOUR)
+    first = place.make_reader(spark, "east").find_cut(first=True)
+    assert first is not None
+    assert first.sequence == 2
+    assert table.forget(AN_HOUR) == global_cut(2, "east")
+
+
+def test_a_snapshot_that_was_replaced_lately_stays_however_old_it_is(
+    spark: SparkSession, catalog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = IcebergGroup(catalog).make_cuts(spark)
+    table.open(("east",))
+    name = f"{catalog}.{GLOBAL_CUTS}"
+    for number in (1, 2, 3):
+        table.publish(global_cut(number, "east"))
+    [*_, read] = spark.sql(f"SELECT snapshot_id FROM {name}.history ORDER BY made_current_at").collect()
+    an_hour_later = time.time_ns() + 3600 * 10**9
+    for number in (4, 5, 6):
+        table.publish(global_cut(number, "east"))
+    monkeypatch.setattr(time, "time_ns", lambda: an_hour_later)
+    table.maintain(AN_HOUR)
+    kept = spark.sql(f"SELECT snapshot_id FROM {name}.snapshots ORDER BY committed_at").collect()
+    assert kept[0] == read, "what was replaced before is gone"
+    assert spark.sql(f"SELECT * FROM {name} VERSION AS OF {read[0]}").count() == 3
 
 
 @pytest.mark.slow
