@@ -95,6 +95,7 @@ class Commit(Record):
     prepared: tuple[PreparedOutcome, ...] = ()
     ranges: tuple[Range, ...] = ()
     backfilling: tuple[str, ...] = ()
+    stream_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class Progress(Record):
     slot: str
     pool: int
     written_at: int
+    stream_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from twofold.config import Config
 from twofold.errors import Refused
 from twofold.runner.checks import check_commits
-from twofold.runner.comparison import ComparisonResult, ComparisonScope, Reload, Told, compare
+from twofold.runner.comparison import ComparisonResult, ComparisonScope, Reload, SequenceBreak, Told, compare
 from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings
 from twofold.sink.decoding import Decoder
 from twofold.sink.metadata import ask_brokers
@@ -108,8 +108,8 @@ class Audit:
     gone: Mapping[str, int]
     """Topics that commit records name and that no longer exist, with the number of their ranges."""
     breaks: tuple[tuple[int, int], ...]
-    """Neighbouring commit records without consecutive numbers, and without a later reload of all
-    tables.
+    """Neighbouring commit records without consecutive numbers, or of two streams, and without a
+    later reload of all tables.
     """
     troubles: tuple[DamageReport, ...]
     """One report for each damaged topic, and one for the numbers."""
@@ -132,9 +132,7 @@ def judge(compared: ComparisonResult, names: Names, pins: Mapping[str, Pin]) -> 
     tables = {topic: table_of(pin) for topic, pin in pins.items()}
     topics = sorted({place.topic for place in compared.tallies})
     audits = tuple(_topic(topic, compared, tables.get(topic)) for topic in topics)
-    breaks = tuple(
-        (each.before, each.found) for each in compared.breaks if not _all_reloaded(each.found, tables, compared.reloads)
-    )
+    breaks = [each for each in compared.breaks if not _all_reloaded(each.found, tables, compared.reloads)]
     last = compared.last_sequence or 0
     troubles = [trouble_of(each.topic, each.damages, names, each.table, last) for each in audits if each.damages]
     if breaks:
@@ -146,7 +144,7 @@ def judge(compared: ComparisonResult, names: Names, pins: Mapping[str, Pin]) -> 
         last_sequence=compared.last_sequence,
         topics=audits,
         gone=compared.gone,
-        breaks=breaks,
+        breaks=tuple((each.before, each.found) for each in breaks),
         troubles=tuple(troubles),
     )
 
@@ -230,16 +228,19 @@ def _all_reloaded(sequence: int, topics: Iterable[str], reloads: Mapping[str, Re
     return all(topic in reloads and reloads[topic].sequence > sequence for topic in topics)
 
 
-def _break_trouble(names: Names, breaks: tuple[tuple[int, int], ...], tables: Iterable[str]) -> DamageReport:
-    words = [
-        f"number {found} follows number {before}" + (": some are missing" if found > before else ": it came again")
-        for before, found in breaks
-    ]
+def _break_trouble(names: Names, breaks: Iterable[SequenceBreak], tables: Iterable[str]) -> DamageReport:
+    words = [f"number {each.found} follows number {each.before}: {_cause_of(each)}" for each in breaks]
     return DamageReport(
         f"{names.commits}: {_several(words)}",
         at_stake="which rows of which tables belong to the missing commit records is not known, or a mirror would apply one twice",
         repair=f"twofold backfill start {' '.join(sorted(tables))}",
     )
+
+
+def _cause_of(found: SequenceBreak) -> str:
+    if found.other_stream:
+        return "it belongs to another stream, which a later init began"
+    return "some are missing" if found.found > found.before else "it came again"
 
 
 def _several(words: list[str]) -> str:

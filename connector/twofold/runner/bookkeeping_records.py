@@ -17,11 +17,13 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 @dataclass(frozen=True, slots=True)
 class ConnectorOrigin:
-    """The source and the connector, as every progress record names them."""
+    """The source, the connector and the stream, as every progress record names them."""
 
     server: ServerIdentity
     slot: str
     pool: int
+    stream_id: str
+    """Made by init, kept for as long as the topics. Commit records have it too."""
 
     def progress(self, applied_lsn: Lsn, sequence: int) -> Progress:
         return Progress(
@@ -33,6 +35,7 @@ class ConnectorOrigin:
             slot=self.slot,
             pool=self.pool,
             written_at=time.time_ns() // 1000,
+            stream_id=self.stream_id,
         )
 
 

@@ -100,6 +100,12 @@ def _check_wal_end(progress: Progress, server: ServerIdentity) -> None:
 def check_commits(recovered: RecoveredState, progress: Progress, prefix: str) -> None:
     """Refuse if the last commit record and the progress disagree."""
     last = recovered.last_commit
+    if last is not None and last.stream_id != progress.stream_id:
+        raise Refused(
+            f"{prefix}.commits ends with number {last.sequence} of another stream than the progress record's",
+            at_stake="one of the topics was recreated or restored alone: numbers and positions of two streams would be mixed",
+            repair=f"restore both topics from the same moment, or start over: {RESET_REPAIR}",
+        )
     if last is not None and (last.sequence != progress.sequence or last.applied_lsn > progress.applied_lsn):
         raise Refused(
             f"{prefix}.commits ends with number {last.sequence} at {format_lsn(Lsn(last.applied_lsn))}, but the progress record says number {progress.sequence} at"

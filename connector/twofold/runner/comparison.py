@@ -30,10 +30,11 @@ CLOCK_MS = 5000
 
 @dataclass(frozen=True, slots=True)
 class SequenceBreak:
-    """Two neighbouring commit records without consecutive numbers."""
+    """Two neighbouring commit records without consecutive numbers, or of two streams."""
 
     before: int
     found: int
+    other_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class ComparisonResult:
     commits: int = 0
     first_sequence: int | None = None
     last_sequence: int | None = None
+    last_stream_id: str = ""
     breaks: list[SequenceBreak] = field(default_factory=list)
     reloads: dict[str, Reload] = field(default_factory=dict)
     """Each table's last reload, by topic."""
@@ -177,18 +179,16 @@ class _Comparison:
 
     def _number(self, commit: Commit) -> None:
         found = self.found
-        if (
-            found.last_sequence is not None
-            and commit.sequence != found.last_sequence + 1
-            and len(found.breaks) < BREAKS_KEPT
-        ):
-            found.breaks.append(SequenceBreak(found.last_sequence, commit.sequence))
+        last = found.last_sequence
+        other_stream = last is not None and commit.stream_id != found.last_stream_id
+        if last is not None and (other_stream or commit.sequence != last + 1) and len(found.breaks) < BREAKS_KEPT:
+            found.breaks.append(SequenceBreak(last, commit.sequence, other_stream))
         if commit.kind == "reload" and commit.ranges:
             firsts = {r.partition: r.first for r in commit.ranges}
             found.reloads[commit.ranges[0].topic] = Reload(commit.sequence, firsts)
         found.commits += 1
         found.first_sequence = commit.sequence if found.first_sequence is None else found.first_sequence
-        found.last_sequence = commit.sequence
+        found.last_sequence, found.last_stream_id = commit.sequence, commit.stream_id
         found.backfilling = commit.backfilling
 
     def _take_range(self, place: PartitionId, claim: Claim, commit: Commit) -> None:

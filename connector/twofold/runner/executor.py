@@ -347,5 +347,8 @@ class ActionExecutor:
 
         The publisher fills in the commit record's rows and ranges.
         """
-        commit = Commit(sequence, kind, applied_lsn, at_us, transactions, rows=0, prepared=prepared)
+        stream_id = self._origin.stream_id
+        commit = Commit(
+            sequence, kind, applied_lsn, at_us, transactions, rows=0, prepared=prepared, stream_id=stream_id
+        )
         return commit, self._origin.progress(applied_lsn, sequence), self._tables.pins.take_unwritten()

@@ -1,6 +1,9 @@
 """`twofold init`: make topics, publication, slot and the first progress record. It may be
 interrupted anywhere and run again.
 
+Init names the stream that it begins by random: a prefix that is used again begins another stream,
+whose numbers and positions say nothing of the former one's.
+
 The progress topic first says that an init has begun (`applied_lsn` 0), and then where the slot's
 stream starts. A later `run` can so tell an unused slot from one whose progress was lost: it asks
 for `init` in the first case, and refuses in the second.
@@ -9,6 +12,7 @@ for `init` in the first case, and refuses in the second.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -229,6 +233,8 @@ class _First:
     fencing: Fencing
     registry: Registry
     progress: Progress | None
+    stream_id: str
+    """That of an init that was interrupted, or a new one."""
     _watch: Watch
     _opened: ExitStack
 
@@ -241,6 +247,7 @@ class _First:
         opened.callback(self._watch.close)
         self._fence()
         self.progress = self.fencing.recovered.progress
+        self.stream_id = self.progress.stream_id if self.progress else uuid.uuid4().hex
 
     def _fence(self) -> None:
         config, names, registry = self.config, names_of(self.config), self.registry
@@ -255,7 +262,8 @@ class _First:
         self._opened.callback(self.fencing.publisher.close)
 
     def write(self, applied_lsn: Lsn, pins: dict[str, Pin] | None = None) -> None:
-        origin = ConnectorOrigin(identity.identify(self.config.conninfo), self.config.slot, self.config.prepared.pool)
+        config, server = self.config, identity.identify(self.config.conninfo)
+        origin = ConnectorOrigin(server, config.slot, config.prepared.pool, self.stream_id)
         try:
             self.fencing.publisher.commit_main(None, origin.progress(applied_lsn, sequence=0), pins=pins)
         except UncertainEnd:  # it is committed, and late requests are fenced

@@ -174,7 +174,7 @@ def recover(
         publisher=fencing.publisher,
         gate=gate,
         tables=tables,
-        origin=ConnectorOrigin(server, slot.name, config.prepared.pool),
+        origin=ConnectorOrigin(server, slot.name, config.prepared.pool, progress.stream_id),
         reported=ReportedPositions(state.write, state.flush),
         ledger=Ledger(recovered.unresolved.values(), recovered.ended),
         tend=session.tend,

@@ -30,7 +30,13 @@ from twofold_spark.mirror.next_cut import NextCut
 from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger
 from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.interface import MirrorTable, Sink
-from twofold_spark.sources.commit_records import CommitRecord, gap_refusal, recreated_refusal, select_since_reload
+from twofold_spark.sources.commit_records import (
+    CommitRecord,
+    gap_refusal,
+    is_other,
+    recreated_refusal,
+    select_since_reload,
+)
 from twofold_spark.sources.commit_topic import CommitTopic
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
@@ -189,12 +195,13 @@ class Mirror:
 
     def _select_due(self, records: Iterator[CommitRecord]) -> Generator[CommitRecord]:
         """Yield the commit records that were not applied before."""
-        cut = self._next.cut
+        applied = known = self._next.cut.identity
         for record in records:
-            if record.sequence > cut.sequence:
+            if is_other(record.identity, known):
+                raise recreated_refusal(record.sequence, self._prefix)
+            if record.sequence > applied.sequence:
+                known = record.identity
                 yield record
-            elif record.sequence == cut.sequence and record.identity != cut.identity:
-                raise recreated_refusal(cut.sequence, self._prefix)
 
     def _handle_gap(self, first: CommitRecord) -> None:
         """Stop every table at a gap: a missing commit record may have changed any of them."""
@@ -205,7 +212,7 @@ class Mirror:
         if self._on_table_error == "stop":
             raise gap
         self._warn(f"mirror: every table is stopped until it is reloaded: {gap}")
-        self._next.stop_every_table(first.sequence - 1)
+        self._next.stop_every_table(first.sequence - 1, first.stream_id)
 
     def _apply(self, spark: SparkSession, sink: Sink, batch: list[CommitRecord]) -> AppliedBatch:
         began = time.monotonic()

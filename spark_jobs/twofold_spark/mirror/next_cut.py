@@ -34,10 +34,12 @@ class NextCut:
             str(table): sequence for table in tables if (sequence := sink.read_applied(table)) > self.cut.sequence
         }
 
-    def stop_every_table(self, sequence: int) -> None:
+    def stop_every_table(self, sequence: int, stream_id: str) -> None:
         """Stop all tables, also those that do not exist yet, and continue behind a number."""
         stopped = {EVERY_TABLE, *self.cut.stopped, *self.cut.versions}
-        self.cut = replace(self.cut, sequence=sequence, versions={}, stopped=tuple(sorted(stopped)))
+        self.cut = replace(
+            self.cut, sequence=sequence, stream_id=stream_id, versions={}, stopped=tuple(sorted(stopped))
+        )
         self._ahead = {}
 
     def find_stopped(self, applied: Mapping[MirrorTable, int]) -> set[str]:
@@ -76,6 +78,7 @@ class NextCut:
             versions=versions,
             backfilling=tuple(sorted(name for name in versions if self._topic_of(name) in last.backfilling)),
             stopped=tuple(sorted(stopped)),
+            stream_id=last.stream_id,
         )
         sink.publish(self.cut)
 

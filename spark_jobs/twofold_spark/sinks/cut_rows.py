@@ -13,7 +13,8 @@ from twofold_spark.sinks.merge_sql import escape_literal
 
 COLUMNS = (
     "sequence bigint, applied_lsn bigint, committed_at timestamp, published_at timestamp, whole boolean, "
-    "tables array<struct<name: string, version: bigint>>, backfilling array<string>, stopped array<string>"
+    "tables array<struct<name: string, version: bigint>>, backfilling array<string>, stopped array<string>, "
+    "stream_id string"
 )
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -29,7 +30,8 @@ def select_row(cut: Cut) -> str:
         f"SELECT {cut.sequence}L, {cut.applied_lsn}L, timestamp_micros({cut.committed_us}L), "
         f"current_timestamp(), {'true' if cut.whole else 'false'}, "
         f"CAST(array({', '.join(versions)}) AS array<struct<name: string, version: bigint>>), "
-        f"CAST(array({backfilling}) AS array<string>), CAST(array({stopped}) AS array<string>)"
+        f"CAST(array({backfilling}) AS array<string>), CAST(array({stopped}) AS array<string>), "
+        f"'{escape_literal(cut.stream_id)}'"
     )
 
 
@@ -44,6 +46,7 @@ def make_row(cut: Cut) -> dict[str, Any]:
         "tables": [{"name": name, "version": int(version)} for name, version in cut.versions.items()],
         "backfilling": cut.backfilling,
         "stopped": cut.stopped,
+        "stream_id": cut.stream_id,
     }
 
 
@@ -97,4 +100,5 @@ def read_outermost(cuts: DataFrame, *, first: bool = False) -> Cut | None:
         versions={entry["name"]: str(entry["version"]) for entry in row["tables"]},
         backfilling=tuple(row["backfilling"]),
         stopped=tuple(row["stopped"]),
+        stream_id=row["stream_id"],
     )

@@ -37,11 +37,15 @@ class Cut:
 
     They are in no cut until they are reloaded.
     """
+    stream_id: str = ""
+    """The stream of its commit records; another one of the prefix has other records under these
+    numbers.
+    """
 
     @property
     def identity(self) -> CommitIdentity:
         """The identity of the last commit record in it."""
-        return CommitIdentity(self.sequence, self.applied_lsn, self.committed_us)
+        return CommitIdentity(self.sequence, self.applied_lsn, self.committed_us, self.stream_id)
 
     @property
     def stopped_tables(self) -> list[str]:

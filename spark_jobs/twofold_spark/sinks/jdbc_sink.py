@@ -37,7 +37,8 @@ _OWN_TABLES = """
 CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {schema}.cuts (
     sequence bigint PRIMARY KEY, applied_lsn bigint NOT NULL, committed_at timestamptz NOT NULL,
-    published_at timestamptz NOT NULL DEFAULT clock_timestamp(), backfilling text[] NOT NULL, stopped text[] NOT NULL, committed_us bigint NOT NULL);
+    published_at timestamptz NOT NULL DEFAULT clock_timestamp(), backfilling text[] NOT NULL, stopped text[] NOT NULL, committed_us bigint NOT NULL,
+    stream_id text NOT NULL);
 CREATE TABLE IF NOT EXISTS {schema}.mirrored (
     name text PRIMARY KEY, prefix text NOT NULL, key text[] NOT NULL)
 """
@@ -122,7 +123,8 @@ class JdbcSink:
             backfilling, stopped = (", ".join(map(quote_literal, names)) for names in (cut.backfilling, cut.stopped))
             run(
                 f"INSERT INTO {self._names.own('cuts')} SELECT {cut.sequence}, {cut.applied_lsn}, to_timestamp({cut.committed_us} / 1e6), "
-                f"clock_timestamp(), ARRAY[{backfilling}]::text[], ARRAY[{stopped}]::text[], {cut.committed_us}"
+                f"clock_timestamp(), ARRAY[{backfilling}]::text[], ARRAY[{stopped}]::text[], {cut.committed_us}, "
+                f"{quote_literal(cut.stream_id)}"
             )
 
         self._database.change(apply)

@@ -95,6 +95,7 @@ class JdbcReader:
             versions={name: NOW for name in json.loads(names or "[]") if name not in row["stopped"]},
             backfilling=tuple(row["backfilling"]),
             stopped=tuple(row["stopped"]),
+            stream_id=row["stream_id"],
         )
 
     def read_table(self, name: str, version: str) -> DataFrame:
@@ -129,13 +130,13 @@ def find_reader(spark: SparkSession, url: str, prefix: str) -> JdbcReader:
     return JdbcReader(spark, url, prefix if is_member else "")
 
 
-def read_key(run: Run, names: Names, name: str) -> tuple[str, ...] | None:
 def first_kept(cuts: str, number: str, keep: dt.timedelta) -> str:
     """Build the query for the cut that readers got `keep` ago: older ones had been replaced."""
     ago = f"clock_timestamp() - interval '{keep.total_seconds()} s'"
     return f"(SELECT coalesce(max({number}), 0) FROM {cuts} WHERE published_at < {ago})"
 
 
+def read_key(run: Run, names: Names, name: str) -> tuple[str, ...] | None:
     """Return the key columns of a table (`schema.name`); None if the mirror did not create it."""
     key = run(f"SELECT to_json(key) FROM {names.own('mirrored')} WHERE name = {quote_literal(name)}")
     return None if key is None else tuple(json.loads(key))

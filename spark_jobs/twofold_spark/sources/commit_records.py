@@ -33,6 +33,12 @@ class CommitIdentity(NamedTuple):
     sequence: int
     applied_lsn: int
     committed_us: int
+    stream_id: str
+    """Of the stream that an init began: another stream of the prefix may have all of the others."""
+
+
+NO_COMMIT = CommitIdentity(0, 0, 0, "")
+"""Before the first one, of any stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +53,32 @@ class CommitRecord:
     rows: int
     ranges: tuple[OffsetRange, ...]
     backfilling: tuple[str, ...]
+    stream_id: str = ""
     reload: bool = False
     """A reload of its one table begins here: the first record of each partition is a truncate."""
 
     @property
     def identity(self) -> CommitIdentity:
-        return CommitIdentity(self.sequence, self.applied_lsn, self.committed_us)
+        return CommitIdentity(self.sequence, self.applied_lsn, self.committed_us, self.stream_id)
+
+
+def is_other(record: CommitIdentity, known: CommitIdentity) -> bool:
+    """Whether a commit record does not belong to the stream that has the known one.
+
+    Numbers, positions and times of two streams of one prefix may be equal.
+    """
+    if not known.sequence:
+        return False
+    return record.stream_id != known.stream_id or (record.sequence == known.sequence and record != known)
 
 
 def recreated_refusal(sequence: int, prefix: str) -> Refused:
     """Make the refusal for a commit record that is another than the known one of its number."""
     return Refused(
         f"commit record {sequence} of {prefix} is not the one that this mirror has applied: the topics of this prefix were recreated",
-        at_stake="every change that the new topics have up to that number: the mirror would skip them",
-        repair="use a new warehouse (or catalog, or schema) and a new checkpoint for the new topics; "
+        at_stake="every change that the new topics have up to that number: the mirror would skip them, and rows that are gone would stay",
+        repair="use a new warehouse (or folder, or database) and a new checkpoint for the new topics. The load that twofold init began "
+        "brings all rows there; with source.backfill = false run `twofold backfill start` for each table; "
         "in a source group restart the connectors of all members before",
     )
 

@@ -92,5 +92,6 @@ def to_commit_record(row: Row, topic: str) -> CommitRecord:
         rows=row["rows"],
         ranges=ranges,
         backfilling=tuple(row["backfilling"]),
+        stream_id=row["stream_id"],
         reload=row["kind"] == "reload",
     )

@@ -132,7 +132,15 @@ def _select_frontier(record: str) -> list[Column]:
 
 def _select_commit(record: str, *, whole: bool) -> list[Column]:
     """Select what a global cut needs; `whole`: and what the member's mirror needs besides."""
-    names = ("sequence", "applied_lsn", "rows", "kind", "backfilling", *(("transactions", "ranges") if whole else ()))
+    names = (
+        "sequence",
+        "applied_lsn",
+        "stream_id",
+        "rows",
+        "kind",
+        "backfilling",
+        *(("transactions", "ranges") if whole else ()),
+    )
     return [
         *(f.col(f"{record}.{name}") for name in names),
         f.unix_micros(f"{record}.committed_at").alias("us"),

@@ -19,7 +19,7 @@ from twofold_common.global_cut import CommittedBranch, Frontier, Member
 from twofold_common.global_loads import ends_a_load
 from twofold_spark.errors import Refused
 from twofold_spark.sources import kafka_reader
-from twofold_spark.sources.commit_records import CommitIdentity, CommitRecord, recreated_refusal
+from twofold_spark.sources.commit_records import NO_COMMIT, CommitIdentity, CommitRecord, is_other, recreated_refusal
 from twofold_spark.sources.commit_topic import to_commit_record
 from twofold_spark.sources.kafka_client import Kafka, read_first_offset
 
@@ -54,7 +54,7 @@ class MemberTopics:
         self._prefix = prefix
         self._topic = f"{prefix}.commits"
         self._cut, self._offset = 0, UNKNOWN
-        self._known = CommitIdentity(0, 0, 0)
+        self._known = NO_COMMIT
         """The last commit record that was read, or that the member's mirror has applied."""
         self._pending: list[MemberCommit] = []
         """Behind the cut."""
@@ -114,7 +114,7 @@ class MemberTopics:
         begin, offset = last, _ = self._last
         is_found = not begin
         for row in rows:
-            this = CommitIdentity(row["sequence"], row["applied_lsn"], row["us"])
+            this = CommitIdentity(row["sequence"], row["applied_lsn"], row["us"], row["stream_id"])
             self._check_known(this, row["offset"], begin, offset)
             if this.sequence <= begin:
                 is_found |= this.sequence == begin
@@ -179,7 +179,7 @@ class MemberTopics:
         `begin` and `offset`: the last one before this read; the offset may not be known.
         """
         is_moved = offset >= 0 and (this.sequence < begin or (this.sequence == begin) != (at == offset))
-        if is_moved or (this.sequence == self._known.sequence and this != self._known):
+        if is_moved or is_other(this, self._known):
             raise recreated_refusal(min(this.sequence, self._known.sequence), self._prefix)
 
     def _require_removed(self, spark: SparkSession, offset: int) -> None:

@@ -70,7 +70,15 @@ class Vandal:
             self._producer.flush()
         return Range(*place, min(offsets), max(offsets), len(offsets))
 
-    def record(self, *ranges: Range, after: int = 1, progress: bool = True, commit: bool = True, at_ms: int = 0) -> int:
+    def record(
+        self,
+        *ranges: Range,
+        after: int = 1,
+        progress: bool = True,
+        commit: bool = True,
+        at_ms: int = 0,
+        stream_id: str | None = None,
+    ) -> int:
         """A commit record that names the ranges, and the progress that says so.
 
         Returns its number: `after` the last one.
@@ -78,7 +86,16 @@ class Vandal:
         said = read_progress(self.config).progress
         assert said is not None
         number = said.sequence + after
-        record = Commit(number, "batch", said.applied_lsn, 0, 1, sum(r.count for r in ranges), ranges=ranges)
+        record = Commit(
+            number,
+            "batch",
+            said.applied_lsn,
+            0,
+            1,
+            sum(r.count for r in ranges),
+            ranges=ranges,
+            stream_id=said.stream_id if stream_id is None else stream_id,
+        )
         now: dict[str, Any] = {name: getattr(said, name) for name in Progress.__slots__}
         with self._transaction(commit=commit):
             data = record.to_bytes(self._ids.commit)

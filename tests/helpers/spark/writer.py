@@ -13,6 +13,7 @@ import itertools
 import json
 import time
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -209,6 +210,7 @@ class Writer:
         self.topics: dict[str, _Topic] = {}
         self.model: dict[str, dict[Any, Row]] = {}
         self.sequence = 0
+        self.stream_id = uuid.uuid4().hex
         self.backfilling: tuple[str, ...] = ()
         self._lsn = 1000
         self._xid = 700
@@ -308,6 +310,7 @@ class Writer:
             prepared=prepared,
             ranges=tuple(records.Range(t, p, s.first, s.last, s.count) for (t, p), s in sorted(tx.stretches.items())),
             backfilling=self.backfilling,
+            stream_id=self.stream_id,
         )
         self.declare(tx.producer, commit)
         tx.producer.commit_transaction(30)

@@ -253,9 +253,11 @@ def test_numbers_that_are_missing_or_come_again(stopped: Installation) -> None:
     last = audit(stopped)[1]["last_sequence"]
     vandal.record(after=3)
     vandal.record(after=0)
+    vandal.record(stream_id="another init's")
+    vandal.record()
     status, found = audit(stopped)
     assert status == 5
-    assert found["breaks"] == [[last, last + 3], [last + 3, last + 3]]
+    assert found["breaks"] == [[last, last + 3], [last + 3, last + 3], [last + 3, last + 4], [last + 4, last + 5]]
     (trouble,) = found["troubles"]
     assert trouble["repair"] == "twofold backfill start public.account public.journal public.transfer"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -29,6 +30,7 @@ from helpers.connector.ledger import SCHEMA
 from twofold.config import load
 from twofold.errors import Refused, SetupError, TwofoldError, UsageError
 from twofold.runner.initialisation import initialise
+from twofold.runner.status_report import read_progress
 from twofold.runner.table_version import KeyChanged
 from twofold.stack import PostgresServer
 from twofold_avro.records import Commit
@@ -205,11 +207,19 @@ def test_commit_records_and_progress_contradict_each_other(stopped: Installation
     url = f"{stopped.reader.registry_url}/subjects/{topic}-value/versions/latest"
     with urllib.request.urlopen(url, timeout=20) as answer:
         schema_id = json.load(answer)["id"]
-    forged = Commit(last["sequence"] + 1, "batch", last["applied_lsn"], 0, 1, 0)
+    recovered = read_progress(load(stopped.file)).progress
+    assert recovered is not None
+    assert len(last["stream_id"]) == 32
+    assert last["stream_id"] == recovered.stream_id, "init named the stream"
+    forged = Commit(last["sequence"] + 1, "batch", last["applied_lsn"], 0, 1, 0, stream_id=last["stream_id"])
     producer = Producer({"bootstrap.servers": stopped.reader.bootstrap})
     producer.produce(topic, forged.to_bytes(schema_id))
     assert producer.flush(20) == 0
-    refuses(stopped, f"ends with number {last['sequence'] + 1}", "restore both topics")
+    refuses(stopped, f"ends with number {last['sequence'] + 1} at", "restore both topics")
+    again = replace(forged, sequence=last["sequence"], stream_id="another init's")
+    producer.produce(topic, again.to_bytes(schema_id))
+    assert producer.flush(20) == 0
+    refuses(stopped, f"ends with number {last['sequence']} of another stream", "restore both topics")
 
 
 @pytest.mark.core

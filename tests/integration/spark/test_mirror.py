@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
-from fixtures.spark import KEPT_STORED_SLOW, STORED_SLOW, Lake
+from fixtures.spark import KEPT_SHORT, KEPT_STORED_SLOW, STORED_SLOW, Lake
 from helpers.spark.writer import Open, Writer, table
 from twofold_spark.errors import Refused
 from twofold_spark.sinks.cuts import Cut
@@ -471,14 +471,19 @@ def test_a_mirror_may_begin_late_with_tables_that_are_reloaded(kept: Lake) -> No
     assert kept.cut().cut.stopped == ("*",)
 
 
-def test_a_prefix_that_was_started_anew_is_not_taken_for_the_old_one(lake: Lake) -> None:
-    _things(lake)
-    lake.mirror()
-    lake.writer.sequence = 0
-    _both(lake, 2)
-    lake.checkpoint = "lost"
+@pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
+def test_a_prefix_that_was_started_over_is_not_taken_for_the_old_one(kept: Lake) -> None:
+    """Not even if all its numbers, positions and offsets go on where the old one's ended."""
+    _things(kept)
+    kept.mirror()
+    kept.writer.stream_id = "of the next init"
+    _both(kept, 2)
     with pytest.raises(Refused, match="the topics of this prefix were recreated"):
-        lake.mirror()
+        kept.mirror()
+    kept.checkpoint = "lost"
+    with pytest.raises(Refused, match=r"recreated\n.*rows that are gone would stay\n.* new checkpoint"):
+        kept.mirror()
+    assert {row["id"] for row in kept.cut()["public.t"].collect()} == {1}, "the old one's"
 
 
 def test_executors_run_no_python(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

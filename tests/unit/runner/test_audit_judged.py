@@ -68,9 +68,9 @@ def test_damages_that_are_only_counted_are_damages_too() -> None:
 
 def test_missing_numbers_are_repaired_when_every_table_was_loaded_anew() -> None:
     found = compared(TABLE, reloads={TABLE: 50})
-    found.breaks = [SequenceBreak(7, 9)]
+    found.breaks = [SequenceBreak(7, 9), SequenceBreak(9, 10, other_stream=True)]
     broken = judge(found, NAMES, PINS)
-    assert broken.breaks == ((7, 9),)
+    assert broken.breaks == ((7, 9), (9, 10))
     assert broken.troubles[0].repair == "twofold backfill start public.account public.other"
     found.reloads[OTHER] = Reload(21, {0: 1})
     assert judge(found, NAMES, PINS).troubles == ()

@@ -101,6 +101,7 @@ def promoted_without(ends_at: int) -> Story:
         (having(last_commit=replace(COMMIT, sequence=8)), "ends with number 8"),
         (having(last_commit=replace(COMMIT, sequence=6)), "ends with number 6"),
         (having(last_commit=replace(COMMIT, applied_lsn=1001)), "at 0/3E9"),
+        (having(last_commit=replace(COMMIT, stream_id="of another init")), "number 7 of another stream"),
     ],
 )
 def test_a_contradiction_is_refused(story: Story, what: str) -> None:

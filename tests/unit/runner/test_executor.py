@@ -112,7 +112,7 @@ class Stage:
             self.executor.execute(actions.AppendStaged(identity, Lsn(identity.xid + 5)), at_us=0)
 
 
-ORIGIN = cast("ConnectorOrigin", type("NoOrigin", (), {"progress": staticmethod(lambda *_: None)})())
+ORIGIN = cast("ConnectorOrigin", type("NoOrigin", (), {"stream_id": "", "progress": staticmethod(lambda *_: None)})())
 """Where the positions come from does not matter here."""
 
 

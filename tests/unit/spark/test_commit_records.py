@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from twofold_spark.errors import Refused
 from twofold_spark.mirror.batching import BatchSizer, MaintenanceQueue, MaintenanceSchedule, split_into_batches
 from twofold_spark.sources.commit_records import (
+    NO_COMMIT,
     CommitRecord,
     OffsetRange,
     gap_refusal,
+    is_other,
     join_ranges,
     select_since_reload,
 )
@@ -27,6 +29,17 @@ def _commit(sequence: int, rows: int = 1, *ranges: OffsetRange) -> CommitRecord:
 def test_a_gap_is_told_with_its_bounds() -> None:
     assert "commit record 4 is missing: the next one that Kafka has is 7" in str(gap_refusal(3, 7))
     assert "4 to 6" in str(gap_refusal(3, 7))
+
+
+def test_a_stream_is_known_by_its_own_name_alone() -> None:
+    known = _commit(7).identity
+    assert not is_other(known, NO_COMMIT), "the first one that is read"
+    assert not is_other(known, known)
+    assert not is_other(_commit(8).identity, known)
+    assert not is_other(_commit(6).identity, known), "one that comes again"
+    for number in (1, 6, 7, 8):
+        assert is_other(_commit(number).identity._replace(stream_id="next"), known)
+    assert is_other(known._replace(applied_lsn=71), known), "such as after a restore of Kafka"
 
 
 def test_what_was_before_the_last_reload_counts_no_more() -> None:
