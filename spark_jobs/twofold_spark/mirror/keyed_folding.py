@@ -3,6 +3,11 @@
 For one key the order of offsets is the order of commits (the connector's promise 3), and a key lies
 in one partition. So the last offset wins (`last_records`). MERGE never gets two rows of one key: on
 an update it would refuse them, and it would silently insert both if they are new.
+
+PostgreSQL's equality says what one key is, and message keys are told apart by their bytes. They
+differ in floats alone: 0 and -0 are one key of the table, with two message keys. Other values that
+are equal and not identical (`numeric` 1.0 and 1.00, `citext`, `jsonb`) are text here, which the
+sinks tell apart as the message keys do, and PostgreSQL names the former text where a key changes.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from twofold_spark.mirror import toast_values
 from twofold_spark.mirror.folded_rows import FoldedRows, cache_until_closed, no_unchanged, table_columns
 from twofold_spark.mirror.last_records import LastRecords
 from twofold_spark.row_columns import KEY, KEY_TEXT, OP
+from twofold_spark.sinks.merge_sql import is_float
 from twofold_spark.sources import decoding
 from twofold_spark.sources.change_rows import decode_changes, drop_truncated
 from twofold_spark.sources.registry import Subject
@@ -58,7 +64,7 @@ def fold_keyed(
     for name in texts:
         rows = rows.withColumn(name, decoding.decode_record(f.col(KEY), keys)[name.removeprefix(KEY_TEXT)])
     return FoldedRows(
-        rows=rows.drop(KEY),
+        rows=_join_equal_keys(rows.drop(KEY), key, columns),
         columns=columns,
         counts={row["partition"]: row["n"] for row in found},
         changes=sum(row["changes"] for row in found),
@@ -69,3 +75,15 @@ def fold_keyed(
         keys=sum(row["keys"] for row in found),
         keyless_rows=keyless_rows,
     )
+
+
+def _join_equal_keys(rows: DataFrame, key: tuple[str, ...], columns: StructType) -> DataFrame:
+    """Keep one row of keys that are equal and have two message keys: 0 and -0.
+
+    The source has one row of them at most. So one of the two was deleted, or both: of two message
+    keys, in two partitions, no offset says which came last.
+    """
+    if not any(is_float(columns[name].dataType) for name in key):
+        return rows
+    present = f.max_by(f.struct(*rows.columns), f.col(OP) != "d")
+    return rows.groupBy(*key).agg(present.alias("_row")).select("_row.*")

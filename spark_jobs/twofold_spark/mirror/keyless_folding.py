@@ -5,15 +5,29 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import cast
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
 
 from twofold_spark.mirror.folded_rows import FoldedRows, cache_until_closed, no_unchanged, table_columns
 from twofold_spark.row_columns import COPIES, OP
+from twofold_spark.sinks.merge_sql import SPARK, find_floats
 from twofold_spark.sources import decoding
 from twofold_spark.sources.change_rows import decode_changes, drop_truncated, full_new_row
 from twofold_spark.sources.registry import Subject
+
+
+def _identity(row: StructType, columns: StructType) -> Column:
+    """Return what tells two rows apart: 0 and -0 are equal floats, and two values of a row."""
+    floats = find_floats(columns)
+    return f.struct(
+        *(
+            f.expr(SPARK.float_text(f"x.image.{SPARK.quote(name)}", floats[name])).alias(name)
+            if name in floats
+            else f.col("x.image")[name].alias(name)
+            for name in row.names
+        )
+    ).alias("_identity")
 
 
 def fold_keyless(raw: DataFrame, subject: Subject, held: ExitStack) -> FoldedRows:
@@ -42,8 +56,8 @@ def fold_keyless(raw: DataFrame, subject: Subject, held: ExitStack) -> FoldedRow
     rows = (
         drop_truncated(records, truncates)
         .select(f.explode(f.array_compact(f.array(removed, added))).alias("x"))
-        .groupBy("x.image")
-        .agg(f.sum("x.n").alias(COPIES))
+        .groupBy(_identity(row, columns))
+        .agg(f.first("x.image").alias("image"), f.sum("x.n").alias(COPIES))
         .where(f.col(COPIES) != 0)
         .select("image.*", COPIES, f.when(f.col(COPIES) < 0, "d").otherwise("u").alias(OP), no_unchanged())
     )

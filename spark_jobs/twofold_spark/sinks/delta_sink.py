@@ -103,7 +103,10 @@ class DeltaSink:
             statement = f"INSERT {'OVERWRITE' if batch.replace else 'INTO'} {name} ({names}) SELECT {names} FROM {view}"
         else:
             batch.rows.createOrReplaceTempView(view)
-            statement = merge_sql.merge_statement(name, view, table.key, columns, unchanged=batch.unchanged)
+            floats = merge_sql.find_floats(batch.rows.schema)
+            statement = merge_sql.merge_statement(
+                name, view, table.key, columns, unchanged=batch.unchanged, floats=floats
+            )
         try:
             spark.sql(statement)
         except Exception as error:

@@ -205,7 +205,15 @@ class IcebergSink:
                 rows, among = self._filter.apply(table, batch.rows, batch.count, self._merged[table])
                 rows.createOrReplaceTempView(view)
                 spark.sql(
-                    merge_sql.merge_statement(into, view, table.key, columns, unchanged=batch.unchanged, among=among)
+                    merge_sql.merge_statement(
+                        into,
+                        view,
+                        table.key,
+                        columns,
+                        unchanged=batch.unchanged,
+                        among=among,
+                        floats=merge_sql.find_floats(batch.rows.schema),
+                    )
                 )
         except Exception as error:
             if merge_sql.is_missing_copies(error):

@@ -161,7 +161,8 @@ class JdbcSink:
             merge_sql.check_key(table, key, replace=replace)
         jdbc_tables.list_alterations(table, present, staged)
         if not table.key:
-            query = merge_sql.missing_copies_query(name, stage, () if replace else present, list(staged))
+            floats = jdbc_tables.find_floats(staged)
+            query = merge_sql.missing_copies_query(name, stage, () if replace else present, list(staged), floats)
             if run(query) is not None:
                 raise merge_sql.refuse_missing_copies(table)
 
@@ -177,9 +178,16 @@ class JdbcSink:
             run(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {stage} WHERE {OP} <> 'd'")
         else:
             run(f"ANALYZE {stage}")
-            postgres = merge_sql.POSTGRES
-            columns_list = list(wanted)
-            run(merge_sql.merge_statement(name, stage, table.key, columns_list, unchanged=unchanged, dialect=postgres))
+            statement = merge_sql.merge_statement(
+                name,
+                stage,
+                table.key,
+                list(wanted),
+                unchanged=unchanged,
+                floats=jdbc_tables.find_floats(wanted),
+                dialect=merge_sql.POSTGRES,
+            )
+            run(statement)
         run(f"DROP TABLE {stage}")
 
     def _create_or_alter(self, run: Run, table: MirrorTable, wanted: dict[str, str]) -> None:

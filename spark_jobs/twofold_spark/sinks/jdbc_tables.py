@@ -27,6 +27,7 @@ SELECT coalesce(json_object_agg(attname, format_type(atttypid, atttypmod) ORDER 
   FROM pg_attribute WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped
 """
 _WIDER = {("integer", "bigint"), ("real", "double precision")}
+_FLOATS = {"real", "double precision"}
 _NAME_BYTES = 63
 NOW = "now"
 """The only version: PostgreSQL keeps no older ones."""
@@ -190,6 +191,12 @@ def read_columns(run: Run, name: str) -> dict[str, str]:
 def read_staged_columns(run: Run, names: Names, table: MirrorTable) -> dict[str, str]:
     """Return the columns of the staged rows."""
     return {c: kind for c, kind in read_columns(run, names.stage(table)).items() if c not in (OP, UNCHANGED)}
+
+
+def find_floats(columns: dict[str, str]) -> dict[str, bool]:
+    """Find the columns of floats, and whether each is an array of them."""
+    kinds = {name: kind.removesuffix("[]") for name, kind in columns.items()}
+    return {name: kind != columns[name] for name, kind in kinds.items() if kind in _FLOATS}
 
 
 def list_alterations(table: MirrorTable, present: dict[str, str], wanted: dict[str, str]) -> list[str]:

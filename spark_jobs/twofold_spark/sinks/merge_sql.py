@@ -13,16 +13,22 @@ transaction has all tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructType
 
 from twofold_spark.errors import TableRefused
 from twofold_spark.row_columns import COPIES, OP, UNCHANGED
 from twofold_spark.sinks.interface import MirrorTable
 
 _MISSING_COPIES = "twofold: more copies removed than there are"
+
+Floats = Mapping[str, bool]
+"""Columns of floats, and whether each is an array of them."""
+NO_FLOATS: Floats = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class Dialect:
     quote: Callable[[str], str]
     unchanged: Callable[[str], str]
     copies: Callable[[str], str]
+    float_text: Callable[[str, bool], str]
+    """The text of a float, or of an array of floats: -0 has a text of its own."""
 
 
 def escape_literal(value: str) -> str:
@@ -46,11 +54,13 @@ SPARK = Dialect(
     quote=lambda name: "`" + name.replace("`", "``") + "`",
     unchanged=lambda column: f"array_contains(s.{UNCHANGED}, '{escape_literal(column)}')",
     copies=lambda n: f"CASE WHEN {n} < 0 THEN CAST(raise_error('{_MISSING_COPIES}') AS bigint) ELSE {n} END",
+    float_text=lambda value, is_array: f"CAST(CAST({value} AS {'array<double>' if is_array else 'double'}) AS string)",
 )
 POSTGRES = Dialect(
     quote=lambda name: '"' + name.replace('"', '""') + '"',
     unchanged=lambda column: f"""'{column.replace("'", "''")}' = ANY (s.{UNCHANGED})""",
     copies=lambda n: n,
+    float_text=lambda value, is_array: f"{value}::float8{'[]' if is_array else ''}::text",
 )
 
 
@@ -62,11 +72,13 @@ def merge_statement(
     *,
     unchanged: Collection[str],
     among: str = "true",
+    floats: Floats = NO_FLOATS,
     dialect: Dialect = SPARK,
 ) -> str:
     """Build the statement. `into` and `source` are written as they are.
 
-    So is `among`, the condition of the table's rows that the batch may mean.
+    So is `among`, the condition of the table's rows that the batch may mean. `floats` are columns
+    whose values may be equal and not identical. They count where a row is its own key.
     """
     quote = dialect.quote
     names = ", ".join(map(quote, columns))
@@ -74,7 +86,7 @@ def merge_statement(
         values = (dialect.copies(f"s.{COPIES}") if c == COPIES else f"s.{quote(c)}" for c in columns)
         both = f"t.{COPIES} + s.{COPIES}"
         return (
-            f"MERGE INTO {into} t USING {source} s ON {_same_row(columns, columns, dialect)} "
+            f"MERGE INTO {into} t USING {source} s ON {_same_row(columns, columns, floats, dialect)} "
             f"WHEN MATCHED AND {both} = 0 THEN DELETE "
             f"WHEN MATCHED THEN UPDATE SET {COPIES} = {dialect.copies(both)} "
             f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({', '.join(values)})"
@@ -104,7 +116,9 @@ def rows_of_empty_table(rows: DataFrame, key: Sequence[str]) -> DataFrame:
     return rows.selectExpr(*(f"{SPARK.copies(c)} AS {c}" if c == COPIES else SPARK.quote(c) for c in columns))
 
 
-def missing_copies_query(into: str, source: str, present: Collection[str], columns: Sequence[str]) -> str:
+def missing_copies_query(
+    into: str, source: str, present: Collection[str], columns: Sequence[str], floats: Floats = NO_FLOATS
+) -> str:
     """Build PostgreSQL's query for a removed row that a keyless table does not have.
 
     `present` are the table's columns so far.
@@ -112,7 +126,7 @@ def missing_copies_query(into: str, source: str, present: Collection[str], colum
     removed = f"SELECT 1 FROM {source} s WHERE s.{COPIES} < 0"
     if not present:
         return f"{removed} LIMIT 1"
-    enough = f"{_same_row(columns, present, POSTGRES)} AND t.{COPIES} + s.{COPIES} >= 0"
+    enough = f"{_same_row(columns, present, floats, POSTGRES)} AND t.{COPIES} + s.{COPIES} >= 0"
     return f"{removed} AND NOT EXISTS (SELECT FROM {into} t WHERE {enough}) LIMIT 1"
 
 
@@ -142,7 +156,31 @@ def check_key(table: MirrorTable, present: tuple[str, ...], *, replace: bool) ->
         )
 
 
-def _same_row(columns: Collection[str], present: Collection[str], dialect: Dialect) -> str:
-    """Build the condition of equal rows; a column that the table lacks is null in all its rows."""
-    names = [(c, dialect.quote(c)) for c in columns if c != COPIES]
-    return " AND ".join(f"t.{n} IS NOT DISTINCT FROM s.{n}" if c in present else f"s.{n} IS NULL" for c, n in names)
+def find_floats(rows: StructType) -> Floats:
+    """Find the columns of floats, and of arrays of floats."""
+    kinds = {field.name: field.dataType for field in rows}
+    arrays = {name: kind.elementType for name, kind in kinds.items() if isinstance(kind, ArrayType)}
+    return {name: name in arrays for name, kind in {**kinds, **arrays}.items() if is_float(kind)}
+
+
+def is_float(kind: DataType) -> bool:
+    """Whether 0 and -0 are two values of this type, and equal."""
+    return isinstance(kind, FloatType | DoubleType)
+
+
+def _same_row(columns: Collection[str], present: Collection[str], floats: Floats, dialect: Dialect) -> str:
+    """Build the condition of identical rows; a column that the table lacks is null in all its rows.
+
+    0 and -0 are equal floats. As rows of a table without a key they are two, as in PostgreSQL's
+    replication.
+    """
+
+    def value(alias: str, column: str) -> str:
+        name = f"{alias}.{dialect.quote(column)}"
+        return dialect.float_text(name, floats[column]) if column in floats else name
+
+    return " AND ".join(
+        f"{value('t', c)} IS NOT DISTINCT FROM {value('s', c)}" if c in present else f"s.{dialect.quote(c)} IS NULL"
+        for c in columns
+        if c != COPIES
+    )

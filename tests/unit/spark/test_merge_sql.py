@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyspark.sql.types import ArrayType, DoubleType, FloatType, LongType, StringType, StructField, StructType
 
-from twofold_spark.sinks.merge_sql import POSTGRES, merge_statement, missing_copies_query
+from twofold_spark.sinks import jdbc_tables
+from twofold_spark.sinks.merge_sql import POSTGRES, find_floats, merge_statement, missing_copies_query
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.decoding import merge_key_columns
 
@@ -23,6 +25,28 @@ def test_names_and_unchanged_columns_are_written_as_each_engine_has_them() -> No
 def test_a_keyless_row_is_its_own_key() -> None:
     statement = merge_statement("t", "v", [], ["a", "b", "_copies"], unchanged=())
     assert "ON t.`a` IS NOT DISTINCT FROM s.`a` AND t.`b` IS NOT DISTINCT FROM s.`b` WHEN" in statement
+
+
+def test_a_keyless_row_is_identical_where_its_floats_are() -> None:
+    """0 and -0 are equal, and two rows."""
+    kinds = {
+        "a": DoubleType(),
+        "b": FloatType(),
+        "c": ArrayType(FloatType()),
+        "d": ArrayType(LongType()),
+        "e": StringType(),
+    }
+    rows = StructType([StructField(name, kind) for name, kind in kinds.items()])
+    floats = find_floats(rows)
+    assert floats == {"a": False, "b": False, "c": True}
+    spark = merge_statement("t", "v", [], ["b", "c", "e", "_copies"], unchanged=(), floats=floats)
+    assert "CAST(CAST(t.`b` AS double) AS string) IS NOT DISTINCT FROM CAST(CAST(s.`b` AS double) AS string)" in spark
+    assert "CAST(CAST(t.`c` AS array<double>) AS string) IS NOT DISTINCT FROM" in spark
+    assert "t.`e` IS NOT DISTINCT FROM s.`e`" in spark
+    asked = missing_copies_query("t", "v", ["b", "_copies"], ["b", "c", "_copies"], floats)
+    assert 't."b"::float8::text IS NOT DISTINCT FROM s."b"::float8::text AND s."c" IS NULL' in asked
+    names = {"a": "real", "b": "double precision[]", "c": "numeric(3,1)", "d": "text"}
+    assert jdbc_tables.find_floats(names) == {"a": False, "b": True}
 
 
 def test_what_a_keyless_table_lacks_is_asked_for_by_the_columns_that_it_has() -> None:
