@@ -135,10 +135,9 @@ def open_session(
     _refuse_connect()
     existing = SparkSession.getActiveSession() or _submitted_session()
     if existing is not None:
-        if choice != WAREHOUSE_CATALOG and existing.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
-            for key, value in choice.settings(str(warehouse), catalog).items():
-                existing.conf.set(key, value)
-        _check_session(existing, catalog)
+        if existing.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
+            _open_catalog(existing, str(warehouse), catalog, choice)
+        _check_session(existing)
         return existing
     place = str(warehouse)
     object_store.check_place(place, choice.kind, checkpoint)
@@ -218,12 +217,20 @@ def _refuse_connect() -> None:
         )
 
 
-def _check_session(spark: SparkSession, catalog: str) -> None:
-    if spark.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
-        raise SetupError(
-            f"the session has no Iceberg catalog {catalog!r}: submit with --conf spark.sql.catalog.{catalog}=... "
-            "(docs/use/spark.md shows how)"
-        )
+def _open_catalog(spark: SparkSession, warehouse: str, catalog: str, choice: CatalogChoice) -> None:
+    """Give a session that is there the catalog of the options; the default one is a file."""
+    if choice == WAREHOUSE_CATALOG:
+        if "://" in warehouse:
+            raise SetupError(
+                f"the session has no Iceberg catalog {catalog!r}, and the default one cannot be in {warehouse}: add --catalog-uri, "
+                f"or submit with --conf spark.sql.catalog.{catalog}=org.apache.iceberg.spark.SparkCatalog and its properties"
+            )
+        _make_folder(Path(warehouse))
+    for key, value in choice.settings(warehouse, catalog).items():
+        spark.conf.set(key, value)
+
+
+def _check_session(spark: SparkSession) -> None:
     if spark.conf.get("spark.sql.session.timeZone", None) not in ("UTC", "Etc/UTC", "Z", "+00:00"):
         raise SetupError("the session's time zone is not UTC: submit with --conf spark.sql.session.timeZone=UTC")
 

@@ -1,5 +1,5 @@
 """The same job on a standalone Spark cluster: a master and two workers, `--py-files`, a
-three-broker Kafka. As docs/use/spark.md has the lines."""
+three-broker Kafka. By the lines of docs/use/spark.md, as they stand there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,19 +15,16 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-import twofold_avro
-import twofold_common
-import twofold_spark
 from fixtures.spark import Lake, new_lake
 from fixtures.stack import Registry
 from helpers.spark.writer import Writer, table
 from twofold.stack import KafkaCluster
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 from twofold_common import java
-from twofold_spark import jars
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SPARK_HOME = Path(pyspark.__file__).parent
+_ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -108,34 +104,38 @@ def test_submitted_to_a_cluster_with_py_files_reading_three_brokers(
 
 
 def _submit(lake: Lake, master: str, tmp_path: Path, job: str) -> None:
-    archive = tmp_path / "twofold.zip"
-    with zipfile.ZipFile(archive, "w") as zipped:
-        for package in (twofold_spark, twofold_avro, twofold_common):
-            folder = Path(package.__path__[0])
-            for file in sorted(folder.rglob("*")):
-                if file.suffix in (".py", ".lock", ".avsc"):
-                    zipped.write(file, file.relative_to(folder.parent))
-    settings = {
-        **lake.catalog_choice.settings(str(lake.warehouse), lake.catalog),
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.host": LOOPBACK,
-        "spark.executor.memory": "512m",
-        "spark.ui.enabled": "false",
-    }
-    command = [
-        str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, "--py-files", str(archive),
-        "--jars", ",".join(str(jar) for jar in jars.fetch()),
-        *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
-        str(Path(twofold_spark.__path__[0]) / "__main__.py"), job,
-        "--bootstrap", lake.writer.bootstrap, "--registry", lake.writer.registry, "--prefix", lake.prefix,
-        "--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--trigger", "available-now",
-    ]  # fmt: skip
+    """By the lines of docs/use/spark.md, with this cluster's addresses in place of the page's."""
+    page = (_ROOT / "docs/use/spark.md").read_text().partition("## Under spark-submit")[2]
+    lines = page.split("```")[1].strip()
+    for there, here in (
+        ("spark://master:7077", master),
+        ("kafka:9092", lake.writer.bootstrap),
+        ("http://registry:8081", lake.writer.registry),
+        ("--prefix shop", f"--prefix {lake.prefix} --catalog {lake.catalog}"),
+        ("--warehouse /lake", f"--warehouse {lake.warehouse}"),
+        ("__main__.py mirror", f"__main__.py {job}"),
+        # Of this machine, which has little memory, and no name that workers know.
+        (
+            "--py-files",
+            f"--conf spark.driver.host={LOOPBACK} --conf spark.executor.memory=512m --conf spark.ui.enabled=false --py-files",
+        ),
+    ):
+        assert lines.count(there) == 1, there
+        lines = lines.replace(there, here)
+    checkout = tmp_path / "checkout"
+    checkout.mkdir(exist_ok=True)
+    for folder in ("spark_jobs", "avro", "common"):
+        if not (checkout / folder).exists():
+            (checkout / folder).symlink_to(_ROOT / folder)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "PYTHONPATH", "SPARK_"))}
     environment |= {
         "JAVA_HOME": str(java.spark_java_home()),
+        "PATH": os.pathsep.join((str(SPARK_HOME / "bin"), str(Path(sys.executable).parent), os.environ["PATH"])),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": LOOPBACK,
     }
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    command = ["bash", "-euc", lines]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, timeout=300, cwd=checkout
+    )
     assert done.returncode == 0, done.stderr[-5000:]
