@@ -14,7 +14,17 @@ from pyspark.errors import PySparkException
 
 from twofold_common.errors import Refused, SetupError, TwofoldError, UsageError
 
-__all__ = ["SPARK_ERRORS", "Refused", "SetupError", "TableRefused", "TwofoldError", "UsageError", "first_line"]
+__all__ = [
+    "SPARK_ERRORS",
+    "Refused",
+    "SetupError",
+    "TableRefused",
+    "TwofoldError",
+    "UsageError",
+    "describe_causes",
+    "explain_full_disk",
+    "first_line",
+]
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 """What Spark raises: PySpark's own errors, and Java's exceptions as py4j hands them over."""
@@ -23,8 +33,29 @@ SPARK_ERRORS = (PySparkException, Py4JJavaError)
 class TableRefused(Refused):
     """Continuing could lose or repeat data of one table."""
 
+    table: str | None = None
+    """The table (`schema.name`), where only a step of all tables found it."""
+
 
 def first_line(error: Exception) -> str:
     """Format an error of Spark in one line: the message without the JVM's stack."""
     text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
     return str(text).strip().partition("\n")[0]
+
+
+def describe_causes(error: Exception) -> str:
+    """Return the text of an error of Spark with all its causes, as the JVM writes its stack."""
+    if isinstance(error, Py4JJavaError):
+        return str(error)
+    stack = getattr(error, "_stackTrace", None)  # the JVM's, which the message may leave out
+    return f"{error}\n{stack}" if stack else str(error)
+
+
+def explain_full_disk(causes: str) -> SetupError | None:
+    """Make the error of a full disk, if the causes of an error of Spark name one."""
+    if not any(name in causes for name in ("No space left on device", "Disk quota exceeded")):
+        return None
+    return SetupError(
+        "a disk is full, and what is published stays as it is: make room where the warehouse, the checkpoint and Spark's "
+        "temporary files are (TMPDIR, or spark.local.dir), then start again"
+    )

@@ -229,7 +229,7 @@ class Mirror:
             self._changed_tables.add(str(table))
             (stopped.discard if outcome.done else stopped.add)(str(table))
         merged = time.monotonic()
-        self._next.publish(sink, last, {t: n for t, n in applied.items() if str(t) not in stopped}, stopped)
+        self._publish(spark, sink, last, applied, stopped)
         ended = time.monotonic()
         self._sizer.record_batch(rows, sum(o.bytes for o in outcomes.values()))
         return AppliedBatch(
@@ -246,6 +246,21 @@ class Mirror:
                 "publish": ended - merged,
             },
         )
+
+    def _publish(
+        self, spark: SparkSession, sink: Sink, last: CommitRecord, applied: dict[MirrorTable, int], stopped: set[str]
+    ) -> None:
+        """Publish the batch's cut; without a table that only the step of all tables refuses."""
+        while True:
+            going_on = {table: number for table, number in applied.items() if str(table) not in stopped}
+            try:
+                return self._next.publish(sink, last, going_on, stopped)
+            except TableRefused as refused:
+                table = next((each for each in going_on if str(each) == refused.table), None)
+                if table is None:
+                    raise
+                self._stop_or_raise(spark, table, last, refused)
+                stopped.add(str(table))
 
     def _describe_tables(self, batch: list[CommitRecord]) -> list[MirrorTable]:
         named = dict.fromkeys(each.topic for record in batch for each in record.ranges)
@@ -275,20 +290,23 @@ class Mirror:
     def _take_outcome(
         self, spark: SparkSession, table: MirrorTable, job: Future[MergeOutcome], last: CommitRecord
     ) -> MergeOutcome:
-        """Return a merge's outcome, or raise its error.
-
-        The refusal of one table stops that table alone, if the user wants that or if a later reload
-        repairs it. What was done of other tables stays in any case.
-        """
+        """Return a merge's outcome, or raise its error. What was done of other tables stays."""
         error = job.exception()
         if error is None:
             return job.result()
         if not isinstance(error, TableRefused):
             raise error
+        self._stop_or_raise(spark, table, last, error)
+        return MergeOutcome(done=False)
+
+    def _stop_or_raise(self, spark: SparkSession, table: MirrorTable, last: CommitRecord, error: TableRefused) -> None:
+        """Raise the refusal of one table, or say that it stops.
+
+        It stops alone if the user wants that, or if a later reload repairs it.
+        """
         if self._on_table_error == "stop" and not self._has_later_reload(spark, table, last):
             raise error
         self._warn(f"mirror: {table} is stopped until it is reloaded; the other tables go on: {error}")
-        return MergeOutcome(done=False)
 
     def _has_later_reload(self, spark: SparkSession, table: MirrorTable, last: CommitRecord) -> bool:
         """Whether a reload of the table lies behind this batch.

@@ -1,7 +1,8 @@
 """One table's part of a batch: its ranges are read, counted, decoded, folded and given to the sink.
 
 What fails here concerns one table (`TableRefused`). A record cannot be decoded, records are gone,
-or a column changed to a type that is not wider. The mirror decides whether other tables go on.
+a column changed to a type that is not wider, or Spark cannot apply a row (`table_errors`). The
+mirror decides whether other tables go on.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from twofold_avro.comments import read_comments
-from twofold_spark.errors import TableRefused
+from twofold_spark.errors import SPARK_ERRORS, TableRefused, describe_causes
 from twofold_spark.mirror.folded_rows import FoldedRows
 from twofold_spark.mirror.keyed_folding import fold_keyed
 from twofold_spark.mirror.keyless_folding import fold_keyless
 from twofold_spark.mirror.last_records import LastRecords
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
+from twofold_spark.sinks.table_errors import refuse_for_error
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.commit_records import OffsetRange
 from twofold_spark.sources.kafka_client import Kafka
@@ -86,6 +88,24 @@ class TableMerger:
 
         `from_truncate` says that it misses changes, and only a reload repairs it.
         """
+        try:
+            return self._merge(spark, sink, table, ranges, sequence, from_truncate=from_truncate)
+        except SPARK_ERRORS as error:
+            refused = refuse_for_error(table, describe_causes(error))
+            if refused is None:
+                raise
+            raise refused from error
+
+    def _merge(
+        self,
+        spark: SparkSession,
+        sink: Sink,
+        table: MirrorTable,
+        ranges: list[OffsetRange],
+        sequence: int,
+        *,
+        from_truncate: bool,
+    ) -> MergeOutcome:
         began = time.monotonic()
         with ExitStack() as held:
             folded = self._read_and_fold(spark, sink, table, ranges, held, fill=not from_truncate)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Collection
-from typing import cast
+from typing import NoReturn, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -29,7 +29,14 @@ from twofold_spark.sinks import jdbc_tables, merge_sql
 from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.jdbc_tables import Names
-from twofold_spark.sinks.mirror_database import MirrorDatabase, Run, configure_jdbc, own_transaction
+from twofold_spark.sinks.mirror_database import (
+    MirrorDatabase,
+    Run,
+    StatementRejected,
+    configure_jdbc,
+    own_transaction,
+)
+from twofold_spark.sinks.table_errors import refuse_for_error
 from twofold_spark.sources.postgres_connection import quote_identifier, quote_literal
 from twofold_spark.sources.unreadable_records import RECORD_PLACE
 
@@ -119,7 +126,10 @@ class JdbcSink:
 
         def apply(run: Run) -> None:
             for table, (replace, unchanged) in staged.items():
-                self._merge_staged(run, table, replace=replace, unchanged=unchanged)
+                try:
+                    self._merge_staged(run, table, replace=replace, unchanged=unchanged)
+                except StatementRejected as error:
+                    self._refuse_table(table, error)
             backfilling, stopped = (", ".join(map(quote_literal, names)) for names in (cut.backfilling, cut.stopped))
             run(
                 f"INSERT INTO {self._names.own('cuts')} SELECT {cut.sequence}, {cut.applied_lsn}, to_timestamp({cut.committed_us} / 1e6), "
@@ -130,6 +140,18 @@ class JdbcSink:
         self._database.change(apply)
         self._staged.clear()
         self._applied = cut.sequence
+
+    def _refuse_table(self, table: MirrorTable, error: StatementRejected) -> NoReturn:
+        """Refuse this table alone, if the statement was rejected for its rows.
+
+        The transaction of all tables is rolled back. The next one is without this table.
+        """
+        refused = refuse_for_error(table, error.causes)
+        if refused is None:
+            raise error
+        self._staged.pop(table, None)
+        refused.table = str(table)
+        raise refused from error
 
     def maintain(
         self,

@@ -15,7 +15,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from twofold_spark.errors import Refused, SetupError
+from twofold_spark.errors import Refused, SetupError, describe_causes
 from twofold_spark.sources.postgres_connection import DRIVER, open_connection
 
 Run = Callable[[str], str | None]
@@ -122,13 +122,22 @@ def transaction(connection: Any) -> Iterator[Run]:
         raise
 
 
+class StatementRejected(SetupError):
+    """The database rejects a statement; `causes` is the driver's error with its causes."""
+
+    def __init__(self, message: str, causes: str) -> None:
+        super().__init__(message)
+        self.causes = causes
+
+
 @contextmanager
 def _driver_errors() -> Iterator[None]:
     """Raise the driver's message without its stack."""
     try:
         yield
     except Py4JJavaError as error:
-        raise SetupError(f"the mirror's database rejects a statement: {error.java_exception.getMessage()}") from error
+        message = f"the mirror's database rejects a statement: {error.java_exception.getMessage()}"
+        raise StatementRejected(message, describe_causes(error)) from error
 
 
 def _take_writer_lock(run: Run) -> None:

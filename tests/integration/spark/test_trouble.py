@@ -144,6 +144,28 @@ def test_a_deleted_topic_stops_the_table_and_is_told(lake: Lake) -> None:
         lake.mirror()
 
 
+def test_an_error_of_spark_in_one_table_is_that_tables(lake: Lake) -> None:
+    """Somebody removed its files, which a merge must read."""
+    t, other = (lake.writer.table(table(name, {"id": "int8", "v": "text"})) for name in ("t", "other"))
+    _rows(lake, t, other, ids=range(3))
+    lake.mirror()
+    for file in (lake.warehouse / "public" / "t" / "data").glob("*.parquet"):
+        file.unlink()
+    _rows(lake, t, other, ids=range(2, 5))
+    with pytest.raises(
+        TableRefused, match=r"public.t: its changes cannot be applied: .*\n.*\n.*backfill start public.t"
+    ):
+        lake.mirror()
+    lake.mirror(on_table_error="go-on")
+    assert lake.rows(other) == lake.writer.model[other]
+    assert lake.cut().cut.stopped == ("public.t",)
+    with lake.writer.commit(kind="reload") as tx:
+        tx.truncate(t)
+    _rows(lake, t, ids=range(7))
+    lake.mirror()
+    lake.assert_equal()
+
+
 def test_rows_without_a_key_are_not_folded_into_one(lake: Lake) -> None:
     """The primary key was dropped, and the registry keeps the subject of the key."""
     w = lake.writer

@@ -1,0 +1,69 @@
+"""Which errors of Spark, its sinks and PostgreSQL concern one table. Pure.
+
+A value that a cast rejects, two rows for one key, a column that is not there, a data file that is
+gone: a reload of the table repairs it, or leaves the others alone. A broker, a catalog or a disk
+that fails, and a job that is cancelled, concern all tables: the process ends, and a restart goes
+on. What is in neither list ends the process too, because a table that is stopped by mistake must be
+loaded again.
+"""
+
+from __future__ import annotations
+
+import re
+
+from twofold_spark.errors import TableRefused, explain_full_disk
+from twofold_spark.sinks.interface import MirrorTable
+
+_NAME = re.compile(r"(?<![\w.$])((?:[a-z_]\w*\.)+[A-Z][\w$]*)(?=:|\s|$)")
+_OF_A_TABLE = frozenset(
+    {
+        "java.io.FileNotFoundException",
+        "java.lang.ArithmeticException",
+        "java.lang.ArrayIndexOutOfBoundsException",
+        "java.lang.ClassCastException",
+        "java.lang.IllegalArgumentException",
+        "java.lang.NullPointerException",
+        "java.lang.NumberFormatException",
+        "java.lang.UnsupportedOperationException",
+        "java.nio.file.NoSuchFileException",
+        "java.time.DateTimeException",
+        "org.apache.iceberg.exceptions.NotFoundException",
+        "org.apache.iceberg.exceptions.ValidationException",
+        "org.apache.spark.SparkArithmeticException",
+        "org.apache.spark.SparkArrayIndexOutOfBoundsException",
+        "org.apache.spark.SparkDateTimeException",
+        "org.apache.spark.SparkIllegalArgumentException",
+        "org.apache.spark.SparkNumberFormatException",
+        "org.apache.spark.SparkRuntimeException",
+        "org.apache.spark.SparkUnsupportedOperationException",
+        "org.apache.spark.sql.AnalysisException",
+        "org.apache.spark.sql.catalyst.ExtendedAnalysisException",
+        "org.apache.spark.sql.delta.DeltaAnalysisException",
+        "org.postgresql.util.PSQLException",
+    }
+)
+_OF_ALL = re.compile(
+    r"OutOfMemoryError|cancelled|canceling statement|was shut down|stopped SparkContext"
+    r"|InterruptedException|TimeoutException|ConnectException|SocketException|UnknownHostException|CommitStateUnknown"
+    r"|DUPLICATED_MAP_KEY"  # two threads in from_avro: folded_rows.cache_until_closed
+    r"|CommitFailedException|org\.apache\.kafka\.common\.errors|iceberg\.exceptions\.(?:REST|Service)|ConcurrentModification"
+    r"|PSQLException: FATAL|An I/O error occurred|The connection attempt failed|This connection has been closed|terminating connection"
+)
+
+
+def refuse_for_error(table: MirrorTable, text: str) -> TableRefused | None:
+    """Make the table's refusal of an error of Spark, given as its whole text with its causes.
+
+    None if the error concerns more than this table, or may.
+    """
+    told = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith(("at ", "... ")))
+    causes = [found for found in _NAME.finditer(told) if found[1] in _OF_A_TABLE]
+    if not causes or explain_full_disk(told) or _OF_ALL.search(told):
+        return None
+    innermost = told[causes[-1].start() :].partition("\n")[0]
+    return TableRefused(
+        f"{table}: its changes cannot be applied: {innermost}",
+        at_stake="its changes of this batch, of which none is applied",
+        repair=f"`twofold backfill start {table}`. If its reload meets the same error, leave the table out of the publication: "
+        "the table's rows cannot be mirrored as they are",
+    )

@@ -1,0 +1,118 @@
+"""Which errors stop one table: those that its rows or files cause, and no failure of a server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, cast
+
+import pytest
+
+from twofold_spark.errors import TableRefused, explain_full_disk
+from twofold_spark.mirror.mirror_job import Mirror
+from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sinks.table_errors import refuse_for_error
+from twofold_spark.sources.commit_records import CommitRecord
+
+TABLE = MirrorTable("bank.public.t", "public", "t", ("id",))
+CARDINALITY = "[MERGE_CARDINALITY_VIOLATION] The ON search condition of the MERGE statement matched a single row twice."
+ABORTED = "org.apache.spark.SparkException: Job aborted: Task 0.0 (driver): "
+FRAME = "\tat org.apache.spark.SparkRuntimeException.<init>(SparkRuntimeException.java:1)\n\t... 12 more\n"
+
+
+def _of(*causes: str) -> str:
+    """As py4j has a stack of causes, the outermost first."""
+    first, *others = causes
+    return f"An error occurred while calling o9.sql.\n: {first}\n{FRAME}" + "".join(
+        f"Caused by: {each}\n{FRAME}" for each in others
+    )
+
+
+@pytest.mark.parametrize(
+    "causes",
+    [
+        ("org.apache.spark.SparkException: Writing job aborted", f"org.apache.spark.SparkRuntimeException: {CARDINALITY}"),
+        (f"{ABORTED}org.apache.spark.SparkRuntimeException: {CARDINALITY}",),
+        ("org.apache.spark.SparkArithmeticException: [CAST_OVERFLOW] of a value",),
+        ("org.apache.spark.sql.catalyst.ExtendedAnalysisException: [UNRESOLVED_COLUMN] `v`",),
+        ("org.apache.spark.SparkException: read", "java.io.FileNotFoundException: /lake/t/data/1.parquet"),
+        ("org.apache.spark.SparkException: write", "org.postgresql.util.PSQLException: ERROR: invalid byte sequence"),
+    ],
+)  # fmt: skip
+def test_what_rows_or_files_of_a_table_cause_is_its_refusal(causes: tuple[str, ...]) -> None:
+    refused = refuse_for_error(TABLE, _of(*causes))
+    assert refused is not None
+    assert refused.what == f"public.t: its changes cannot be applied: {causes[-1].removeprefix(ABORTED)}"
+    assert "`twofold backfill start public.t`" in refused.repair
+
+
+@pytest.mark.parametrize(
+    "causes",
+    [
+        ("org.apache.spark.SparkException: Job 7 cancelled part of cancelled job group",),
+        ("java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",),
+        ("org.apache.spark.SparkException: write", "java.io.IOException: No space left on device"),
+        ("org.apache.spark.SparkRuntimeException: x", "org.apache.kafka.common.errors.TimeoutException: no broker"),
+        ("java.lang.IllegalArgumentException: x", "java.net.ConnectException: Connection refused"),
+        ("org.apache.iceberg.exceptions.CommitStateUnknownException: Cannot determine",),
+        ("org.apache.spark.SparkException: write", "org.postgresql.util.PSQLException: FATAL: terminating connection"),
+        ("java.lang.OutOfMemoryError: Java heap space",),
+        ("org.example.Unknown: whatever",),
+    ],
+)
+def test_what_may_concern_all_tables_stops_none(causes: tuple[str, ...]) -> None:
+    assert refuse_for_error(TABLE, _of(*causes)) is None
+
+
+def test_a_frame_of_the_stack_is_no_cause() -> None:
+    assert refuse_for_error(TABLE, _of("org.example.Unknown: whatever")) is None
+
+
+class _OneTransaction:
+    """A sink whose one transaction has all tables, and rejects one of them."""
+
+    def __init__(self) -> None:
+        self.published: list[Cut] = []
+
+    def version_of(self, _: MirrorTable) -> str:
+        return "now"
+
+    def publish(self, cut: Cut) -> None:
+        if str(TABLE) in cut.versions:
+            refused = TableRefused(
+                "public.t: rejected", at_stake="its changes", repair="`twofold backfill start public.t`"
+            )
+            refused.table = str(TABLE)
+            raise refused
+        self.published.append(cut)
+
+
+@pytest.mark.parametrize("choice", ["go-on", "stop"])
+def test_a_table_that_only_the_transaction_of_all_rejects_is_left_out_of_the_next(
+    monkeypatch: pytest.MonkeyPatch, choice: Literal["go-on", "stop"]
+) -> None:
+    said: list[str] = []
+    nothing = cast("Any", None)
+    mirror = Mirror(nothing, nothing, "bank", nothing, on_table_error=choice, warn=said.append)
+    monkeypatch.setattr(mirror._topic, "read_after", lambda *_: iter(()))  # no later reload
+    sink, record = _OneTransaction(), CommitRecord(5, 3, 30, 0, 1, 2, (), (), "s")
+    stopped: set[str] = set()
+    tables = {TABLE: 2, replace(TABLE, name="other"): 2}
+    if choice == "stop":
+        with pytest.raises(TableRefused, match="rejected"):
+            mirror._publish(nothing, cast("Sink", sink), record, tables, stopped)
+        assert sink.published == []
+    else:
+        mirror._publish(nothing, cast("Sink", sink), record, tables, stopped)
+        (cut,) = sink.published
+        assert (dict(cut.versions), cut.stopped, cut.sequence) == ({"public.other": "now"}, ("public.t",), 3)
+        assert ["public.t is stopped until it is reloaded" in line for line in said] == [True]
+    mirror.close()
+
+
+def test_a_full_disk_is_said_in_one_sentence() -> None:
+    full = explain_full_disk(_of("org.apache.spark.SparkException: x", "java.io.IOException: No space left on device"))
+    assert full is not None
+    assert full.exit_status == 3
+    assert "make room" in str(full)
+    assert explain_full_disk(_of("java.io.IOException: Permission denied")) is None
