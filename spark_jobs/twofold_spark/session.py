@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession, is_remote
 
@@ -65,6 +66,15 @@ _LOCAL_FILES = {
 Without Hadoop's native library, which pyspark does not bring, Hadoop starts a process `chmod` for
 each file that it writes: 120 of them for a batch of six tables.
 """
+
+
+_TASK_LOGS = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.util.Utils",
+)
+"""Where a step that fails is logged, task by task, beside the error that is raised."""
 
 
 def absolute_folder(text: str) -> str:
@@ -153,7 +163,19 @@ def open_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     with java_spared():
-        return builder.getOrCreate()
+        made = builder.getOrCreate()
+    _keep_tasks_quiet(made)
+    return made
+
+
+def _keep_tasks_quiet(spark: SparkSession) -> None:
+    """Keep Spark from logging each failed task with pages of stack traces.
+
+    What fails a step is raised with its causes, and the command says it in its own words.
+    """
+    log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    for name in _TASK_LOGS:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
 def fork_session(spark: SparkSession) -> SparkSession:

@@ -85,7 +85,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--source", required=True, help="the source database: jdbc:postgresql://host:port/database?user=..."
     )
     verify.add_argument("--publication", help="the connector's publication (default: the prefix)")
-    verify.add_argument("--patience", type=float, default=60, help="seconds that the mirror may take to catch up")
+    verify.add_argument(
+        "--patience", type=float, default=60, help="seconds that the mirror's cut may stand still while it is behind"
+    )
     return line
 
 

@@ -29,7 +29,7 @@ from twofold_common.printable import printable
 from twofold_spark import jars, session
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.changelog.changelog_job import Changelog, TurnReport
-from twofold_spark.errors import TwofoldError, UsageError
+from twofold_spark.errors import SPARK_ERRORS, TwofoldError, UsageError, describe_causes, explain_full_disk
 from twofold_spark.job.arguments import build_parser
 from twofold_spark.job.connection import connect_kafka, listening
 from twofold_spark.job.metrics import JobMetrics
@@ -68,6 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TwofoldError as error:
         print_progress(f"{options.command}: {error}")
         return error.exit_status
+    except SPARK_ERRORS as error:
+        if (full := explain_full_disk(describe_causes(error))) is None:
+            raise
+        print_progress(f"{options.command}: {full}")
+        return full.exit_status
     except KeyboardInterrupt:
         print_progress(f"{options.command}: interrupted")
         return _INTERRUPTED
@@ -139,6 +144,7 @@ def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Name
         last_changes=finder,
         read_policy=registry.read_policy if registry is not None else lambda _: {},
         report=lambda line: print(printable(line, lines=True)),  # noqa: T201  (its answer)
+        progress=print_progress,
     )
     differs = any(result.buckets for result in verification.run())
     if differs and not options.bootstrap:

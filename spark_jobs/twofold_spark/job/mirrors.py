@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark.sql import SparkSession
 
 from twofold_spark import session
+from twofold_spark.errors import SetupError
 from twofold_spark.job.connection import connect_kafka, listening
 from twofold_spark.job.metrics import JobMetrics
 from twofold_spark.job.partitioned_tables import check_partitioning
@@ -18,9 +19,10 @@ from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.mirror_progress import ProgressPublisher
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S
+from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.global_cuts import GlobalCut
 from twofold_spark.sinks.iceberg_group import member_catalog
-from twofold_spark.sinks.interface import GroupPlace, Sink
+from twofold_spark.sinks.interface import GroupPlace, Reader, Sink
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_groups import find_members
@@ -63,16 +65,28 @@ def _run(
     if group is not None:
         whole = _make_group_mirror(kafka, options, mirrors, group, metrics)
         job = StreamingJob("mirror", whole, meanwhile=whole.look_if_due)
-    default = options.sink.default_checkpoint(options.warehouse, None if others else first)
-    job.start(whole.open_stream(spark), options.checkpoint or default, options.trigger)
-    for publisher in progress.values():
-        publisher.start()
+    checkpoint = options.checkpoint or options.sink.default_checkpoint(options.warehouse, None if others else first)
     try:
+        if group is None:
+            cut = _read_last_cut(options.sink.make_reader(spark, first, catalog=options.catalog), first)
+            mirrors[first].catch_up(spark, cut, checkpoint)
+        job.start(whole.open_stream(spark), checkpoint, options.trigger)
+        for publisher in progress.values():
+            publisher.start()
         job.run(ending)
     finally:
         whole.close()
         for publisher in progress.values():
             publisher.close()
+
+
+def _read_last_cut(reader: Reader, prefix: str) -> Cut | None:
+    """Return the last published cut; None where no mirror has been."""
+    try:
+        reader.check_prefix(prefix)
+    except SetupError:
+        return None
+    return reader.find_cut()
 
 
 def _make_group_mirror(

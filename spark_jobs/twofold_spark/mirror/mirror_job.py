@@ -23,11 +23,13 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from twofold_spark.errors import TableRefused
+from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.batching import BatchSizer, MaintenanceQueue, MaintenanceSchedule, split_into_batches
 from twofold_spark.mirror.next_cut import NextCut
+from twofold_spark.mirror.start_check import choose_catch_up, find_records
 from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger
+from twofold_spark.session import fork_session
 from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sources.commit_records import (
@@ -39,6 +41,7 @@ from twofold_spark.sources.commit_records import (
 )
 from twofold_spark.sources.commit_topic import CommitTopic
 from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.kafka_reader import EARLIEST
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.topic_names import is_table_topic
 from twofold_spark.sources.unreadable_records import UnreadableChoice
@@ -116,6 +119,33 @@ class Mirror:
         if self._sink is None:
             self._sink = self._make_sink(spark)
             self._next.start_from(self._sink)
+
+    def catch_up(self, spark: SparkSession, cut: Cut | None, checkpoint: str) -> None:
+        """Apply what the tables lack and the stream would not read, before the stream starts.
+
+        `cut` is the last one that is published.
+        """
+        found = find_records(spark, self._topic, checkpoint)
+        try:
+            sequence = choose_catch_up(self._prefix, cut, found)
+        except Refused as refused:
+            if self._on_table_error == "stop" or found.next or found.last:
+                raise
+            self._warn(f"mirror: {refused}")
+            return
+        if not sequence:
+            return
+        self._warn(f"mirror: the tables are behind the checkpoint: reading up to commit record {sequence} again")
+        own = fork_session(spark)
+        self.begin(own)
+        try:
+            for applied in self.apply_up_to(own, sequence, held=None, behind=EARLIEST - 1, at_once=False):
+                self.report(applied)
+                self.maintain_if_due()
+        finally:
+            assert self._sink is not None, "it began"
+            self._sink.close()
+            self._sink = None  # the stream has a session of its own
 
     def apply_up_to(
         self,

@@ -85,11 +85,10 @@ def recreated_refusal(sequence: int, prefix: str) -> Refused:
 
 def gap_refusal(after: int, found: int) -> Refused:
     """Make the refusal for a gap between two sequence numbers."""
-    own_checkpoint = "" if after else "give a --checkpoint of its own, if this one belongs to another mirror; else "
     return Refused(
         f"commit record {after + 1} is missing: the next one that Kafka has is {found}",
         at_stake=f"every change of the Kafka transactions {after + 1} to {found - 1}",
-        repair=f"{own_checkpoint}run the mirror with --on-table-error go-on, which stops every table until it is reloaded, "
+        repair="run the mirror with --on-table-error go-on, which stops every table until it is reloaded, "
         "then `twofold backfill start` each table. From now on keep <prefix>.commits as long as the data",
     )
 

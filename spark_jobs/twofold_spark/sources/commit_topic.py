@@ -8,7 +8,9 @@ numbers, because the connector commits one Kafka transaction after another.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Generator, Iterator
+from contextlib import closing
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
@@ -16,10 +18,12 @@ from pyspark.sql import functions as f
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.commit_records import CommitRecord, OffsetRange
-from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.kafka_client import Kafka, list_stable_offsets, open_admin, read_first_offset
 from twofold_spark.sources.registry import Registry, Subject
 
 _COMMITS_PER_MICRO_BATCH = 20_000
+_TAIL = 64
+"""The last commit record is first looked for this far before the end."""
 COMMITS_PER_TASK = 500
 """Commit records of one task.
 
@@ -33,7 +37,7 @@ class CommitTopic:
     def __init__(self, kafka: Kafka, registry: Registry, prefix: str) -> None:
         self._kafka = kafka
         self._registry = registry
-        self._topic = f"{prefix}.commits"
+        self.name = f"{prefix}.commits"
 
     def open_stream(self, spark: SparkSession) -> DataFrame:
         """Open a stream from the beginning, in micro-batches."""
@@ -41,26 +45,44 @@ class CommitTopic:
             spark,
             self._kafka,
             max_offsets=_COMMITS_PER_MICRO_BATCH,
-            subscribe=self._topic,
+            subscribe=self.name,
             maxRecordsPerPartition=str(COMMITS_PER_TASK),
         )
 
     def read_after(self, spark: SparkSession, offset: int) -> Generator[CommitRecord]:
         """Read the commit records that lie behind an offset now."""
         options = {"maxRecordsPerPartition": str(COMMITS_PER_TASK)}
-        return self.decode(kafka_reader.read_from(spark, self._kafka, self._topic, offset + 1, **options))
+        return self.decode(kafka_reader.read_from(spark, self._kafka, self.name, offset + 1, **options))
+
+    def read_last(self, spark: SparkSession, first: int, end: int) -> CommitRecord | None:
+        """Read the last commit record between two offsets; aborted ones may lie behind it."""
+        back = _TAIL
+        while True:
+            begin = max(first, end - back)
+            with closing(self.read_after(spark, begin - 1)) as records:
+                last = deque(records, maxlen=1)
+            if last or begin == first:
+                return last[0] if last else None
+            back *= 16
+
+    def find_bounds(self, spark: SparkSession) -> tuple[int, int]:
+        """Return the first offset that Kafka still has, and where what is committed ends."""
+        admin = open_admin(spark, self._kafka)
+        try:
+            ends = list_stable_offsets(spark, admin, [(self.name, 0)])
+        finally:
+            admin.close()
+        return read_first_offset(spark, self._kafka, self.name), ends[self.name, 0]
 
     def decode(self, micro_batch: DataFrame) -> Generator[CommitRecord]:
         """Decode the commit records of a micro-batch."""
-        subject = self._registry.find_subject(f"{self._topic}-value")
+        subject = self._registry.find_subject(f"{self.name}-value")
         if subject is None:
             if micro_batch.isEmpty():
                 return
-            raise SetupError(
-                f"the registry has no subject {self._topic}-value: give --registry the connector's registry"
-            )
+            raise SetupError(f"the registry has no subject {self.name}-value: give --registry the connector's registry")
         for row in decoding.iterate_decoded(micro_batch, subject, self._registry, _decode_rows):
-            yield to_commit_record(row, self._topic)
+            yield to_commit_record(row, self.name)
 
 
 def _decode_rows(micro_batch: DataFrame, subject: Subject) -> Iterator[Row]:

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from twofold_avro.names import topic_of
+from twofold_common.positions import Lsn, format_lsn
 from twofold_spark.errors import SPARK_ERRORS, SetupError, TwofoldError, first_line
 from twofold_spark.readers.cut_tables import Tables, read_cut
 from twofold_spark.sinks.interface import Reader
@@ -34,6 +35,7 @@ from twofold_spark.verify.comparison import NAMED_ROWS, RowDifference, TableComp
 from twofold_spark.verify.last_change import LastChangeFinder
 
 MARKER = "twofold.verify"
+_TELL_S = 10.0
 
 
 class Verification:
@@ -51,8 +53,12 @@ class Verification:
         last_changes: LastChangeFinder | None = None,
         read_policy: Callable[[str], dict[str, str]] = lambda _: {},
         report: Callable[[str], None],
+        progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`read_policy` gives a topic's columns under a data policy, which are not compared."""
+        """`read_policy` gives a topic's columns under a data policy, which are not compared.
+
+        `report` gets the answer, `progress` what is waited for.
+        """
         self._spark = spark
         self._source = source
         self._reader = reader
@@ -62,6 +68,7 @@ class Verification:
         self._last_changes = last_changes
         self._read_policy = read_policy
         self._report = report
+        self._progress = progress
         self._cut_tables: Tables | None = None
 
     def run(self) -> list[TableComparison]:
@@ -152,7 +159,9 @@ class Verification:
         while differing and settled:
             buckets = set(sorted(differing)[:BUCKETS_AT_ONCE])
             before = compared.read_source_rows(buckets)
-            settled = self._await_marker(deadline)
+            began = time.monotonic()
+            settled = self._await_marker()
+            deadline += time.monotonic() - began
             after, mirrored = compared.read_source_rows(buckets), compared.read_mirror_rows(buckets)
             unequal = {k for k in after.keys() | mirrored.keys() if after.get(k) != mirrored.get(k)}
             unchanged = {k for k in unequal if before.get(k) == after.get(k)}
@@ -181,11 +190,25 @@ class Verification:
             replace(d, last_commit=str(changes.get(d.text, "Kafka has no change of this row any more"))) for d in found
         ]
 
-    def _await_marker(self, deadline: float) -> bool:
-        """Write a marker into the source's log, and wait until the mirror has a cut beyond it."""
+    def _await_marker(self) -> bool:
+        """Write a marker into the source's log, and wait until the mirror has a cut beyond it.
+
+        A mirror that is behind is waited for while its cut moves. Return False when it has not
+        moved for as long as patience lasts.
+        """
         marker = int(self._source.read_value(f"SELECT pg_logical_emit_message(false, '{MARKER}', '') - '0/0'::pg_lsn"))
-        while read_cut(self._spark, reader=self._reader).cut.applied_lsn < marker:
-            if time.monotonic() > deadline:
+        reached, moved_at = -1, time.monotonic()
+        tell_at = moved_at + _TELL_S
+        while (at := read_cut(self._spark, reader=self._reader).cut.applied_lsn) < marker:
+            now = time.monotonic()
+            if at > reached:
+                reached, moved_at = at, now
+            behind = f"the mirror's cut is at {format_lsn(Lsn(at))}, {marker - at:,} bytes of the source's log before the marker"
+            if now - moved_at > self._patience:
+                self._progress(f"verify: {behind}, and has not moved for {self._patience:g} s: does the mirror run?")
                 return False
+            if now >= tell_at:
+                tell_at = now + _TELL_S
+                self._progress(f"verify: waits: {behind}")
             time.sleep(0.5)
         return True

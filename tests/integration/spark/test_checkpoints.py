@@ -77,6 +77,25 @@ def test_a_checkpoint_of_another_prefix_is_refused(lake: Lake, prefix: str, caps
     other.assert_equal()
 
 
+def test_tables_that_are_behind_their_checkpoint_are_brought_up_from_kafka(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as tables that were restored from a backup; here two mirrors share a checkpoint."""
+    shared = str(lake.warehouse / "checkpoints" / "mirror")
+    other = f"delta={lake.warehouse / 'other'}"
+    _write(lake, 1, 2)
+    assert _mirror(lake) == 0
+    assert _mirror(lake, other, "--checkpoint", shared) == 0, "nothing is new to the checkpoint"
+    lake.assert_equal()
+    assert "reading up to commit record 2 again" in capsys.readouterr().err
+    _write(lake, 3)
+    assert _mirror(lake) == 0
+    _write(lake, 4)
+    assert _mirror(lake, other, "--checkpoint", shared) == 0, "the stream begins with the fourth"
+    lake.assert_equal()
+    assert "reading up to commit record 3 again" in capsys.readouterr().err
+
+
 def test_what_retention_took_behind_a_checkpoint_is_refused_and_without_it_what_is_missing_is_said(
     lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +108,10 @@ def test_what_retention_took_behind_a_checkpoint_is_refused_and_without_it_what_
     assert "names records that Kafka does not have" in capsys.readouterr().err
     assert _mirror(lake, "iceberg", "--checkpoint", str(lake.warehouse / "another")) == 5
     assert "commit record 3 is missing: the next one that Kafka has is 5" in capsys.readouterr().err
+    commits = TopicPartition(f"{lake.prefix}.commits", 0, 10)
+    lake.writer._admin.delete_records([commits])[commits].result(30)
+    assert _mirror(lake, f"delta={lake.warehouse / 'new'}") == 5
+    assert "has no commit record of" in capsys.readouterr().err
 
 
 @pytest.mark.core
