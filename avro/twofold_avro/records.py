@@ -130,6 +130,7 @@ class Pin(Record):
     relation: int | None = None
     stored: str | None = None
     stale: str | None = None
+    hidden: str | None = None
 
     @property
     def oid(self) -> int | None:

@@ -46,6 +46,9 @@ class ColumnShape:
     """Optional in the row although it is in the key, because earlier rows' keys did not have it."""
     policy: PolicyAction | None = None
     """What the data policy does with its values. A hashed column has the type text."""
+    rule: str | None = field(default=None, compare=False)
+    """The full name whose rule of the data policy holds for it. Empty: it has none, and is known to
+    be none of the hidden columns."""
     comment: str | None = field(default=None, compare=False)
 
 

@@ -320,7 +320,7 @@ class Collector:
             case m.Relation():
                 if self.gathered and self._current is not None and not self._current.rows:
                     yield from self._hand_over()  # a new shape may have to wait for the registry
-                self._tables.relation(message)
+                self._tables.relation(message, committed=not self.half_prepared)
             case m.Truncate():
                 self._truncate(message, wal_start, ts_ms)
             case m.LogicalMessage():

@@ -7,10 +7,13 @@ plans and COPY's queries all follow from the shape, so nothing behind it sees th
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from twofold.config import ColumnRule, Config
+from twofold.descriptions.hidden_columns import NOTHING_HIDDEN, Located
 from twofold.errors import Refused
 from twofold_avro.schemas import column_names, policy_of
 from twofold_avro.shapes import ColumnShape, PolicyAction, TableShape, TypeShape
@@ -27,25 +30,57 @@ class DataPolicy:
         self._rules = config.policy.columns
         self._loads = config.source.backfill
 
-    def apply(self, shape: TableShape) -> TableShape:
-        """Return the shape with the policy of its columns; refuse a rule that cannot hold."""
+    @property
+    def rules(self) -> tuple[ColumnRule, ...]:
+        return self._rules
+
+    def apply(
+        self, shape: TableShape, hidden: Located = NOTHING_HIDDEN, names: Sequence[str] = (), *, anywhere: bool = False
+    ) -> TableShape:
+        """Return the shape with the policy of its columns; refuse a rule that cannot hold.
+
+        `hidden`: its columns that were hidden before. `names`: the tables whose rules hold for this
+        one too. `anywhere`: rules hold for their columns in each table.
+        """
         if not self._rules:
             return shape
-        return replace(shape, columns=tuple(self._of(shape, column) for column in shape.columns))
+        tables = f"{shape.schema}.{shape.table}", *names
+        columns, shown = [], []
+        for place, column in enumerate(shape.columns):
+            found = self._find(column.name, tables, anywhere=anywhere)
+            if (bound := hidden.certain.get(place)) is not None and (first := self._first(bound)) is not None:
+                kept = first.action == "keep"
+                columns.append(self._of(shape, column, *(found if kept and found else (first, bound))))
+            elif bound is not None and found is None:
+                shown.append(column.name)
+            elif found is None and (bound := hidden.possible.get(place)) is not None and not column.in_key:
+                columns.append(replace(column, policy="drop", rule=bound))
+            elif found is not None:
+                columns.append(self._of(shape, column, *found))
+            else:
+                columns.append(replace(column, rule="" if hidden.are_others_shown else None))
+        if shown:
+            raise self._shown(shape, shown)
+        return replace(shape, columns=tuple(columns))
+
+    def _shown(self, shape: TableShape, shown: list[str]) -> Refused:
+        table = f"{shape.schema}.{shape.table}"
+        what = f"the data policy has hidden {', '.join(shown)} of {table} so far, and has no rule for it any more"
+        return _would_show(what, [_line(f"{table}.{c}", "hash") for c in shown])
 
     def require_rules(self, shape: TableShape, before: Any, former: str | None = None) -> None:
         """Refuse what would show values that were hidden so far and that no rule speaks of now.
 
-        Rules go by names. So a hidden column needs one as long as it is there, also if its table
-        has had the `former` name. Where a hidden column is gone, a new one needs a rule: a renamed
-        column looks so.
+        A hidden column needs a rule as long as it is there, also if its table has had the `former`
+        name. Where a hidden column is gone and its number is not known, a new one needs a rule: a
+        renamed column looks so.
 
         `before`: the envelope of the rows so far.
         """
         hidden, table = policy_of(before), f"{shape.schema}.{shape.table}"
-        ruleless = {c.name for c in shape.columns if self._rule_of(shape, c.name) is None}
+        ruleless = {c.name for c in shape.columns if not c.rule and self._find(c.name, [table]) is None}
         gone = sorted(hidden.keys() - {c.name for c in shape.columns})
-        shown = sorted(ruleless & hidden.keys())
+        shown = sorted(hidden.keys() & {c.name for c in shape.columns if c.name in ruleless and c.rule is None})
         new = sorted(ruleless - column_names(before) - hidden.keys()) if gone else []
         if not shown and not new:
             return
@@ -55,22 +90,29 @@ class DataPolicy:
             what = f"the data policy has hidden {', '.join(shown)} of {table} so far, and has no rule for it any more"
         else:
             what = f"{table} has lost {', '.join(gone)}, which the data policy hides, and got {', '.join(new)}, for which it has no rule"
-        lines = [_line(f"{table}.{c}", hidden.get(c, "hash")) for c in (*shown, *new)]
-        raise Refused(
-            what,
-            at_stake="values that were hidden would be readable in the topic; nothing of them was written",
-            repair=f'put {", ".join(lines)} into policy.columns, or the action "keep" for what need not be hidden',
-        )
+        raise _would_show(what, [_line(f"{table}.{c}", hidden.get(c, "hash")) for c in (*shown, *new)])
 
-    def _rule_of(self, shape: TableShape, column: str) -> ColumnRule | None:
-        name = f"{shape.schema}.{shape.table}.{column}"
+    def _first(self, name: str) -> ColumnRule | None:
         return next((rule for rule in self._rules if rule.matches(name)), None)
 
-    def _of(self, shape: TableShape, column: ColumnShape) -> ColumnShape:
+    def _find(self, column: str, tables: Iterable[str], *, anywhere: bool = False) -> tuple[ColumnRule, str] | None:
+        """Return the first rule that matches the column in one of these tables, and the name that
+        it matches.
+        """
+        for name in (f"{table}.{column}" for table in tables):
+            if rule := self._first(name):
+                return rule, name
+        alike = (
+            r
+            for r in self._rules
+            if anywhere and r.action != "keep" and fnmatchcase(column, r.column.rpartition(".")[2])
+        )
+        return next(((rule, rule.column) for rule in alike), None)
+
+    def _of(self, shape: TableShape, column: ColumnShape, rule: ColumnRule, matched: str) -> ColumnShape:
         name = f"{shape.schema}.{shape.table}.{column.name}"
-        rule = self._rule_of(shape, column.name)
-        if rule is None or rule.action == "keep":
-            return column
+        if rule.action == "keep":
+            return replace(column, rule=matched)
         action: PolicyAction = rule.action
         if column.in_key and action != "hash":
             raise _refused(
@@ -88,7 +130,15 @@ class DataPolicy:
                 f"{name} is of type {column.type.name}, which has no text to redact",
                 'set action = "null" or "hash"',
             )
-        return replace(column, policy=action, type=_TEXT if action == "hash" else column.type)
+        return replace(column, policy=action, rule=matched, type=_TEXT if action == "hash" else column.type)
+
+
+def _would_show(what: str, lines: list[str]) -> Refused:
+    return Refused(
+        what,
+        at_stake="values that were hidden would be readable in the topic; nothing of them was written",
+        repair=f'put {", ".join(lines)} into policy.columns, or the action "keep" for what need not be hidden',
+    )
 
 
 def _line(column: str, action: str) -> str:

@@ -17,11 +17,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
-from twofold.config import Config
+from twofold.config import ColumnRule, Config
 from twofold.errors import Refused, UncertainEnd, UsageError
 from twofold.runner import last_refusal
 from twofold.runner.bookkeeping_records import ConnectorOrigin
 from twofold.runner.checks import check_source, slot_gone
+from twofold.runner.column_policy import ColumnPolicy
 from twofold.runner.data_policy import DataPolicy
 from twofold.runner.registrar import Registrar
 from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
@@ -167,8 +168,12 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
 
     All that Kafka and the registry may refuse comes before the slot, which holds WAL.
     """
-    policy = DataPolicy(config)
-    with closing(Catalog(config.conninfo, policy.apply)) as catalog:
+    rules = DataPolicy(config)
+    with closing(Catalog(config.conninfo)) as catalog:
+        policy = ColumnPolicy(rules, catalog, config.publication)
+        published = published_tables(config.conninfo, config.publication)
+        if idle := policy.idle_rules(published):
+            raise _idle_rules(idle, config.publication)
         tables = Tables(
             prefix=config.prefix,
             database=database,
@@ -179,16 +184,25 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
             hash_key=config.policy.hash_key,
             catalog=catalog,
             registrar=Registrar(
-                registry, Topics(kafka_settings(config), topic_policy(config)), config.prefix, policy.require_rules
+                registry, Topics(kafka_settings(config), topic_policy(config)), config.prefix, rules.require_rules
             ),
             pins={},
             load_first=config.source.backfill,
             outbox=config.outbox,
+            policy=policy,
         )
-        published = published_tables(config.conninfo, config.publication)
         tables.events.require_published(published, config.publication)
         tables.announce(published)
     return tables.pins.take_unwritten()
+
+
+def _idle_rules(rules: Sequence[ColumnRule], publication: str) -> Refused:
+    which = ", ".join(f"{rule.column} ({rule.action})" for rule in rules)
+    return Refused(
+        f"the data policy's {'rule' if len(rules) == 1 else 'rules'} for {which} match no column that publication {publication} has",
+        at_stake="a column that it was meant for has another name, and would be published as it is; nothing was published",
+        repair="correct or remove it in policy.columns, then run twofold init again",
+    )
 
 
 def _note_empty(config: Config, pins: dict[str, Pin]) -> dict[str, Pin]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from twofold.descriptions.description import Description
+from twofold.descriptions.hidden_columns import HiddenColumns
 from twofold.descriptions.staleness import AWAY, WAS_AWAY, LookCloser, NeedsReload, compare
 from twofold.lives.load_life import RowsPassedOver, TableRecreated, TableUnpublished, TopicPinned, TopicUnpinned
 from twofold.runner.table_lives import TableLives
@@ -48,6 +49,13 @@ class Pins:
         """What the tables of topics whose truncate is still to come were before that."""
         self._ever = dict(pins)
         """The last pin of each topic, also of one that is forgotten or restarts."""
+        self._hidden: dict[str, tuple[int, str | None]] = {}
+        """What of each topic's table is hidden now, with the table's oid."""
+
+    @property
+    def ever(self) -> Mapping[str, Pin]:
+        """The last pin of each topic, also of one that is forgotten or restarts."""
+        return self._ever
 
     @property
     def all(self) -> Mapping[str, Pin]:
@@ -128,9 +136,20 @@ class Pins:
         # it.
         relation = pin.relation if pin and pin.relation is not None and starts_over else shape.oid
         new = pin or self._new_pin(shape, topic, partitions, key_schema)
-        new = replace(new, key_schema_id=key_id, value_schema_id=value_id, relation=relation)
+        new = self._with_hidden(topic, replace(new, key_schema_id=key_id, value_schema_id=value_id, relation=relation))
         if new != pin:
             self._write(topic, new)
+
+    def note_hidden(self, topic: str, oid: int, hidden: HiddenColumns) -> None:
+        """Pin which columns of this table the data policy hides, once the topic is that table's."""
+        self._hidden[topic] = oid, hidden.to_text()
+        pin = self._pins.get(topic)
+        if pin and (new := self._with_hidden(topic, pin)) != pin:
+            self._write(topic, new)
+
+    def _with_hidden(self, topic: str, pin: Pin) -> Pin:
+        oid, hidden = self._hidden.get(topic, (None, None))
+        return replace(pin, hidden=hidden) if pin.relation == oid and oid is not None else pin
 
     def _new_pin(self, shape: TableShape, topic: str, partitions: int, key_schema: str | None) -> Pin:
         reload = self._lives.is_emptying(topic)
@@ -212,7 +231,7 @@ class Pins:
         described = self._to_be_emptied.pop(topic, None)
         stored = described.to_text() if described and described.oid == relation else None
         relation = pin.relation if relation is None else relation
-        self._write(topic, replace(pin, relation=relation, stored=stored, stale=None))
+        self._write(topic, self._with_hidden(topic, replace(pin, relation=relation, stored=stored, stale=None)))
 
     def gone(self, topic: str) -> None:
         """Note that a load found no such table: a later one restarts the topic."""

@@ -37,6 +37,7 @@ from twofold.runner import last_refusal
 from twofold.runner.bookkeeping_records import ConnectorOrigin, FrontierOrigin
 from twofold.runner.checks import check, slot_gone
 from twofold.runner.collector import Collector
+from twofold.runner.column_policy import ColumnPolicy
 from twofold.runner.data_policy import DataPolicy
 from twofold.runner.executor import ActionExecutor, ReportedPositions
 from twofold.runner.frontier_asks import FrontierAsks
@@ -118,7 +119,7 @@ def recover(
     failpoints.hit("after_checks")
 
     policy = DataPolicy(config)
-    catalog = Catalog(config.conninfo, policy.apply)
+    catalog = Catalog(config.conninfo)
     opened.callback(catalog.close)
     registrar = Registrar(registry, topics, config.prefix, policy.require_rules)
     opened.callback(registrar.close)
@@ -135,6 +136,7 @@ def recover(
         pins=recovered.pins,
         load_first=config.source.backfill,
         outbox=config.outbox,
+        policy=ColumnPolicy(policy, catalog, config.publication),
     )
     described = interruptible(lambda: describe_published(config.conninfo, config.publication))
     if described.flaws:

@@ -14,12 +14,14 @@ Servers are asked only for a new shape, never for a row.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable
 
 from twofold.backfill.chunk import TableEncoding
 from twofold.config import OutboxRule
 from twofold.errors import Refused, RunEnded
+from twofold.runner.column_policy import ColumnPolicy
 from twofold.runner.described_versions import DescribedVersions
 from twofold.runner.event_topics import EventTopics
 from twofold.runner.logical_messages import LogicalMessages
@@ -62,8 +64,10 @@ class Tables:
         pins: dict[str, Pin],
         load_first: bool,
         outbox: Iterable[OutboxRule] = (),
+        policy: ColumnPolicy | None = None,
     ) -> None:
         """`load_first`: load the existing rows of new tables."""
+        self._policy = policy
         self._prefix = prefix
         self._publication = publication
         self._partitions = partitions
@@ -120,16 +124,16 @@ class Tables:
         for table in tables:
             self._commit(table, partitions=made[table.topic])
 
-    def relation(self, relation: m.Relation) -> None:
+    def relation(self, relation: m.Relation, *, committed: bool = True) -> None:
         """Note a table's new description from the stream. It counts with the first row.
 
         Where partitions are published via their root, the stream describes them too, and none of
-        their rows comes.
+        their rows comes. `committed`: the transaction that has the message is committed.
         """
-        for oid, said in self.descriptions(relation).items():
+        for oid, said in self.descriptions(relation, committed=committed).items():
             self._versions.say(oid, said)
 
-    def descriptions(self, relation: m.Relation) -> dict[int, DescribedVersion]:
+    def descriptions(self, relation: m.Relation, *, committed: bool = False) -> dict[int, DescribedVersion]:
         """Return the tables that the message describes, by oid: a partition, its root after it.
 
         A row under this name follows, so the topics of the table's other names lack it. That is
@@ -140,10 +144,11 @@ class Tables:
                 "%s.%s: its rows come under this name now, and %s lacks them", relation.schema, relation.table, other
             )
             self._versions.forget(other)
-        root = self._root_flaws.after(relation, self.describe)
-        return {relation.oid: self.describe(relation), **({root[0]: root[1]} if root else {})}
+        describe = functools.partial(self.describe, committed=committed)
+        root = self._root_flaws.after(relation, describe)
+        return {relation.oid: describe(relation), **({root[0]: root[1]} if root else {})}
 
-    def describe(self, relation: m.Relation) -> DescribedVersion:
+    def describe(self, relation: m.Relation, *, committed: bool = True) -> DescribedVersion:
         """Return the table as the message has it.
 
         In a transaction in progress that holds for it alone.
@@ -152,7 +157,8 @@ class Tables:
         if self.events.is_outbox(relation):
             return DescribedVersion(self._outbox(relation), self._versions.count())
         topic = self.pins.topic_of(relation)
-        shape = self._registrar.like_before(self._catalog.shape(relation), topic, self.pins.find(topic))
+        shape = self._shape(relation, committed=committed)
+        shape = self._registrar.like_before(shape, topic, self.pins.find(topic))
         for former, pin in self.pins.former(topic, relation.oid):
             self._registrar.require_former_rules(shape, former, pin)
         number = self._versions.count()
@@ -163,6 +169,17 @@ class Tables:
         if not table.committed:
             self._versions.add(topic, table)
         return DescribedVersion(table, number)
+
+    def _shape(self, relation: m.Relation, *, committed: bool = True) -> TableShape:
+        """Return the table's shape under the data policy, and pin what that hides."""
+        shape = self._catalog.shape(relation)
+        if self._policy is None:
+            return shape
+        topic = self.pins.topic_of(relation)
+        shape, hidden = self._policy.hide(shape, relation, topic, self.pins.ever, committed=committed)
+        if hidden is not None:
+            self.pins.note_hidden(topic, shape.oid, hidden)
+        return shape
 
     def adopt(self, described: dict[int, DescribedVersion]) -> None:
         """Make the descriptions of a committed transaction in progress hold for all, unless later
@@ -215,7 +232,7 @@ class Tables:
         key = self._registrar.key
         decision = decide(
             VersionKey(shape.oid, key(shape)),
-            VersionKey(relation.oid, key(self._catalog.shape(relation))) if relation else None,
+            VersionKey(relation.oid, key(self._shape(relation))) if relation else None,
             pin,
             key_differs=isinstance(refusal, KeyChanged),
             in_backfill=self.lives.is_in_backfill(topic),
@@ -342,7 +359,7 @@ class Tables:
 
         A load goes in the order of the key, which a hashed one does not show.
         """
-        return self._loads and not any(column.policy for column in self._catalog.shape(relation).key)
+        return self._loads and not any(column.policy for column in self._shape(relation).key)
 
     def is_current(self, copying: TableEncoding) -> bool:
         """Whether no later description of the table exists."""

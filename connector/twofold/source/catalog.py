@@ -18,10 +18,11 @@ them, because it creates a new Catalog. One thread uses it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from twofold.descriptions.hidden_columns import CatalogColumn, CatalogTable
 from twofold.source.comments import add_comments
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.messages import Relation, Type
@@ -64,15 +65,25 @@ SELECT ARRAY(SELECT a.attname::text
  ORDER BY i.indisprimary DESC, i.indnkeyatts, c.relname
 """
 
-# The topmost first.
-_ANCESTORS = """
+_COLUMNS = """
+SELECT coalesce(jsonb_agg(jsonb_build_array(a.attnum, a.attname, a.atttypid::bigint, a.xmin::text::bigint) ORDER BY a.attnum)
+                  FILTER (WHERE NOT a.attisdropped), '[]'),
+       coalesce(jsonb_agg(a.attnum) FILTER (WHERE a.attisdropped), '[]')
+  FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+ WHERE c.oid = %s GROUP BY c.oid
+"""
+
+# The nearest first.
+_ABOVE = """
 WITH RECURSIVE above AS (
     SELECT i.inhparent AS oid, 1 AS height FROM pg_catalog.pg_inherits i
       JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition WHERE i.inhrelid = %s
     UNION ALL
     SELECT i.inhparent, above.height + 1 FROM above JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.oid
 )
-SELECT oid::bigint FROM above ORDER BY height DESC
+SELECT n.nspname::text, c.relname::text, c.oid::bigint
+  FROM above JOIN pg_catalog.pg_class c ON c.oid = above.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ ORDER BY height
 """
 
 
@@ -116,10 +127,8 @@ class Catalog:
     It connects at first use, and again after a lost connection.
     """
 
-    def __init__(self, conninfo: str, hide: Callable[[TableShape], TableShape] = lambda shape: shape) -> None:
-        """`hide` puts the data policy into each shape."""
+    def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
-        self._hide = hide
         self._connection: PlainConnection | None = None
         self._types: dict[int, _TypeRow] = {}
         self._shapes: dict[int, TableShape] = {}
@@ -147,7 +156,6 @@ class Catalog:
             ),
             replica_identity=relation.replica_identity,
         )
-        shape = self._hide(shape)
         self._shapes[relation.oid] = shape
         self._described[relation.oid] = relation
         return shape
@@ -165,8 +173,17 @@ class Catalog:
 
         The stream describes it too; a root that is not published is never described.
         """
-        above = [oid for (oid,) in self._rows(_ANCESTORS, (relation.oid,))]
+        above = [oid for _, _, oid in reversed(self._rows(_ABOVE, (relation.oid,)))]
         return next((self._described[oid] for oid in above if oid in self._described), None)
+
+    def columns_now(self, oid: int) -> CatalogTable | None:
+        """Return the numbers of the table's columns; None if there is no such table."""
+        rows = self._rows(_COLUMNS, (oid,))
+        if not rows:
+            return None
+        ((columns, dropped),) = rows
+        above = tuple((schema, name) for schema, name, _ in self._rows(_ABOVE, (oid,)))
+        return CatalogTable(tuple(CatalogColumn(*each) for each in columns), frozenset(dropped), above)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -10,11 +10,19 @@ from pathlib import Path
 import pytest
 
 from twofold.config import ColumnRule, load
+from twofold.descriptions.description import Description
+from twofold.descriptions.hidden_columns import CatalogColumn, CatalogTable, Hidden, HiddenColumns, Located
 from twofold.errors import Refused, UsageError
+from twofold.runner.column_policy import ColumnPolicy
 from twofold.runner.data_policy import DataPolicy
+from twofold.runner.pins import Pins
+from twofold.runner.table_lives import TableLives
+from twofold.source.messages import Relation, RelationColumn
+from twofold_avro.records import Pin
 from twofold_avro.schemas import envelope_schema
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
+WAS = Description(15, 6, 10, "p", "d", 500, 500, 0, "f", "a", (), (), frozenset(), frozenset(), frozenset(), None)
 EXAMPLE = Path(__file__).parents[3] / "docs/reference/twofold.toml"
 
 
@@ -172,3 +180,111 @@ def test_a_line_that_is_offered_names_that_column_alone(name: str) -> None:
     assert rule.matches(f"public.t.{name}")
     assert not rule.matches("public.t.mailx")
     assert rule.action == "hash"
+
+
+def test_policy_is_that_of_the_name_under_which_a_column_was_first_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(*rules: tuple[str, str], certain: bool = True) -> dict[str, str]:
+        columns = [{"column": column, "action": action} for column, action in rules]
+        monkeypatch.setenv("TWOFOLD_POLICY__COLUMNS", json.dumps(columns))
+        renamed = replace(SHAPE, columns=(SHAPE.columns[0], ColumnShape("mail", EMAIL), ColumnShape("email", EMAIL)))
+        found = {1: "public.t.email"}
+        located = Located(found, {}, (1, 2, 3)) if certain else Located({}, found, None)
+        return dict(DataPolicy(load(EXAMPLE)).apply(renamed, located).policy)
+
+    rule = ("public.t.email", "hash")
+    assert hidden(rule) == {"mail": "hash", "email": "hash"}
+    assert hidden(rule, ("public.t.mail", "keep")) == {"mail": "hash", "email": "hash"}
+    assert hidden(("public.t.email", "keep"), ("public.t.mail", "null")) == {"mail": "null"}
+    assert hidden(("public.t.mail", "null")) == {"mail": "null"}
+    with pytest.raises(Refused, match=r"has hidden mail of public\.t so far, and has no rule for it any more"):
+        hidden(("public.t.other", "hash"))
+    # What may be it is left out, unless a rule speaks of it.
+    assert hidden(rule, certain=False) == {"mail": "drop", "email": "hash"}
+    assert hidden(rule, ("public.t.mail", "keep"), certain=False) == {"email": "hash"}
+
+
+def test_policy_shows_again_what_was_left_out_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the numbers are known; without them, a column that was hidden needs a rule."""
+    monkeypatch.setenv("TWOFOLD_POLICY__COLUMNS", '[{"column": "public.t.email", "action": "null"}]')
+    policy = DataPolicy(load(EXAMPLE))
+    before = envelope_schema(policy.apply(SHAPE, Located({}, {2: "public.t.email"}, None)), "p")
+    later = policy.apply(SHAPE, Located({1: "public.t.email"}, {}, (1, 2, 3), are_others_shown=True))
+    assert later.policy == {"email": "null"}
+    policy.require_rules(later, before)
+    with pytest.raises(Refused, match="has hidden amount of"):
+        policy.require_rules(policy.apply(SHAPE), before)
+
+
+class ColumnsNow:
+    """The catalog: a table of two columns, email with the number 2."""
+
+    def __init__(self, above: tuple[tuple[str, str], ...] = (), *, published: bool = True) -> None:
+        self.now = CatalogTable((CatalogColumn(1, "id", 20, 7), CatalogColumn(2, "email", 25, 7)), frozenset(), above)
+        self._published = published
+
+    def columns_now(self, oid: int) -> CatalogTable | None:
+        return self.now if oid == LEAF.oid else None
+
+    def published(self, publication: str, schema: str, table: str) -> Relation | None:
+        return LEAF if self._published else None
+
+
+LEAF = Relation(
+    7, "public", "leaf", "default", (RelationColumn("id", 20, -1, True), RelationColumn("email", 25, -1, False))
+)
+LEAF_SHAPE = replace(SHAPE, oid=7, table="leaf", columns=SHAPE.columns[:2])
+
+
+@pytest.mark.parametrize(
+    ("catalog", "pins"),
+    [
+        (ColumnsNow((("public", "middle"), ("public", "root"))), {}),
+        (ColumnsNow(), {"p.public.root": Pin("public", "root", 1, stored="root")}),
+        (ColumnsNow(published=False), {}),
+    ],
+    ids=["attached", "detached", "neither published nor pinned"],
+)
+def test_policy_of_a_root_holds_for_its_partitions(
+    monkeypatch: pytest.MonkeyPatch, catalog: ColumnsNow, pins: dict[str, Pin]
+) -> None:
+    """Also for one that was a partition at the last look, and for one of which nothing is known."""
+    monkeypatch.setenv("TWOFOLD_POLICY__COLUMNS", '[{"column": "public.root.email", "action": "null"}]')
+    if pins:
+        was = replace(WAS, partitions=frozenset({(7, True)})).to_text()
+        pins = {topic: replace(pin, stored=was) for topic, pin in pins.items()}
+    policy = ColumnPolicy(DataPolicy(load(EXAMPLE)), catalog, "p")
+    shape, hidden = policy.hide(LEAF_SHAPE, LEAF, "p.public.leaf", pins)
+    assert shape.policy == {"email": "null"}
+    assert hidden is not None
+    assert [each.number for each in hidden.columns] == [2]
+    # Later it has neither a root nor its name.
+    pins = {"p.public.leaf": Pin("public", "leaf", 1, relation=7, hidden=hidden.to_text())}
+    later = ColumnPolicy(DataPolicy(load(EXAMPLE)), ColumnsNow(), "p")
+    for name, topic in (("leaf", "p.public.leaf"), ("other", "p.public.other")):
+        shape, _ = later.hide(replace(LEAF_SHAPE, table=name), replace(LEAF, table=name), topic, pins)
+        assert shape.policy == {"email": "null"}
+
+
+def test_policy_rules_without_a_column_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = {
+        "public.leaf.email": False, "public.root.email": False, "public.leaf.mail": True, "public.gone.*": True,
+        "publik.*.email": True, "public.*.mail": False, "public.leaf.none": False,
+    }  # fmt: skip
+    columns = [{"column": column, "action": "keep" if column.endswith("none") else "null"} for column in rules]
+    monkeypatch.setenv("TWOFOLD_POLICY__COLUMNS", json.dumps(columns))
+    policy = ColumnPolicy(DataPolicy(load(EXAMPLE)), ColumnsNow((("public", "root"),)), "p")
+    assert [rule.column for rule in policy.idle_rules([LEAF])] == [column for column, idle in rules.items() if idle]
+
+
+def test_policy_keeps_in_the_pin_what_it_hides() -> None:
+    """Once the topic is that table's, and through a restart of the topic."""
+    hidden = HiddenColumns((Hidden(2, "public.t.email", 7),), ("id", "email"))
+    topic, pins = "p.public.t", {"p.public.t": Pin("public", "t", 1, relation=6)}
+    here = Pins("p", pins, TableLives(pins), load_first=False)
+    here.note_hidden(topic, 7, hidden)
+    assert here[topic].hidden is None  # another table's rows are in the topic still
+    here.emptied(topic, 7)
+    assert here[topic].hidden == hidden.to_text()
+    assert here.take_unwritten()[topic].hidden == hidden.to_text()
+    here.note_hidden(topic, 7, hidden)
+    assert here.take_unwritten() == {}

@@ -10,6 +10,7 @@ from contextlib import closing
 from twofold.config import Config
 from twofold.errors import Refused, SetupError, Unreachable
 from twofold.ops.doctor.finding import Finding, Severity, finder
+from twofold.runner.column_policy import ColumnPolicy
 from twofold.runner.data_policy import DataPolicy
 from twofold.runner.pins import former_pins
 from twofold.runner.sink_settings import registry_settings
@@ -22,11 +23,9 @@ from twofold.source.messages import Relation
 from twofold.source.published_tables import published_in
 from twofold_avro.names import topic_of
 from twofold_avro.records import Pin
-from twofold_avro.shapes import TableShape
 
 _finding = finder("postgresql")
 _PUBLISHED = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
-_WILD = frozenset("*?[")
 
 
 def examine(config: Config, connection: PlainConnection, *, initialised: bool) -> Iterator[Finding]:
@@ -37,23 +36,27 @@ def examine(config: Config, connection: PlainConnection, *, initialised: bool) -
     if not config.policy.columns or connection.execute(_PUBLISHED, (config.publication,)).fetchone() is None:
         return
     published = published_in(connection, config.publication)
-    yield from _idle_rules(config, published)
-    outboxes = {rule.name for rule in config.outbox}
     with closing(Catalog(config.conninfo)) as catalog:
-        shapes = [catalog.shape(each) for each in published if (each.schema, each.table) not in outboxes]
-    try:
-        yield from _examine_tables(config, shapes, read_progress(config).pins if initialised else {})
-    except (SetupError, Unreachable):
-        return  # Kafka's and the registry's own parts say that they are away
-
-
-def _examine_tables(config: Config, shapes: Iterable[TableShape], pins: Mapping[str, Pin]) -> Iterator[Finding]:
-    policy = DataPolicy(config)
-    subjects = Subjects(Registry(registry_settings(config)), config.prefix, policy.require_rules)
-    for described in shapes:
-        topic = topic_of(config.prefix, described.schema, described.table)
+        yield from _idle_rules(ColumnPolicy(DataPolicy(config), catalog, config.publication), published)
         try:
-            shape = policy.apply(described)
+            yield from _examine_tables(config, catalog, published, read_progress(config).pins if initialised else {})
+        except (SetupError, Unreachable):
+            return  # Kafka's and the registry's own parts say that they are away
+
+
+def _examine_tables(
+    config: Config, catalog: Catalog, published: Iterable[Relation], pins: Mapping[str, Pin]
+) -> Iterator[Finding]:
+    rules = DataPolicy(config)
+    policy = ColumnPolicy(rules, catalog, config.publication)
+    subjects = Subjects(Registry(registry_settings(config)), config.prefix, rules.require_rules)
+    outboxes = {rule.name for rule in config.outbox}
+    for relation in published:
+        if (relation.schema, relation.table) in outboxes:
+            continue
+        topic = topic_of(config.prefix, relation.schema, relation.table)
+        try:
+            shape, _ = policy.hide(catalog.shape(relation), relation, topic, pins)
             subjects.like_before(shape, topic, pins.get(topic))
             for former, pin in former_pins(pins, topic, shape.oid):
                 subjects.require_former_rules(shape, former, pin)
@@ -67,16 +70,12 @@ def _examine_tables(config: Config, shapes: Iterable[TableShape], pins: Mapping[
             )
 
 
-def _idle_rules(config: Config, published: Iterable[Relation]) -> Iterator[Finding]:
-    """Check the rules that name one table: others may be meant for columns to come."""
-    names = [f"{each.schema}.{each.table}.{column.name}" for each in published for column in each.columns]
-    for rule in config.policy.columns:
-        named = _WILD.isdisjoint(rule.column.rpartition(".")[0])
-        if named and rule.action != "keep" and not any(map(rule.matches, names)):
-            yield _finding(
-                "policy_rule",
-                Severity.SHOULD,
-                f"the data policy's rule for {rule.column} ({rule.action}) matches no published column",
-                "it hides nothing; a column that it was meant for has another name, and is published as it is",
-                "-- correct or remove it in policy.columns",
-            )
+def _idle_rules(policy: ColumnPolicy, published: Iterable[Relation]) -> Iterator[Finding]:
+    for rule in policy.idle_rules(published):
+        yield _finding(
+            "policy_rule",
+            Severity.SHOULD,
+            f"the data policy's rule for {rule.column} ({rule.action}) matches no published column",
+            "it hides nothing; a column that it was meant for has another name, and is published as it is",
+            "-- correct or remove it in policy.columns",
+        )

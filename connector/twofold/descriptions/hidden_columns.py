@@ -1,0 +1,195 @@
+"""Decides which columns of a Relation message are those that the data policy has hidden before.
+
+Pure. A column is known by its number, which PostgreSQL never gives twice, and a Relation message
+has names and no numbers. It has its columns in the order of their numbers, and it may be older or
+newer than the catalog. So a column of it is taken for a hidden one as soon as it may be that one:
+too much is hidden at worst, and only as long as catalog and stream differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+_TEXTS = frozenset({25, 1042, 1043, 19})
+"""text, char(n), varchar(n) and name: a value of one is soon a value of another."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaidColumn:
+    """A column as a Relation message has it."""
+
+    name: str
+    type: int
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogColumn:
+    """A column as the catalog has it."""
+
+    number: int
+    name: str
+    type: int
+    row: int
+    """The xmin of its row in pg_attribute: each RENAME writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTable:
+    """A table's columns, as the catalog has them."""
+
+    columns: tuple[CatalogColumn, ...]
+    """In the order of their numbers."""
+    dropped: frozenset[int]
+    """The numbers of those that are gone."""
+    above: tuple[tuple[str, str], ...] = ()
+    """Schema and name of the tables that it is a partition of, the nearest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A column that the data policy has hidden."""
+
+    number: int
+    rule: str
+    """Its full name when it was first hidden: the rule for that name holds for it."""
+    row: int
+    """What `CatalogColumn.row` was when its number was last known."""
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenColumns:
+    """All such columns of one table; its topic's pin keeps them."""
+
+    columns: tuple[Hidden, ...] = ()
+    names: tuple[str, ...] = ()
+    """The names of all columns that were sent, when the numbers were last known."""
+
+    def to_text(self) -> str | None:
+        """Return the text for the pin; None without a hidden column."""
+        hidden = [[each.number, each.rule, each.row] for each in self.columns]
+        return json.dumps([hidden, self.names], separators=(",", ":")) if hidden else None
+
+    @classmethod
+    def from_text(cls, text: str | None) -> HiddenColumns:
+        """Return what a pin says."""
+        hidden, names = json.loads(text) if text else ([], [])
+        return cls(tuple(Hidden(*each) for each in hidden), tuple(names))
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Which columns of a message were hidden before, by their places in it."""
+
+    certain: Mapping[int, str]
+    """With the names whose rules hold."""
+    possible: Mapping[int, str]
+    numbers: tuple[int, ...] | None
+    """The numbers of all columns of the message; None if catalog and message differ."""
+    are_others_shown: bool = False
+    """All other columns of the message are known to be none of the hidden ones."""
+
+
+NOTHING_HIDDEN = Located({}, {}, None)
+
+
+def locate(before: HiddenColumns, now: CatalogTable | None, said: Sequence[SaidColumn], *, committed: bool) -> Located:
+    """Find the hidden columns in a message.
+
+    `now`: None if the catalog has no such table any more. `committed`: what the message describes
+    is committed, so the catalog knows of it.
+    """
+    if now is None:
+        return _of_dropped_table(before, said)
+    numbers = _numbers(now, said)
+    certain, possible = dict[int, str](), dict[int, str]()
+    for hidden in before.columns:
+        column = next((each for each in now.columns if each.number == hidden.number), None)
+        if not committed and (column is None or not _is_as_before(before.names, column, said)):
+            possible |= dict.fromkeys(_alike(now, hidden, column, said), hidden.rule)
+        if column is not None and column.row == hidden.row:
+            # Its name was this one all the time, so no other column had it.
+            places: Iterable[int] = (at for at, each in enumerate(said) if each.name == column.name)
+        elif numbers is not None and (column is None or hidden.number in numbers):
+            places = (at for at, number in enumerate(numbers) if number == hidden.number)
+        else:
+            places = _between(now, hidden.number, len(said))
+            if len(places) > 1:
+                possible |= dict.fromkeys(places, hidden.rule)
+                continue
+        certain |= dict.fromkeys(places, hidden.rule)
+    possible = {at: rule for at, rule in possible.items() if at not in certain}
+    known = committed and numbers is not None and bool(before.columns) and not possible
+    return Located(certain, possible, numbers, known)
+
+
+def hidden_now(
+    before: HiddenColumns, now: CatalogTable, numbers: Sequence[int], rules: Sequence[str | None]
+) -> HiddenColumns:
+    """Return what is hidden from now on, where the numbers of a message's columns are known.
+
+    `rules`: for each column the name whose rule hides it; None if it is shown.
+    """
+    columns = {column.number: column for column in now.columns}
+    hidden = [
+        Hidden(number, rule, columns[number].row)
+        for number, rule in zip(numbers, rules, strict=True)
+        if rule is not None
+    ]
+    unpublished = [each for each in before.columns if each.number in columns and each.number not in numbers]
+    kept = sorted([*hidden, *unpublished], key=lambda each: each.number)
+    return HiddenColumns(tuple(kept), tuple(columns[number].name for number in numbers))
+
+
+def _numbers(now: CatalogTable, said: Sequence[SaidColumn]) -> tuple[int, ...] | None:
+    """Return the columns' numbers if the catalog has the same columns in the same order, and
+    perhaps more, which are not published.
+    """
+    found, rest = [], iter(now.columns)
+    for each in said:
+        match = next((column for column in rest if (column.name, column.type) == (each.name, each.type)), None)
+        if match is None:
+            return None
+        found.append(match.number)
+    return tuple(found)
+
+
+def _between(now: CatalogTable, number: int, count: int) -> range:
+    """Return the places that the column may have among `count` columns.
+
+    All columns before it that there are now precede it, and perhaps some that are gone.
+    """
+    least = sum(each.number < number for each in now.columns)
+    return range(min(least, count), min(least + sum(gone < number for gone in now.dropped) + 1, count))
+
+
+def _is_as_before(names: Sequence[str], column: CatalogColumn, said: Sequence[SaidColumn]) -> bool:
+    """Whether the columns up to the hidden one are those that were sent last.
+
+    A transaction in progress may have changed what the catalog does not show yet.
+    """
+    upto = names.index(column.name) + 1 if column.name in names else 0
+    return upto > 0 and [each.name for each in said[:upto]] == list(names[:upto])
+
+
+def _alike(now: CatalogTable, hidden: Hidden, column: CatalogColumn | None, said: Sequence[SaidColumn]) -> list[int]:
+    """Return the places where the column may be, if the transaction may have dropped any before it
+    and renamed all.
+    """
+    most = sum(each.number < hidden.number for each in now.columns) + sum(gone < hidden.number for gone in now.dropped)
+    return [at for at, each in enumerate(said) if at <= most and (column is None or _may_be(column.type, each.type))]
+
+
+def _may_be(one: int, other: int) -> bool:
+    return one == other or {one, other} <= _TEXTS
+
+
+def _of_dropped_table(before: HiddenColumns, said: Sequence[SaidColumn]) -> Located:
+    """Find them by their names if the table has those of before; else each may be hidden."""
+    if not before.columns:
+        return NOTHING_HIDDEN
+    names = {each.rule.rpartition(".")[2]: each.rule for each in before.columns}
+    if tuple(each.name for each in said) == before.names and names.keys() <= set(before.names):
+        return Located({at: names[c.name] for at, c in enumerate(said) if c.name in names}, {}, None)
+    return Located({}, dict.fromkeys(range(len(said)), before.columns[0].rule), None)

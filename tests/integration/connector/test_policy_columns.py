@@ -1,0 +1,119 @@
+"""The data policy goes by what a column is: its values stay hidden under each name, and in each
+partition. One walk over DDL in a connector that runs, plain and prepared, and in one that does not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.connector.canary import TEXT, raw, sings
+from twofold.config import load
+from twofold.errors import Refused
+from twofold.runner.initialisation import initialise
+
+CASES = {
+    "renamed": ["RENAME email TO mail"],
+    "beside": ["RENAME email TO email_old", "ADD email text"],
+    "taken": ["DROP contact", "RENAME email TO contact"],
+    "exchanged": ["RENAME email TO x", "RENAME contact TO email", "RENAME x TO contact"],
+    "again": ["DROP contact", "RENAME email TO contact", "ADD email text"],
+    "replaced": ["DROP email", "ADD email text"],
+}
+WHEN = ["live", "prepared", "away"]
+HIDDEN_NOW = {"renamed": "mail", "beside": "email_old", "taken": "contact", "exchanged": "contact", "again": "contact"}
+
+
+def row(table: str, number: int) -> str:
+    return f"INSERT INTO {table} (id, contact, email, phone) VALUES ({number}, 'c', '{TEXT}', 'p')"
+
+
+def statements(table: str, case: str) -> list[str]:
+    """Rows before and behind the DDL, in one transaction; a second change of each comes later."""
+    return [row(table, 2), *(f"ALTER TABLE {table} {each}" for each in CASES[case]), f"UPDATE {table} SET phone = 'q'"]
+
+
+def make(here: Installation) -> None:
+    tables = [f"{when}.{case}" for when in WHEN for case in CASES]
+    here.sql(
+        "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)",
+        *(f"CREATE SCHEMA {when}" for when in WHEN),
+        *(f"CREATE TABLE {table} (id int PRIMARY KEY, contact text, email text, phone text)" for table in tables),
+        *(row(table, 1) for table in tables),
+        "CREATE SCHEMA parts",
+        "CREATE TABLE parts.root (id int PRIMARY KEY, email text) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts.leaf PARTITION OF parts.root FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE parts.later (email text, id int PRIMARY KEY)",
+        f"INSERT INTO parts.root VALUES (1, '{TEXT}')",
+    )
+
+
+def test_what_was_hidden_stays_hidden_under_each_name_and_in_each_partition(connector: Maker, tmp_path: Path) -> None:
+    (tmp_path / "policy.key").write_bytes(b"k" * 40)
+    rules = {f"{when}.{case}.email": "hash" for when in WHEN for case in CASES} | {"parts.root.email": "null"}
+    columns = [{"column": column, "action": action} for column, action in rules.items()]
+    here = connector(
+        init=False,
+        policy={"key_file": str(tmp_path / "policy.key")},
+        source={"tables": ["public.account", *(f"{when}.*" for when in WHEN), "parts.root"], "publish_via_root": False},
+        backfill={"notice": 0.3},
+        prepared={"pool": 2},
+    )
+    make(here)
+    here.configure({"policy": {"columns": [*columns, {"column": "parts.rot.email", "action": "hash"}]}})
+    assert "parts.rot.email (hash) match no column" in refused(here)
+    here.configure({"policy": {"columns": columns}})
+    initialise(load(here.file), print)
+    with here.carrying():
+        wait_until(lambda: all(last(here, table)["id"] == 1 for table in topics()), 60)
+        for case in CASES:
+            here.sql("BEGIN; " + "; ".join(statements(f"live.{case}", case)) + "; COMMIT")
+            here.prepare(case, *statements(f"prepared.{case}", case))
+        here.sql(f"INSERT INTO parts.later VALUES ('{TEXT}', 11)")  # not published
+        here.sql("ALTER TABLE parts.root ATTACH PARTITION parts.later FOR VALUES FROM (10) TO (20)")
+        here.sql(f"INSERT INTO parts.root VALUES (2, '{TEXT}'), (12, '{TEXT}')")
+        here.caught_up()
+        assert not songs(here)
+        here.sql(*(f"COMMIT PREPARED '{case}'" for case in CASES))
+        here.sql(f"ALTER PUBLICATION {here.prefix} ADD TABLE parts.leaf, parts.later")
+        here.sql("ALTER TABLE parts.root DETACH PARTITION parts.leaf", f"INSERT INTO parts.leaf VALUES (3, '{TEXT}')")
+        here.sql(*(f"UPDATE {when}.{case} SET phone = 'r'" for when in WHEN[:2] for case in CASES))
+        here.caught_up()
+        wait_until(lambda: all(last(here, f"{when}.{case}")["phone"] == "r" for when in WHEN[:2] for case in CASES), 60)
+    for case in CASES:
+        here.sql("BEGIN; " + "; ".join(statements(f"away.{case}", case)) + "; COMMIT")
+        here.sql(f"UPDATE away.{case} SET phone = 'r'")
+    here.sql("ALTER TABLE parts.root DETACH PARTITION parts.later", f"INSERT INTO parts.later VALUES ('{TEXT}', 13)")
+    with here.carrying():
+        here.caught_up()
+        wait_until(lambda: all(last(here, f"away.{case}")["phone"] == "r" for case in CASES), 60)
+        wait_until(lambda: last(here, "parts.later")["id"] == 13, 60)
+    assert not songs(here)
+    for when in WHEN:
+        for case, name in HIDDEN_NOW.items():
+            found = last(here, f"{when}.{case}")
+            assert len(str(found[name])) == 64, f"{when}.{case}: {found}"
+            assert found["phone"] == "r"
+    assert last(here, "parts.leaf") == {"id": 3, "email": None}
+
+
+def topics() -> list[str]:
+    return [f"{when}.{case}" for when in WHEN for case in CASES] + ["parts.leaf"]
+
+
+def last(here: Installation, table: str) -> dict[str, object]:
+    found = [s.value["after"] for s in here.reader.read([f"{here.prefix}.{table}"]) if s.value and s.value["after"]]
+    return found[-1] if found else {"phone": None, "id": None}
+
+
+def songs(here: Installation) -> list[str]:
+    """The topics that have what is hidden."""
+    return sorted({name for name, data in raw(here) if sings(data)})
+
+
+def refused(here: Installation) -> str:
+    try:
+        initialise(load(here.file), print)
+    except Refused as refusal:
+        return refusal.what
+    return ""
