@@ -55,7 +55,9 @@ class Hidden:
     rule: str
     """Its full name when it was first hidden: the rule for that name holds for it."""
     row: int
-    """What `CatalogColumn.row` was when its number was last known."""
+    """What `CatalogColumn.row` was when it was last in a message: not written since, the column is
+    not published any more where a message lacks it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +110,13 @@ def locate(before: HiddenColumns, now: CatalogTable | None, said: Sequence[SaidC
         column = next((each for each in now.columns if each.number == hidden.number), None)
         if not committed and (column is None or not _is_as_before(before.names, column, said)):
             possible |= dict.fromkeys(_alike(now, hidden, column, said), hidden.rule)
-        if column is not None and column.row == hidden.row:
-            # Its name was this one all the time, so no other column had it.
-            places: Iterable[int] = (at for at, each in enumerate(said) if each.name == column.name)
-        elif numbers is not None and (column is None or hidden.number in numbers):
-            places = (at for at, number in enumerate(numbers) if number == hidden.number)
+        if numbers is None or (column is not None and hidden.number not in numbers and column.row != hidden.row):
+            places: Sequence[int] = _between(now, hidden.number, len(said))
         else:
-            places = _between(now, hidden.number, len(said))
-            if len(places) > 1:
-                possible |= dict.fromkeys(places, hidden.rule)
-                continue
+            places = [at for at, number in enumerate(numbers) if number == hidden.number]
+        if len(places) > 1:
+            possible |= dict.fromkeys(places, hidden.rule)
+            continue
         certain |= dict.fromkeys(places, hidden.rule)
     possible = {at: rule for at, rule in possible.items() if at not in certain}
     known = committed and numbers is not None and bool(before.columns) and not possible
@@ -137,7 +136,8 @@ def hidden_now(
         for number, rule in zip(numbers, rules, strict=True)
         if rule is not None
     ]
-    unpublished = [each for each in before.columns if each.number in columns and each.number not in numbers]
+    # Also those that are dropped now: the stream may be behind that.
+    unpublished = [each for each in before.columns if each.number not in numbers]
     kept = sorted([*hidden, *unpublished], key=lambda each: each.number)
     return HiddenColumns(tuple(kept), tuple(columns[number].name for number in numbers))
 
