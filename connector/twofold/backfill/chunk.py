@@ -73,7 +73,7 @@ class Chunk:
     whole: SpooledRows | None = None
     """All rows of a table without a message key, packed, in the spool."""
     order: tuple[str, ...] = ()
-    """The key's columns in the order of the read; empty if keys were read again."""
+    """The order of the read, as `LoadProgress` has it; empty if keys were read again."""
     answer: Future[ChunkResult | None] = field(default_factory=Future)
     """None: the chunk was not published and must be read again."""
 

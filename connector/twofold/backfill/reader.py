@@ -104,9 +104,11 @@ class Reader:
                 return self._read_whole(view, encoding, begun)
             if hashed := [column.name for column in encoding.shape.key if column.policy]:
                 raise _hashed_key(self._schema, self._table, hashed)
-            order = view.described.key_order(frozenset(column.name for column in encoding.shape.key))
+            key_order = view.described.key_order(frozenset(column.name for column in encoding.shape.key))
+            order = tuple(each.identity for each in key_order)
             if progress.order not in {(), order}:
-                # The key was recreated: in another order, other rows follow the last one.
+                # The key was made again, or has another type, collation or operator class.
+                # In another order, other rows follow the last one.
                 progress = replace(progress, after=None)
             packer = PartitionPacker(encoding.partitions)
             header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000

@@ -18,7 +18,9 @@ class LoadProgress:
     after: bytes | None = None
     """The last published key; None: the load reads from the beginning."""
     order: tuple[str, ...] = ()
-    """The key's columns in the order for which `after` was the last key; empty: any order."""
+    """The key's columns, each with how its index compares it, in the order for which `after` was
+    the last key; empty: any order.
+    """
     again: frozenset[bytes] = frozenset()
     scanned: bool = False
     """The last key has been reached; only `again` is left."""

@@ -5,7 +5,7 @@ So topics and schemas exist before the first row arrives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,38 +79,45 @@ _FILTER = """,
                             WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace)) AS row_filter,
        c.relkind = 'p' AS partitioned"""
 
-# The indexes that can serve as a message key, each with its columns in the index's order.
+# The indexes that can serve as a message key, with their columns in the index's order. The operator
+# class and the collation of an index may be others than its column's: values that are equal to the
+# column's own are different in such an index, so only its order tells rows apart.
 _KEYS = """,
-       (SELECT jsonb_object_agg(a.attname, jsonb_build_object(
-                   'type', pg_catalog.format_type(base.oid, base.modifier),
-                   'schema', coalesce(o.schema, 'pg_catalog'), 'behind', coalesce(o.behind, '>'), 'equal', coalesce(o.equal, '=')))
-          FROM (SELECT * FROM pg_catalog.pg_attribute
-                 WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
-                   AND attnum = ANY (ARRAY(SELECT unnest(i.indkey::smallint[])
-                                             FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisunique))
-                OFFSET 0) a
-          CROSS JOIN LATERAL (
-               WITH RECURSIVE below AS (
-                   SELECT a.atttypid AS oid, a.atttypmod AS modifier
-                   UNION ALL
-                   SELECT t.typbasetype, t.typtypmod FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid WHERE t.typtype = 'd')
-               SELECT below.oid, below.modifier FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid WHERE t.typtype <> 'd') base
-          LEFT JOIN LATERAL (
-               SELECT n.nspname AS schema, b.oprname AS behind, e.oprname AS equal
-                 FROM pg_catalog.pg_opclass k
-                 JOIN pg_catalog.pg_am m ON m.oid = k.opcmethod AND m.amname = 'btree'
-                 JOIN pg_catalog.pg_amop x ON x.amopfamily = k.opcfamily AND x.amopstrategy = 5
-                                          AND x.amoplefttype = base.oid AND x.amoprighttype = base.oid
-                 JOIN pg_catalog.pg_amop y ON y.amopfamily = k.opcfamily AND y.amopstrategy = 3
-                                          AND y.amoplefttype = base.oid AND y.amoprighttype = base.oid
-                 JOIN pg_catalog.pg_operator b ON b.oid = x.amopopr
-                 JOIN pg_catalog.pg_operator e ON e.oid = y.amopopr
-                 JOIN pg_catalog.pg_namespace n ON n.oid = b.oprnamespace
-                WHERE k.opcdefault AND k.opcintype = base.oid) o ON true) AS orders,
-       (SELECT jsonb_agg((SELECT jsonb_agg(a.attname ORDER BY k.place)
-                            FROM unnest(i.indkey::smallint[]) WITH ORDINALITY k(attnum, place)
-                            JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
-                           WHERE k.place <= i.indnkeyatts) ORDER BY i.indisprimary DESC, i.indexrelid)
+       (SELECT jsonb_agg((
+           SELECT jsonb_agg(jsonb_build_object(
+                      'column', a.attname, 'type', pg_catalog.format_type(base.oid, base.modifier),
+                      'cast', CASE WHEN NOT usual.is_so AND y.typtype <> 'p' THEN pg_catalog.format_type(y.oid, NULL) END,
+                      'collation', CASE WHEN e.coll <> a.attcollation THEN jsonb_build_array(f.nspname, l.collname) END,
+                      'schema', m.nspname, 'before', before.oprname, 'behind', behind.oprname, 'equal', equal.oprname,
+                      'identity', concat_ws(' ', a.attname, y.typname, m.nspname, behind.oprname, f.nspname, l.collname)) ORDER BY e.place)
+             FROM unnest(i.indkey::smallint[], i.indclass::oid[], i.indcollation::oid[])
+                  WITH ORDINALITY e(attnum, opclass, coll, place)
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = e.attnum
+             CROSS JOIN LATERAL (
+                  WITH RECURSIVE below AS (
+                      SELECT a.atttypid AS oid, a.atttypmod AS modifier
+                      UNION ALL
+                      SELECT t.typbasetype, t.typtypmod FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid WHERE t.typtype = 'd')
+                  SELECT below.oid, below.modifier FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid WHERE t.typtype <> 'd') base
+             JOIN pg_catalog.pg_opclass k ON k.oid = e.opclass
+             JOIN pg_catalog.pg_type y ON y.oid = k.opcintype
+             CROSS JOIN LATERAL (
+                  SELECT k.opcdefault AND (k.opcintype = base.oid OR NOT EXISTS (
+                             SELECT FROM pg_catalog.pg_opclass d
+                              WHERE d.opcmethod = k.opcmethod AND d.opcdefault AND d.opcintype = base.oid)) AS is_so) usual
+             JOIN pg_catalog.pg_amop x ON x.amopfamily = k.opcfamily AND x.amopstrategy = 1
+                                      AND x.amoplefttype = k.opcintype AND x.amoprighttype = k.opcintype
+             JOIN pg_catalog.pg_amop w ON w.amopfamily = k.opcfamily AND w.amopstrategy = 3
+                                      AND w.amoplefttype = k.opcintype AND w.amoprighttype = k.opcintype
+             JOIN pg_catalog.pg_amop v ON v.amopfamily = k.opcfamily AND v.amopstrategy = 5
+                                      AND v.amoplefttype = k.opcintype AND v.amoprighttype = k.opcintype
+             JOIN pg_catalog.pg_operator before ON before.oid = x.amopopr
+             JOIN pg_catalog.pg_operator equal ON equal.oid = w.amopopr
+             JOIN pg_catalog.pg_operator behind ON behind.oid = v.amopopr
+             JOIN pg_catalog.pg_namespace m ON m.oid = behind.oprnamespace
+             LEFT JOIN pg_catalog.pg_collation l ON l.oid = e.coll
+             LEFT JOIN pg_catalog.pg_namespace f ON f.oid = l.collnamespace
+            WHERE e.place <= i.indnkeyatts) ORDER BY i.indisprimary DESC, i.indexrelid)
           FROM pg_catalog.pg_index i
          WHERE i.indrelid = c.oid AND i.indisunique AND i.indexprs IS NULL AND i.indpred IS NULL) AS keys
 """
@@ -118,14 +125,27 @@ _KEYS = """,
 
 @dataclass(frozen=True, slots=True)
 class KeyOrder:
-    """The comparison of a column's values in an index."""
+    """A column of an index, and how the index compares its values."""
 
+    column: str
     type: str
-    """The type below its domains, as SQL writes it."""
+    """The column's type below its domains, as SQL writes it."""
+    cast: str | None
+    """The type as which the index compares, if its operator class is not the type's own."""
+    collation: tuple[str, str] | None
+    """The index's collation by schema and name, if it is not the column's."""
     schema: str
+    before: str
     behind: str
     equal: str
     """The operators, which are in `schema`."""
+    identity: str
+    """Differs where the order does."""
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether ORDER BY and comparisons of the plain column have this order."""
+        return self.cast is None and self.collation is None and (self.schema, self.behind) == ("pg_catalog", ">")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +155,16 @@ class DescribedTable:
     relation: Relation
     row_filter: str | None
     partitioned: bool
-    orders: dict[str, KeyOrder]
-    """The order of each column of a unique index."""
-    unique: tuple[tuple[str, ...], ...]
+    unique: tuple[tuple[KeyOrder, ...], ...]
     """The columns of each unique index, in its order."""
 
-    def foreign_order(self, key: Sequence[str]) -> bool:
-        """Return whether the columns need operators other than PostgreSQL's own."""
-        return any((self.orders[name].schema, self.orders[name].behind) != ("pg_catalog", ">") for name in key)
-
-    def key_order(self, key: frozenset[str]) -> tuple[str, ...]:
-        """Return the key's columns in the order of an index that has exactly these."""
-        return next((columns for columns in self.unique if frozenset(columns) == key), tuple(sorted(key)))
+    def key_order(self, key: frozenset[str]) -> tuple[KeyOrder, ...]:
+        """Return the key's columns in the order of an index that has exactly these: no two rows are
+        equal in it.
+        """
+        return next((each for each in self.unique if {order.column for order in each} == key), ()) or tuple(
+            next(order for each in self.unique for order in each if order.column == name) for name in sorted(key)
+        )
 
 
 def published_tables(conninfo: str, publication: str) -> tuple[Relation, ...]:
@@ -176,16 +194,18 @@ def describe(connection: PlainConnection, publication: str, schema: str, table: 
     row = connection.execute(query, (publication, schema, table)).fetchone()
     if row is None:
         return None
-    row_filter, partitioned, orders, keys = row[5:]
-    unique = tuple(tuple(columns) for columns in keys or ())
-    orders = {name: KeyOrder(**order) for name, order in (orders or {}).items()}
-    return DescribedTable(_relation(row[:5]), row_filter, partitioned, orders, unique)
+    row_filter, partitioned, keys = row[5:]
+    return DescribedTable(_relation(row[:5]), row_filter, partitioned, tuple(map(_key, keys or ())))
 
 
 def describe_filters(connection: PlainConnection, publication: str) -> tuple[DescribedTable, ...]:
     """Describe all tables as the publication has them, without their keys."""
     rows = connection.execute(_TABLES.format(more=_FILTER, which=""), (publication,)).fetchall()
-    return tuple(DescribedTable(_relation(row[:5]), row[5], row[6], {}, ()) for row in rows)
+    return tuple(DescribedTable(_relation(row[:5]), row[5], row[6], ()) for row in rows)
+
+
+def _key(columns: Iterable[dict[str, Any]]) -> tuple[KeyOrder, ...]:
+    return tuple(KeyOrder(**{**each, "collation": each["collation"] and tuple(each["collation"])}) for each in columns)
 
 
 def _relation(row: tuple[Any, ...]) -> Relation:

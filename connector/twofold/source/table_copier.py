@@ -23,7 +23,7 @@ from twofold.source.connection import PlainConnection, connect
 from twofold.source.diagnosis import NOT_UTF8, error_text, not_utf8
 from twofold.source.locks import TableWriter, needs_slot, wait_for_all, writers
 from twofold.source.primary import NoPrimary, connect_to_primary
-from twofold.source.published_tables import DescribedTable, describe
+from twofold.source.published_tables import DescribedTable, KeyOrder, describe
 from twofold.source.read_rights import unreadable
 from twofold_avro.shapes import TableShape
 from twofold_avro.types import copy_item
@@ -278,7 +278,7 @@ def _query(
     return sql.SQL("COPY (SELECT {} {}{}{}) TO STDOUT (FORMAT binary)").format(
         sql.SQL(", ").join(sql.SQL(copy_item(column)) for column in shape.columns),
         _from(described, conditions),
-        sql.SQL(" ORDER BY ") + _columns(described, key) if key and among is None else sql.SQL(""),
+        sql.SQL(" ORDER BY ") + _in_order(described, key) if key and among is None else sql.SQL(""),
         sql.SQL(f" LIMIT {limit}") if limit is not None else sql.SQL(""),
     )
 
@@ -293,57 +293,78 @@ def _from(described: DescribedTable, conditions: list[sql.Composable]) -> sql.Co
     )
 
 
-def _columns(described: DescribedTable, key: Sequence[str]) -> sql.Composable:
-    """Return the columns with their table's name:
-
-    another selected column may have a name of theirs.
+def _column(described: DescribedTable, order: KeyOrder) -> sql.Composable:
+    """Return the column as its index compares it, with its table's name: another selected column
+    may have a name of theirs.
     """
-    table = described.relation.schema, described.relation.table
-    return sql.SQL(", ").join(sql.Identifier(*table, name) for name in key)
+    return _compared(sql.Identifier(described.relation.schema, described.relation.table, order.column), order)
 
 
-def _behind(described: DescribedTable, key: Sequence[str], after: Mapping[str, str]) -> sql.Composable:
-    """Return the condition for rows behind the key, in the order of ORDER BY.
-
-    An extension type's operators are not on the search path: without their schema, another type's
-    would be used, or none found.
-    """
-    if not described.foreign_order(key):
-        return sql.SQL("({}) > {}").format(_columns(described, key), _values(described, key, after))
-    return _either(
-        [
-            *(_compared(described, same, described.orders[same].equal, after) for same in key[:place]),
-            _compared(described, name, described.orders[name].behind, after),
-        ]
-        for place, name in enumerate(key)
+def _compared(value: sql.Composable, order: KeyOrder) -> sql.Composable:
+    if order.cast is not None:
+        value = sql.SQL("{}::").format(value) + sql.SQL(order.cast)
+    return (
+        value if order.collation is None else sql.SQL("{} COLLATE {}").format(value, sql.Identifier(*order.collation))
     )
 
 
-def _any_of(described: DescribedTable, key: Sequence[str], among: Sequence[Mapping[str, str]]) -> sql.Composable:
-    if not described.foreign_order(key):
-        rows = sql.SQL(", ").join(_values(described, key, each) for each in among)
+def _in_order(described: DescribedTable, key: Sequence[KeyOrder]) -> sql.Composable:
+    return sql.SQL(", ").join(
+        _column(described, order)
+        + (sql.SQL("") if order.is_usual else sql.SQL(" USING ") + _operator(order, order.before))
+        for order in key
+    )
+
+
+def _operator(order: KeyOrder, operator: str) -> sql.Composable:
+    """Return the operator with its schema: that of an extension's type is not on the search path.
+
+    Without its schema, another type's would be used, or none found.
+    """
+    return sql.SQL("OPERATOR({}.").format(sql.Identifier(order.schema)) + sql.SQL(f"{operator})")
+
+
+def _behind(described: DescribedTable, key: Sequence[KeyOrder], after: Mapping[str, str]) -> sql.Composable:
+    """Return the condition for rows behind the key, in the order of ORDER BY."""
+    if all(order.is_usual for order in key):
+        return sql.SQL("({}) > {}").format(_columns(described, key), _values(key, after))
+    return _either(
+        [
+            *(_comparison(described, same, same.equal, after) for same in key[:place]),
+            _comparison(described, order, order.behind, after),
+        ]
+        for place, order in enumerate(key)
+    )
+
+
+def _any_of(described: DescribedTable, key: Sequence[KeyOrder], among: Sequence[Mapping[str, str]]) -> sql.Composable:
+    if all(order.is_usual for order in key):
+        rows = sql.SQL(", ").join(_values(key, each) for each in among)
         return sql.SQL("({}) IN ({})").format(_columns(described, key), rows)
-    return _either([_compared(described, name, described.orders[name].equal, each) for name in key] for each in among)
+    return _either([_comparison(described, order, order.equal, each) for order in key] for each in among)
 
 
 def _either(alternatives: Iterable[list[sql.Composable]]) -> sql.Composable:
     return sql.SQL("({})").format(sql.SQL(" OR ").join(map(sql.SQL(" AND ").join, alternatives)))
 
 
-def _compared(described: DescribedTable, name: str, operator: str, texts: Mapping[str, str]) -> sql.Composable:
-    schema = sql.Identifier(described.orders[name].schema)
-    return sql.SQL(f"{{}} OPERATOR({{}}.{operator}) {{}}").format(
-        _columns(described, [name]), schema, _value(described, name, texts)
+def _comparison(described: DescribedTable, order: KeyOrder, operator: str, texts: Mapping[str, str]) -> sql.Composable:
+    return sql.SQL("{} {} {}").format(
+        _column(described, order), _operator(order, operator), _compared(_value(order, texts), order)
     )
 
 
-def _values(described: DescribedTable, key: Sequence[str], texts: Mapping[str, str]) -> sql.Composable:
-    return sql.SQL("({})").format(sql.SQL(", ").join(_value(described, name, texts) for name in key))
+def _columns(described: DescribedTable, key: Sequence[KeyOrder]) -> sql.Composable:
+    return sql.SQL(", ").join(_column(described, order) for order in key)
 
 
-def _value(described: DescribedTable, name: str, texts: Mapping[str, str]) -> sql.Composable:
+def _values(key: Sequence[KeyOrder], texts: Mapping[str, str]) -> sql.Composable:
+    return sql.SQL("({})").format(sql.SQL(", ").join(_value(order, texts) for order in key))
+
+
+def _value(order: KeyOrder, texts: Mapping[str, str]) -> sql.Composable:
     """Return a literal of the column's own type below its domains, so that the key's index serves.
 
     A stored value may be older than a domain's constraint.
     """
-    return sql.Literal(texts[name]) + sql.SQL(f"::{described.orders[name].type}")
+    return sql.Literal(texts[order.column]) + sql.SQL(f"::{order.type}")

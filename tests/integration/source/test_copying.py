@@ -132,3 +132,49 @@ def test_an_error_behind_the_first_rows_is_told_and_the_copier_continues(copier:
         with pytest.raises(psycopg.errors.DivisionByZero):
             list(runs)
         assert sum(len(tuples_of(run)) for run in copier.rows(view.described, shape)) == WIDE_ROWS
+
+
+ORDERS = {
+    "nondeterministic": ("text COLLATE insensitive", '(k COLLATE "C")'),
+    "other_class": ("public.citext", "(k text_ops)"),
+    "patterns": ("varchar(20)", "(k varchar_pattern_ops)"),
+    "collated": ("text", '(k COLLATE "C")'),
+    "usual": ("text", "(k)"),
+}
+
+
+@pytest.mark.parametrize("others", [(), ("n",)], ids=["alone", "behind another column"])
+def test_no_row_is_skipped_whatever_the_order_of_the_index(database: str, others: tuple[str, ...]) -> None:
+    """Read in chunks of three rows, by the index. Equal values of the column are several keys."""
+    words = [f"{word}{n}" for n in range(6) for word in ("a", "A", "b", "Zz", "zZ", "Ä", "ä")]
+    with psycopg.connect(database, autocommit=True) as asked:
+        asked.execute("CREATE EXTENSION IF NOT EXISTS citext SCHEMA public")
+        asked.execute(
+            "CREATE COLLATION insensitive (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+        )
+        for name, (kind, columns) in ORDERS.items():
+            asked.execute(f"CREATE TABLE {name} (n int NOT NULL DEFAULT 1, k {kind} NOT NULL)")
+            index = columns if not others else f"(n, {columns[1:]}"
+            asked.execute(f"CREATE UNIQUE INDEX i_{name} ON {name} {index}")
+            asked.execute(f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX i_{name}")
+            asked.execute(f"INSERT INTO {name} (k) SELECT unnest(%s::text[])", (words,))
+        asked.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    for name in ORDERS:
+        with closing(TableCopier(database, "p", "public", name)) as copier:
+            assert sorted(chunks(copier, others)) == sorted(words), name
+
+
+def chunks(copier: TableCopier, others: tuple[str, ...]) -> list[str]:
+    text = TypeShape(25, "pg_catalog", "text")
+    number = ColumnShape("n", TypeShape(23, "pg_catalog", "int4"), bool(others), bool(others))
+    shape = TableShape(1, "public", "t", (ColumnShape("k", text, True, True), number))
+    found, after = list[str](), None
+    while True:
+        with copier.view() as view:
+            assert view.described is not None
+            runs = b"".join(copier.rows(view.described, shape, after=after, limit=3))
+        keys = [each[6 : 6 + int.from_bytes(each[2:6], "big")].decode() for each in tuples_of(runs)]
+        if not keys:
+            return found
+        found += keys
+        after = {"k": keys[-1], "n": "1"}
