@@ -57,6 +57,10 @@ class SourceConfig(Part):
         "on", description="Let PostgreSQL send large transactions before they end."
     )
     messages: bool = Field(True, description="Carry logical messages (pg_logical_emit_message).")
+    ddl_messages: bool = Field(
+        False,
+        description="Let `init` make event triggers, by which each change of a table's definition is in the stream, in its place. Needs a superuser, or what a service has in its place.",
+    )
     backfill: bool = Field(
         True,
         description="Load the rows that a table has when it joins the publication.",

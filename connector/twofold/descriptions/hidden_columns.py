@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _TEXTS = frozenset({25, 1042, 1043, 19})
 """text, char(n), varchar(n) and name: a value of one is soon a value of another."""
@@ -92,6 +92,11 @@ class Located:
     are_others_shown: bool = False
     """All other columns of the message are known to be none of the hidden ones."""
 
+    def with_more(self, told: Located) -> Located:
+        """Return what is hidden by either of two descriptions."""
+        certain = {**self.certain, **told.certain}
+        return replace(self, certain=certain, possible={at: r for at, r in self.possible.items() if at not in certain})
+
 
 NOTHING_HIDDEN = Located({}, {}, None)
 
@@ -104,7 +109,7 @@ def locate(before: HiddenColumns, now: CatalogTable | None, said: Sequence[SaidC
     """
     if now is None:
         return _of_dropped_table(before, said)
-    numbers = _numbers(now, said)
+    numbers = numbers_of(now.columns, said)
     certain, possible = dict[int, str](), dict[int, str]()
     for hidden in before.columns:
         column = next((each for each in now.columns if each.number == hidden.number), None)
@@ -142,11 +147,11 @@ def hidden_now(
     return HiddenColumns(tuple(kept), tuple(columns[number].name for number in numbers))
 
 
-def _numbers(now: CatalogTable, said: Sequence[SaidColumn]) -> tuple[int, ...] | None:
+def numbers_of(columns: Iterable[CatalogColumn], said: Iterable[SaidColumn]) -> tuple[int, ...] | None:
     """Return the columns' numbers if the catalog has the same columns in the same order, and
     perhaps more, which are not published.
     """
-    found, rest = [], iter(now.columns)
+    found, rest = [], iter(columns)
     for each in said:
         match = next((column for column in rest if (column.name, column.type) == (each.name, each.type)), None)
         if match is None:

@@ -25,6 +25,7 @@ from twofold.bridge.events import (
     PrepareRead,
     RollbackPreparedRead,
 )
+from twofold.descriptions.told_table import PREFIX, told_table
 from twofold.errors import MalformedMessage
 from twofold.runner.gathered_run import CurrentTransaction, GatheredRun
 from twofold.runner.outbox import OutboxTable
@@ -32,6 +33,7 @@ from twofold.runner.stream_order import StreamOrder, missing_end
 from twofold.runner.streamed import CHUNK_BYTES, Streams
 from twofold.runner.table_version import CHANGED_SHAPE, TableVersion, TransactionInfo
 from twofold.runner.tables import Tables
+from twofold.runner.told_tables import NOTHING_TOLD
 from twofold.runner.waiting_rows import BatchRows, CollectedEvent, PreparedRows, Rows
 from twofold.sink.batch import Record, RowBatch
 from twofold.source import messages as m
@@ -291,9 +293,12 @@ class Collector:
             if self._open:
                 raise self._unended(message)
             self._order.check_outcome(message, wal_start)
+            self._tables.told.resolve(message.identity, committed=isinstance(message, m.CommitPrepared))
         match message:
             case m.Prepare():
                 prepared = self._end_prepared(message, wal_start)
+                if prepared.told:
+                    self._tables.told.prepare(message.identity, prepared.told)
                 if self._may_hold(message, prepared):
                     run.hold(message, prepared, ts_ms)
                     return
@@ -320,9 +325,12 @@ class Collector:
             case m.Relation():
                 if self.gathered and self._current is not None and not self._current.rows:
                     yield from self._hand_over()  # a new shape may have to wait for the registry
-                self._tables.relation(message, committed=not self.half_prepared)
+                told = self._current.told if self._current is not None else NOTHING_TOLD
+                self._tables.relation(message, committed=not self.half_prepared, told=told)
             case m.Truncate():
                 self._truncate(message, wal_start, ts_ms)
+            case m.LogicalMessage(prefix=prefix) if prefix == PREFIX or not self._tables.messages.carried:
+                self._note_told(message)
             case m.LogicalMessage():
                 yield from self._message(message, wal_start, ts_ms)
             case m.Type():
@@ -446,6 +454,8 @@ class Collector:
         streamed = self._streams.ended(identity.xid)
         parsed = self._parse_gid(identity.gid)
         streamed.end(TransactionInfo(identity.xid, message.prepare_ts_us, transaction_id, identity.gid, parsed))
+        if streamed.told:
+            self._tables.told.prepare(identity, streamed.told)
         return self._prepared(
             message,
             rows=streamed,
@@ -486,6 +496,14 @@ class Collector:
         facts = TransactionInfo(None, ts_ms * 1000, None, None)
         self._tables.messages.append(message, wal_start, facts, None, ts_ms, batch)
         yield CollectedEvent(MessageRead(message.lsn), batch, at_us=ts_ms * 1000)
+
+    def _note_told(self, message: m.LogicalMessage) -> None:
+        """Note what a DDL message tells, also in a transaction that Kafka has."""
+        if message.transactional and message.prefix == PREFIX and (told := told_table(message.content)):
+            current = self._transaction(message)
+            current.told[told.oid] = told
+            if not current.is_prepared:
+                self._tables.told.note({told.oid: told})
 
     def _transaction(self, message: m.Message) -> CurrentTransaction:
         if self._current is None:

@@ -15,6 +15,7 @@ from typing import Protocol
 from twofold.config import ColumnRule
 from twofold.descriptions.description import Description
 from twofold.descriptions.hidden_columns import CatalogTable, HiddenColumns, SaidColumn, hidden_now, locate
+from twofold.descriptions.told_table import ToldTable
 from twofold.runner.data_policy import DataPolicy
 from twofold.runner.pins import former_pins
 from twofold.source.messages import Relation
@@ -46,12 +47,20 @@ class ColumnPolicy:
         self._publication = publication
 
     def hide(
-        self, shape: TableShape, relation: Relation, topic: str, pins: Mapping[str, Pin], *, committed: bool = True
+        self,
+        shape: TableShape,
+        relation: Relation,
+        topic: str,
+        pins: Mapping[str, Pin],
+        told: ToldTable | None = None,
+        *,
+        committed: bool = True,
     ) -> tuple[TableShape, HiddenColumns | None]:
         """Return the shape with its policy, and what its pin is to keep; None: what it has.
 
-        `committed`: what `relation` describes is committed. Refused: a column that was hidden would
-        be shown.
+        `told`: what a message tells of the table. Who wrote it is not known, so it hides more and
+        shows nothing. `committed`: what `relation` describes is committed. Refused: a column that
+        was hidden would be shown.
         """
         if not self._policy.rules:
             return shape, None
@@ -59,6 +68,8 @@ class ColumnPolicy:
         before = _hidden_before(shape.oid, pin, former_pins(pins, topic, shape.oid))
         said = [SaidColumn(column.name, column.type_oid) for column in relation.columns]
         found = locate(before, now, said, committed=committed)
+        if told is not None:
+            found = found.with_more(locate(before, CatalogTable(told.columns, frozenset()), said, committed=True))
         above = now.above if now else ()
         names = [*(f"{schema}.{table}" for schema, table in above), *_former_roots(shape.oid, pins)]
         anywhere = pin is None and not self._is_published(relation)

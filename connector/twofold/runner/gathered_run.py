@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from twofold.bridge.events import PlainRead, PlainUnfinished, Unannounced
 from twofold.bridge.state import NO_FLOOR
+from twofold.descriptions.told_table import ToldTable
 from twofold.runner.bookkeeping_records import outcome
 from twofold.runner.table_version import TableVersion, TransactionInfo
 from twofold.runner.timers import CROWD_FACTOR
@@ -65,6 +66,8 @@ class CurrentTransaction:
     tables: dict[TableVersion, None] = field(default_factory=dict)
     topics: dict[str, None] = field(default_factory=dict)
     """The topics of its events and logical messages."""
+    told: dict[int, ToldTable] = field(default_factory=dict)
+    """What its DDL messages tell of tables."""
     rows: int = 0
     begun: m.Begin | m.BeginPrepare | None = None
     """The message that began it."""

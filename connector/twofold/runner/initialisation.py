@@ -35,7 +35,7 @@ from twofold.sink.records import register_fixed
 from twofold.sink.schema_registry import Registry
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
-from twofold.source import identity, provisioning, publishable, readiness
+from twofold.source import ddl_messages, identity, provisioning, publishable, readiness
 from twofold.source.catalog import Catalog
 from twofold.source.diagnosis import foreign_slot, lost_slot, slot_holder
 from twofold.source.locks import Blocker
@@ -94,6 +94,9 @@ def initialise(config: Config, say: Say) -> None:
         first.write(NO_LSN)
         if published and provisioning.create_publication(config.conninfo, config.publication, published):
             say(f"publication {config.publication} made")
+        if config.source.ddl_messages:
+            ddl_messages.install(config.conninfo, config.slot)
+            say("event triggers made: each change of a table's definition is in the stream")
         pins = _pins(config, first.registry, database)
         _note_empty(config, pins)  # which is refused where a table may not be read
         start = slot.confirmed_flush if slot else _make_slot(config, say)

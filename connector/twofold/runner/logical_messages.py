@@ -15,7 +15,11 @@ from twofold_avro.transcode import TransactionHeader
 class LogicalMessages:
     """The messages topic of one run. Its schema is registered when the first message comes."""
 
-    def __init__(self, prefix: str, database: str, registrar: Registrar, events: EventTopics) -> None:
+    def __init__(
+        self, prefix: str, database: str, registrar: Registrar, events: EventTopics, *, carried: bool = True
+    ) -> None:
+        self.carried = carried
+        """Whether messages are published at all."""
         self._prefix = prefix
         self._database = database
         self._registrar = registrar

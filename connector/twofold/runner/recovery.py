@@ -137,6 +137,7 @@ def recover(
         load_first=config.source.backfill,
         outbox=config.outbox,
         policy=ColumnPolicy(policy, catalog, config.publication),
+        messages=config.source.messages,
     )
     described = interruptible(lambda: describe_published(config.conninfo, config.publication))
     if described.flaws:
@@ -281,7 +282,7 @@ def take_slot(config: Config, opened: ExitStack) -> ReplicationSession:
         two_phase=config.source.two_phase,
         streaming=config.source.streaming,
         binary=False,
-        messages=config.source.messages,
+        messages=config.source.messages or config.source.ddl_messages,
     )
     session = ReplicationSession(
         config.conninfo,

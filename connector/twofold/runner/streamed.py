@@ -18,6 +18,7 @@ import marshal
 from collections.abc import Iterator
 from typing import Any
 
+from twofold.descriptions.told_table import PREFIX, ToldTable, told_table
 from twofold.errors import RunEnded
 from twofold.runner.event_topics import size_of
 from twofold.runner.outbox import OutboxEvent, OutboxTable
@@ -61,13 +62,14 @@ class Streamed:
         self._run: tuple[int, int] | None = None
         self._facts: TransactionInfo | None = None
         self.relations: dict[int, DescribedVersion] = {}
+        self.told: dict[int, ToldTable] = {}
         self.topics: dict[str, None] = {}
         """The topics of its events and logical messages."""
         self._has_messages = False
         self.bytes = 0
 
     def relation(self, message: m.Relation) -> None:
-        self.relations |= self._all_tables.descriptions(message)
+        self.relations |= self._all_tables.descriptions(message, self.told)
         self._run = None
 
     def rows(self, received: Received, at: int, ts_ms: int) -> int:
@@ -109,6 +111,12 @@ class Streamed:
     def message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> None:
         """Keep a message. PostgreSQL does not say which subtransaction made it."""
         assert message.xid is not None
+        if message.prefix == PREFIX:
+            if told := told_table(message.content):
+                self.told[told.oid] = told
+            return
+        if not self._all_tables.messages.carried:
+            return
         self.topics[self._all_tables.messages.prepare(message)] = None
         self._run = None
         self._runs.append([message.xid, _MESSAGE, 0, message.lsn, wal_start, ts_ms, message.prefix, message.content])
@@ -126,6 +134,8 @@ class Streamed:
                 "a streamed transaction has logical messages and a savepoint that was rolled back: PostgreSQL does not say which messages belong to it; it is read again without"
                 " streaming (source.streaming), which does"
             )
+        # Which of them it told is not known. The catalog answers for what it does not know.
+        self.told.clear()
         self._gone.add(subxid)
         self._made.pop(subxid, None)
         self._run = None
@@ -301,6 +311,7 @@ class Streams:
         """
         streamed = self.ended(xid)
         self._tables.adopt(streamed.relations)
+        self._tables.told.note(streamed.told)
         return streamed
 
 

@@ -14,12 +14,12 @@ Servers are asked only for a new shape, never for a row.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterable
 
 from twofold.backfill.chunk import TableEncoding
 from twofold.config import OutboxRule
+from twofold.descriptions.told_table import ToldTable
 from twofold.errors import Refused, RunEnded
 from twofold.runner.column_policy import ColumnPolicy
 from twofold.runner.described_versions import DescribedVersions
@@ -32,6 +32,7 @@ from twofold.runner.root_flaws import RootFlaws
 from twofold.runner.row_plans import RowPlans
 from twofold.runner.table_lives import TableLives
 from twofold.runner.table_version import DescribedVersion, KeyChanged, TableVersion, key_id_changed
+from twofold.runner.told_tables import NOTHING_TOLD, Told, ToldTables
 from twofold.runner.topic_mismatch import Decision, TopicRestart, VersionKey, decide
 from twofold.sink.batch import PROVISIONAL_KEY_ID, VOID
 from twofold.sink.topic_rules import RequiredTopic
@@ -65,8 +66,12 @@ class Tables:
         load_first: bool,
         outbox: Iterable[OutboxRule] = (),
         policy: ColumnPolicy | None = None,
+        messages: bool = True,
     ) -> None:
-        """`load_first`: load the existing rows of new tables."""
+        """`load_first`: load the existing rows of new tables.
+
+        `messages`: publish logical messages.
+        """
         self._policy = policy
         self._prefix = prefix
         self._publication = publication
@@ -80,7 +85,8 @@ class Tables:
         self.lives = TableLives(pins)
         self.pins = Pins(prefix, pins, self.lives, load_first=load_first)
         self.events = EventTopics(outbox, prefix, partitions=partitions, registrar=registrar)
-        self.messages = LogicalMessages(prefix, database, registrar, self.events)
+        self.messages = LogicalMessages(prefix, database, registrar, self.events, carried=messages)
+        self.told = ToldTables()
         self.owner = ThreadOwner("the tables' versions and pins")
 
     def restart_topics(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
@@ -124,16 +130,16 @@ class Tables:
         for table in tables:
             self._commit(table, partitions=made[table.topic])
 
-    def relation(self, relation: m.Relation, *, committed: bool = True) -> None:
+    def relation(self, relation: m.Relation, *, committed: bool = True, told: Told = NOTHING_TOLD) -> None:
         """Note a table's new description from the stream. It counts with the first row.
 
         Where partitions are published via their root, the stream describes them too, and none of
-        their rows comes. `committed`: the transaction that has the message is committed.
+        their rows comes. `committed`: the message's transaction is committed; `told`: what it told.
         """
-        for oid, said in self.descriptions(relation, committed=committed).items():
+        for oid, said in self.descriptions(relation, told, committed=committed).items():
             self._versions.say(oid, said)
 
-    def descriptions(self, relation: m.Relation, *, committed: bool = False) -> dict[int, DescribedVersion]:
+    def descriptions(self, relation: m.Relation, told: Told, *, committed: bool = False) -> dict[int, DescribedVersion]:
         """Return the tables that the message describes, by oid: a partition, its root after it.
 
         A row under this name follows, so the topics of the table's other names lack it. That is
@@ -144,12 +150,17 @@ class Tables:
                 "%s.%s: its rows come under this name now, and %s lacks them", relation.schema, relation.table, other
             )
             self._versions.forget(other)
-        describe = functools.partial(self.describe, committed=committed)
+
+        def describe(described: m.Relation) -> DescribedVersion:
+            return self.describe(described, self.told.find(described, told), committed=committed)
+
         root = self._root_flaws.after(relation, describe)
         return {relation.oid: describe(relation), **({root[0]: root[1]} if root else {})}
 
-    def describe(self, relation: m.Relation, *, committed: bool = True) -> DescribedVersion:
-        """Return the table as the message has it.
+    def describe(
+        self, relation: m.Relation, told: ToldTable | None = None, *, committed: bool = True
+    ) -> DescribedVersion:
+        """Return the table as the message has it; `told`: what it was then.
 
         In a transaction in progress that holds for it alone.
         """
@@ -157,7 +168,7 @@ class Tables:
         if self.events.is_outbox(relation):
             return DescribedVersion(self._outbox(relation), self._versions.count())
         topic = self.pins.topic_of(relation)
-        shape = self._shape(relation, committed=committed)
+        shape = self._shape(relation, told, committed=committed)
         shape = self._registrar.like_before(shape, topic, self.pins.find(topic))
         for former, pin in self.pins.former(topic, relation.oid):
             self._registrar.require_former_rules(shape, former, pin)
@@ -170,13 +181,13 @@ class Tables:
             self._versions.add(topic, table)
         return DescribedVersion(table, number)
 
-    def _shape(self, relation: m.Relation, *, committed: bool = True) -> TableShape:
+    def _shape(self, relation: m.Relation, told: ToldTable | None = None, *, committed: bool = True) -> TableShape:
         """Return the table's shape under the data policy, and pin what that hides."""
-        shape = self._catalog.shape(relation)
+        shape = self._catalog.shape(relation, told)
         if self._policy is None:
             return shape
         topic = self.pins.topic_of(relation)
-        shape, hidden = self._policy.hide(shape, relation, topic, self.pins.ever, committed=committed)
+        shape, hidden = self._policy.hide(shape, relation, topic, self.pins.ever, told, committed=committed)
         if hidden is not None:
             self.pins.note_hidden(topic, shape.oid, hidden)
         return shape

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from twofold.descriptions.hidden_columns import CatalogColumn, CatalogTable
+from twofold.descriptions.told_table import ToldTable
 from twofold.source.comments import add_comments
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.messages import Relation, Type
@@ -139,13 +140,14 @@ class Catalog:
         if message.oid not in self._types:
             self._types[message.oid] = _TypeRow(message.oid, message.schema, message.name, "base", -1, None, (), ())
 
-    def shape(self, relation: Relation) -> TableShape:
+    def shape(self, relation: Relation, told: ToldTable | None = None) -> TableShape:
         """Return the table's shape as `relation` describes it.
 
-        Each call queries the catalog: the caller keeps the answer until the next Relation.
+        Each call queries the catalog: the caller keeps the answer until the next Relation. `told`:
+        what the table was then, which the catalog of now is not asked for.
         """
         self._load_types({column.type_oid for column in relation.columns})
-        key = self._key(relation)
+        key = self._key(relation, told)
         shape = TableShape(
             oid=relation.oid,
             schema=relation.schema,
@@ -195,14 +197,16 @@ class Catalog:
         described = describe(self._connected(), publication, schema, table)
         return described.relation if described else None
 
-    def _key(self, relation: Relation) -> frozenset[str]:
+    def _key(self, relation: Relation, told: ToldTable | None) -> frozenset[str]:
         if relation.replica_identity != "full":
             return frozenset(c.name for c in relation.columns if c.in_identity)
         names = {c.name for c in relation.columns}
-        keys = unique_keys(self._connected(), relation.oid)
+        keys = unique_keys(self._connected(), relation.oid) if told is None else told.keys
         for key in keys:
             if names.issuperset(key):
                 return key
+        if told is not None:
+            return frozenset()
         if not keys and self._rows("SELECT FROM pg_catalog.pg_class WHERE oid = %s", (relation.oid,)):
             return frozenset()
         last = self._shapes.get(relation.oid)

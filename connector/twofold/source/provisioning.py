@@ -19,6 +19,7 @@ import psycopg
 from psycopg import pq, sql
 
 from twofold.errors import SetupError, Unreachable, UsageError
+from twofold.source import ddl_messages
 from twofold.source.connection import PlainConnection, connect, quoted
 from twofold.source.diagnosis import error_text, foreign_slot, start_error
 from twofold.source.flaws import TableFlaw, find_flaws
@@ -357,6 +358,11 @@ def drop(conninfo: str, slot: str, publications: Sequence[str]) -> Removal:
             left.append(f"{statement.as_string(None)};")
         else:
             removed.append(f"publication {name}")
+    try:
+        if ddl_messages.remove(conninfo, slot):
+            removed.append("event triggers and schema twofold")
+    except (NoPrimary, Unreachable):
+        left += [f"{statement};" for statement in ddl_messages.REMOVE]
     return Removal(tuple(removed), tuple(left))
 
 

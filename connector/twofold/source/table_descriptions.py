@@ -103,7 +103,7 @@ SELECT c.oid::bigint, below.rows,
                      FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
        'columns', (SELECT coalesce(jsonb_agg(jsonb_build_object(
                        'number', a.attnum, 'name', a.attname, 'type', a.atttypid::bigint, 'modifier', a.atttypmod,
-                       'collation', a.attcollation::bigint, 'generated', a.attgenerated, 'identity', a.attidentity,
+                       'row', a.xmin::text::bigint, 'collation', a.attcollation::bigint, 'generated', a.attgenerated, 'identity', a.attidentity,
                        'default', CASE WHEN a.atthasmissing THEN a.attmissingval::text END) ORDER BY a.attnum), '[]')
                      FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
        'keys', (SELECT coalesce(jsonb_agg(jsonb_build_object(

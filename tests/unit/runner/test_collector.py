@@ -18,6 +18,7 @@ import pytest
 
 from twofold.bridge import actions, events, initial, step
 from twofold.runner.collector import Collector
+from twofold.runner.told_tables import ToldTables
 from twofold.sink.batch import RowBatch
 from twofold.source.session import Received
 from twofold.spool import Spool
@@ -47,6 +48,7 @@ class Table:
 
 class Messages:
     topic = "messages"
+    carried = True
 
     def append(self, message: Any, wal_start: int, facts: Any, header: Any, ts_ms: int, batch: RowBatch) -> str:
         batch.lists("messages", 1)[0].append({"key": b"", "value": message.content})
@@ -59,6 +61,7 @@ class Tables:
 
     def __init__(self) -> None:
         self._table = Table()
+        self.told = ToldTables()
 
     def of_relation(self, oid: int, *, provisional: bool) -> Table:
         return self._table

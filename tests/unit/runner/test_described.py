@@ -16,6 +16,7 @@ import fastavro
 import pytest
 
 from twofold.bridge import events
+from twofold.descriptions.told_table import ToldTable
 from twofold.errors import Refused, SetupError, TwofoldError, Unreachable
 from twofold.lives.load_life import LoadEnded, TopicEmptied
 from twofold.runner.collector import Collector
@@ -56,7 +57,7 @@ class Catalog:
     def root_of(self, relation: m.Relation) -> None:
         pass
 
-    def shape(self, relation: m.Relation) -> TableShape:
+    def shape(self, relation: m.Relation, told: ToldTable | None = None) -> TableShape:
         columns = (
             ColumnShape(
                 c.name,

@@ -20,6 +20,7 @@ from twofold.bridge import Event, Policy, State, actions, events, initial, step
 from twofold.bridge.state import NO_FLOOR
 from twofold.runner import gathered_run
 from twofold.runner.collector import Collector
+from twofold.runner.told_tables import ToldTables
 from twofold.runner.waiting_rows import CollectedEvent
 from twofold.sink.batch import RowBatch
 from twofold.source.session import Received
@@ -52,6 +53,7 @@ class Table:
 class Tables:
     def __init__(self, park_reason: str | None = None) -> None:
         self.table = Table()
+        self.told = ToldTables()
         self.table.park_reason = park_reason
 
     def of_relation(self, oid: int, *, provisional: bool) -> Table:

@@ -23,6 +23,7 @@ from twofold.runner.event_topics import EventTopics
 from twofold.runner.logical_messages import LogicalMessages
 from twofold.runner.outbox import OutboxEvent, OutboxMessages, OutboxTable
 from twofold.runner.registrar import Registrar
+from twofold.runner.told_tables import ToldTables
 from twofold.runner.waiting_rows import CollectedEvent
 from twofold.sink.batch import RowBatch
 from twofold.sink.topic_rules import RequiredTopic
@@ -167,6 +168,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.topics = Topics()
+        self.told = ToldTables()
         registrar = Registrar(cast("Any", None), cast("Any", self.topics), "shop")
         self.events = EventTopics([RULE, BY_MESSAGE], "shop", partitions=1, registrar=registrar)
         self.messages = LogicalMessages("shop", "db", registrar, self.events)

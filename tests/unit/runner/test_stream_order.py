@@ -14,6 +14,7 @@ from helpers.source.frames import frame
 from twofold.errors import MalformedMessage
 from twofold.runner.collector import Collector
 from twofold.runner.stream_order import UNASKED_BYTES, StreamOrder
+from twofold.runner.told_tables import ToldTables
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool
 from twofold_common.positions import Lsn
@@ -28,7 +29,9 @@ def collect(tmp_path: Path) -> Iterator[Collect]:
 
     def collect(*received: Any, order: StreamOrder | None = None) -> list[Any]:
         collector = Collector(
-            tables=cast("Any", SimpleNamespace(adopt=lambda _: None)),
+            tables=cast(
+                "Any", SimpleNamespace(adopt=lambda _: None, messages=SimpleNamespace(carried=True), told=ToldTables())
+            ),
             spool=spool,
             skips=lambda _: False,
             has=lambda _: False,

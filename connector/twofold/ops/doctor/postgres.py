@@ -17,7 +17,7 @@ from twofold.ops.doctor.finding import Finding, Severity, finder, start_over
 from twofold.ops.doctor.tables import published
 from twofold.runner.initialisation import wanted_publication
 from twofold.runner.source_settings import source_use
-from twofold.source import identity, publishable, standby
+from twofold.source import ddl_messages, identity, publishable, standby
 from twofold.source.connection import PAST_THE_POOLER, PlainConnection, connect, quoted
 from twofold.source.diagnosis import INTO_UTF8
 from twofold.source.primary import is_standby
@@ -263,6 +263,19 @@ def _failover(source: Source) -> Iterator[Finding]:
         )
 
 
+def _ddl_messages(source: Source) -> Iterator[Finding]:
+    wanted, there = source.config.source.ddl_messages, ddl_messages.is_installed(source.connection)
+    if source.slot is None or not wanted or there:
+        return
+    yield _finding(
+        "ddl_messages",
+        Severity.SHOULD,
+        "source.ddl_messages is on, and the event triggers of this version are not there, or do not always fire",
+        "definitions of tables are asked of the catalog of now: a key that was away for a time, and a column that was exchanged twice, are noticed late or not at all",
+        *(f"{statement};" for statement in ddl_messages.INSTALL),
+    )
+
+
 _CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     _service,
     _pooler,
@@ -276,4 +289,5 @@ _CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     _in_doubt,
     _failover,
     _version,
+    _ddl_messages,
 )

@@ -1,0 +1,228 @@
+"""DDL in the stream: event triggers that write each table's description behind a command into the
+command's own transaction, as a logical message.
+
+The statements need a superuser, or what a service has in its place. The schema's comment names the
+connectors of the database that use them, so the last reset removes them. The function catches every
+error: it never makes a user's command fail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from twofold.descriptions.told_table import PREFIX
+from twofold.errors import SetupError
+from twofold.source.connection import PlainConnection, connect
+from twofold.source.primary import connect_to_primary
+from twofold.source.table_descriptions import DESCRIBE
+
+_MARK = "twofold: event triggers of "
+_TRIGGERS = {"twofold_ddl": "ddl_command_end", "twofold_drop": "sql_drop"}
+_SETTINGS = "SET search_path = pg_catalog, pg_temp SET jit = off"
+_TAGS = ", ".join(
+    f"'{tag}'"
+    for tag in (
+        *("ALTER COLLATION", "ALTER DOMAIN", "ALTER INDEX", "ALTER PUBLICATION", "ALTER SCHEMA", "ALTER TABLE"),
+        *("ALTER TYPE", "CREATE INDEX", "CREATE PUBLICATION", "CREATE TABLE", "CREATE TABLE AS", "SELECT INTO"),
+    )
+)
+_LOCK = "SELECT pg_catalog.pg_advisory_xact_lock(8317253)"
+
+# The only value that is put into it is a statement of this program.
+_BODY = f"""
+#variable_conflict use_column
+DECLARE
+    twofold_named oid[];
+    twofold_found record;
+BEGIN
+    IF TG_EVENT = 'sql_drop' THEN
+        SELECT array_agg(found.oid) INTO twofold_named FROM (
+            SELECT d.objid AS oid FROM pg_event_trigger_dropped_objects() d
+             WHERE d.classid = 'pg_class'::regclass AND d.objsubid > 0
+            UNION
+            SELECT b.oid FROM pg_event_trigger_dropped_objects() d
+              JOIN pg_namespace n ON n.nspname = d.schema_name
+              JOIN pg_class b ON b.relnamespace = n.oid AND b.relreplident = 'f' AND b.relkind IN ('r', 'p')
+             WHERE d.object_type = 'index' AND NOT d.is_temporary
+            UNION
+            SELECT b.oid FROM pg_event_trigger_dropped_objects() d
+              JOIN pg_namespace n ON n.nspname = d.address_names[1]
+              JOIN pg_class b ON b.relnamespace = n.oid AND b.relname = d.address_names[2]
+             WHERE d.object_type = 'publication relation'
+            UNION
+            SELECT b.oid FROM pg_event_trigger_dropped_objects() d
+              JOIN pg_namespace n ON n.nspname = d.address_names[1]
+              JOIN pg_class b ON b.relnamespace = n.oid
+             WHERE d.object_type = 'publication namespace') found;
+    ELSE
+        SELECT array_agg(found.oid) INTO twofold_named FROM (
+            SELECT d.objid AS oid FROM pg_event_trigger_ddl_commands() d WHERE d.classid = 'pg_class'::regclass
+            UNION
+            SELECT i.indrelid FROM pg_event_trigger_ddl_commands() d
+              JOIN pg_index i ON d.classid = 'pg_class'::regclass AND i.indexrelid = d.objid
+            UNION
+            SELECT o.conrelid FROM pg_event_trigger_ddl_commands() d
+              JOIN pg_constraint o ON d.classid = 'pg_constraint'::regclass AND o.oid = d.objid
+            UNION
+            SELECT b.oid FROM pg_event_trigger_ddl_commands() d
+              JOIN pg_class b ON d.classid = 'pg_namespace'::regclass AND b.relnamespace = d.objid
+            UNION
+            SELECT r.prrelid FROM pg_event_trigger_ddl_commands() d
+              JOIN pg_publication_rel r ON d.classid = 'pg_publication_rel'::regclass AND r.oid = d.objid
+                                        OR d.classid = 'pg_publication'::regclass AND r.prpubid = d.objid
+            UNION
+            SELECT b.oid FROM pg_event_trigger_ddl_commands() d
+              JOIN pg_publication_namespace s ON d.classid = 'pg_publication_namespace'::regclass AND s.oid = d.objid
+                                              OR d.classid = 'pg_publication'::regclass AND s.pnpubid = d.objid
+              JOIN pg_class b ON b.relnamespace = s.pnnspid
+            UNION
+            SELECT b.oid FROM pg_event_trigger_ddl_commands() d
+              JOIN pg_publication p ON d.classid = 'pg_publication'::regclass AND p.oid = d.objid AND p.puballtables
+              JOIN pg_class b ON b.oid >= 16384
+            UNION
+            SELECT a.attrelid FROM pg_attribute a
+             WHERE TG_TAG IN ('ALTER TYPE', 'ALTER DOMAIN', 'ALTER COLLATION') AND a.attnum > 0
+               AND (a.atttypid >= 16384 OR a.attcollation >= 16384)) found;
+    END IF;
+    IF twofold_named IS NULL THEN
+        RETURN;
+    END IF;
+    WITH RECURSIVE above AS (
+        SELECT unnest(twofold_named) AS oid
+        UNION
+        SELECT i.inhparent FROM above JOIN pg_inherits i ON i.inhrelid = above.oid
+    ), below AS (
+        SELECT unnest(twofold_named) AS oid
+        UNION
+        SELECT i.inhrelid FROM below JOIN pg_inherits i ON i.inhparent = below.oid
+    ), concerned AS (
+        SELECT b.oid, b.relnamespace FROM (SELECT oid FROM above UNION SELECT oid FROM below) every
+          JOIN pg_class b ON b.oid = every.oid AND b.relkind IN ('r', 'p') AND b.relpersistence <> 't'
+    )
+    SELECT array_agg(concerned.oid) INTO twofold_named FROM concerned
+     WHERE EXISTS (SELECT FROM pg_publication p WHERE p.puballtables)
+        OR EXISTS (SELECT FROM concerned other JOIN pg_publication_rel r ON r.prrelid = other.oid)
+        OR EXISTS (SELECT FROM concerned other JOIN pg_publication_namespace s ON s.pnnspid = other.relnamespace);
+    FOR twofold_found IN
+        SELECT told.described FROM ({DESCRIBE.format(tables="twofold_named")}) told(oid, rows, described)
+    LOOP
+        PERFORM pg_logical_emit_message(true, '{PREFIX}', convert_to(
+            jsonb_build_object('command', TG_TAG, 'table', twofold_found.described)::text, 'UTF8'));
+    END LOOP;
+EXCEPTION WHEN OTHERS THEN
+    BEGIN
+        PERFORM pg_logical_emit_message(true, '{PREFIX}', convert_to(
+            jsonb_build_object('command', TG_TAG, 'failed', SQLSTATE)::text, 'UTF8'));
+    EXCEPTION WHEN OTHERS THEN
+        NULL;
+    END;
+END
+"""  # noqa: S608
+
+INSTALL = (
+    "CREATE SCHEMA IF NOT EXISTS twofold",
+    f"CREATE OR REPLACE FUNCTION twofold.tell_ddl() RETURNS event_trigger LANGUAGE plpgsql {_SETTINGS} AS $twofold${_BODY}$twofold$",
+    *(f"DROP EVENT TRIGGER IF EXISTS {name}" for name in _TRIGGERS),
+    f"CREATE EVENT TRIGGER twofold_ddl ON ddl_command_end WHEN TAG IN ({_TAGS}) EXECUTE FUNCTION twofold.tell_ddl()",
+    "CREATE EVENT TRIGGER twofold_drop ON sql_drop EXECUTE FUNCTION twofold.tell_ddl()",
+    *(f"ALTER EVENT TRIGGER {name} ENABLE ALWAYS" for name in _TRIGGERS),
+)
+REMOVE = (
+    *(f"DROP EVENT TRIGGER IF EXISTS {name}" for name in _TRIGGERS),
+    "DROP FUNCTION IF EXISTS twofold.tell_ddl()",
+    "DROP SCHEMA IF EXISTS twofold",
+)
+_STATE = """
+SELECT (SELECT count(*) FROM pg_catalog.pg_event_trigger e
+          JOIN pg_catalog.pg_proc f ON f.oid = e.evtfoid AND f.proname = 'tell_ddl'
+          JOIN pg_catalog.pg_namespace n ON n.oid = f.pronamespace AND n.nspname = 'twofold'
+         WHERE e.evtname = ANY (%s) AND e.evtenabled = 'A' AND f.prosrc = %s)
+"""
+_USERS = """
+SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namespace WHERE nspname = 'twofold'
+"""
+
+
+def install(conninfo: str, connector: str) -> None:
+    """Make the triggers, or note that this connector uses them too.
+
+    SetupError: the role may not; the error has the statements.
+    """
+    with _changing(conninfo) as connection:
+        users = _users(connection)
+        if connector in users and is_installed(connection):
+            return
+        comment = _comment({*users, connector})
+        try:
+            with connection.transaction():
+                for statement in INSTALL:
+                    connection.execute(statement)
+                connection.execute(comment)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SetupError(
+                f"this role may not make event triggers: {error.diag.message_primary}; remedy: set source.ddl_messages = false, or let a superuser run this in the database, and then twofold init again:\n"
+                + "".join(f"{statement};\n" for statement in (*INSTALL, comment.as_string(None)))
+            ) from error
+
+
+def remove(conninfo: str, connector: str) -> bool:
+    """Remove the triggers if no other connector uses them. Return whether that was done."""
+    with connect(conninfo) as connection:
+        if not _is_ours(connection):
+            return False
+    with _changing(conninfo) as connection:
+        users = _users(connection)
+        others = users - {connector}
+        if others or not users:
+            if others != users:
+                connection.execute(_comment(others))
+            return False
+        try:
+            for statement in REMOVE:
+                connection.execute(statement)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SetupError(
+                f"this role may not remove event triggers: {error.diag.message_primary}; remedy: let a superuser run this in the database, and then twofold reset again:\n"
+                + "".join(f"{statement};\n" for statement in REMOVE)
+            ) from error
+        return True
+
+
+def is_installed(connection: PlainConnection) -> bool:
+    """Whether the triggers of this version are there and always fire."""
+    return connection.execute(_STATE, (list(_TRIGGERS), _BODY)).fetchone() == (len(_TRIGGERS),)
+
+
+@contextmanager
+def _changing(conninfo: str) -> Iterator[PlainConnection]:
+    with connect_to_primary(conninfo) as connection, connection.transaction():
+        connection.execute("SET TRANSACTION READ WRITE")
+        connection.execute(_LOCK)
+        yield connection
+
+
+def _users(connection: PlainConnection) -> set[str]:
+    """Return the connectors that use the triggers; refuse a schema of somebody else's."""
+    row: Any = connection.execute(_USERS).fetchone()
+    if row is None:
+        return set()
+    if not _is_ours(connection):
+        raise SetupError(
+            "schema twofold exists, and twofold init has not made it; remedy: rename it, or set source.ddl_messages = false"
+        )
+    return set(json.loads(row[0].removeprefix(_MARK)))
+
+
+def _is_ours(connection: PlainConnection) -> bool:
+    row: Any = connection.execute(_USERS).fetchone()
+    return row is not None and row[0] is not None and row[0].startswith(_MARK)
+
+
+def _comment(users: set[str]) -> sql.Composed:
+    return sql.SQL("COMMENT ON SCHEMA twofold IS {}").format(sql.Literal(_MARK + json.dumps(sorted(users))))
