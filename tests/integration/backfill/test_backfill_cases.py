@@ -112,24 +112,29 @@ def test_the_table_changes_while_it_is_loaded(small: Installation) -> None:
 
 def test_the_key_is_made_anew_in_another_order(connector: Maker, between: Between) -> None:
     """Of the same columns, so nothing else tells: what lies behind the last row is another part of
-    the table now. It is read from the beginning.
+    the table now. It is read from the beginning. So is one whose key has another collation.
     """
-    tables = {"tables": ["public.account", "public.pair"]}
-    here = connector(init=False, source=tables, backfill={"chunk_rows": 100})
+    tables = {"tables": ["public.account", "public.pair", "public.word"]}
+    here = connector(init=False, source=tables, backfill={"chunk_rows": 100, "readers": 2})
+    collation = here.ask("SELECT max(collname) FROM pg_collation WHERE collname IN ('default', 'en-x-icu')")
     here.sql(
         ACCOUNT,
         "CREATE TABLE pair (a int, b int, PRIMARY KEY (a, b))",
         "INSERT INTO pair SELECT a, b FROM generate_series(1, 30) a, generate_series(1, 10) b",
+        'CREATE TABLE word (k text COLLATE "C" PRIMARY KEY)',
+        "INSERT INTO word SELECT chr(65 + n % 26 + n % 2 * 32) || n FROM generate_series(1, 300) n",
     )
     initialise(load(here.file), print)
     with here.carrying():
-        until_chunks(here, 1)
+        until_chunks(here, 2)
         here.sql("ALTER TABLE pair DROP CONSTRAINT pair_pkey, ADD PRIMARY KEY (b, a)")
+        here.sql(f'ALTER TABLE word ALTER k TYPE text COLLATE "{collation}"')
         between.further(10_000)
         ready(here)
         here.caught_up()
     read = {(s.key["a"], s.key["b"]) for s in here.read("pair")}
     assert read == {(a, b) for a in range(1, 31) for b in range(1, 11)}
+    assert len({s.key["k"] for s in here.read("word")}) == 300
 
 
 @pytest.mark.core
