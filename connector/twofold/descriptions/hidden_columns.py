@@ -124,7 +124,7 @@ def locate(before: HiddenColumns, now: CatalogTable | None, said: Sequence[SaidC
             continue
         certain |= dict.fromkeys(places, hidden.rule)
     possible = {at: rule for at, rule in possible.items() if at not in certain}
-    known = committed and numbers is not None and bool(before.columns) and not possible
+    known = numbers is not None and bool(before.columns) and not possible
     return Located(certain, possible, numbers, known)
 
 
