@@ -31,12 +31,26 @@ def test_promises_hold(short: Scenario) -> None:
     assert found.states > 1000
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+LONG = {
+    "report beyond what a run resolves",
+    "report beyond one that is held",
+    "hold one that the ledger has",
+    "keep the epoch after the abort of a wrong forecast",
+    "initialise a doubted producer again in place, without the slot",
+}
+"""Mutants whose search takes seconds: `make test-slow` and `make model` have them."""
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(each, marks=[pytest.mark.slow] * (each.name in LONG), id=each.name) for each in MUTANTS],
+)
 def test_broken_rule_is_caught(mutant: Mutant) -> None:
     with mutant.applied() as broken:
         assert explore(broken).violation
 
 
+@pytest.mark.slow
 def test_rows_that_are_looked_for_are_not_lost_to_a_late_abort() -> None:
     """The second line alone: where aborts may come late, a lost prepared transaction is noticed
     before it is declared.

@@ -27,7 +27,8 @@ class ToldTable:
 def told_table(content: bytes) -> ToldTable | None:
     """Return what a message tells; None if it tells of no table.
 
-    Anybody who may connect to the database can write such a message, also with other content.
+    Anybody who may connect to the database can write such a message, also with other content. One
+    without content keeps those before it apart from the rows behind.
     """
     try:
         table = json.loads(content)["table"]

@@ -246,7 +246,7 @@ def _staleness(pin: Pin, now: Description) -> tuple[str, bool]:
         return WAS_AWAY.reason, True
     before = Description.from_text(pin.stored)
     if before is None or before.oid != now.oid:
-        return "", False  # the former table's description: this one is a table made anew
+        return "", False  # the former table's description: this table was recreated
     match compare(before, now):
         case NeedsReload(reason):
             return reason, True

@@ -41,7 +41,9 @@ DECLARE
     twofold_named oid[];
     twofold_found record;
 BEGIN
-    IF TG_EVENT = 'sql_drop' THEN
+    IF TG_EVENT = 'sql_drop' AND TG_TAG = 'ALTER TABLE' THEN
+        RETURN;  -- its end tells of the same tables
+    ELSIF TG_EVENT = 'sql_drop' THEN
         SELECT array_agg(found.oid) INTO twofold_named FROM (
             SELECT d.objid AS oid FROM pg_event_trigger_dropped_objects() d
              WHERE d.classid = 'pg_class'::regclass AND d.objsubid > 0
@@ -115,6 +117,9 @@ BEGIN
         PERFORM pg_logical_emit_message(true, '{PREFIX}', convert_to(
             jsonb_build_object('command', TG_TAG, 'table', twofold_found.described)::text, 'UTF8'));
     END LOOP;
+    -- Decoding orders a message by its end, which is where the next record begins: without one in
+    -- between, a row of the transaction around this block could come before what is told of it.
+    PERFORM pg_logical_emit_message(true, '{PREFIX}', ''::text);
 EXCEPTION WHEN OTHERS THEN
     BEGIN
         PERFORM pg_logical_emit_message(true, '{PREFIX}', convert_to(

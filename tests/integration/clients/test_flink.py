@@ -79,6 +79,7 @@ AS_DECLARED = {
 }
 
 
+@pytest.mark.slow
 def test_debeziums_format_needs_replica_identity_full(here: Installation, gateway: FlinkGateway) -> None:
     reader = DebeziumFormat(gateway, here.reader.bootstrap, here.reader.registry_url, here.prefix)
     assert by_column(trial(here).verdicts(reader, FULL)) == AS_DECLARED
@@ -86,6 +87,7 @@ def test_debeziums_format_needs_replica_identity_full(here: Installation, gatewa
         assert why.startswith('cannot: The "before" field of UPDATE message is null'), why
 
 
+@pytest.mark.slow
 def test_upsert_kafka_needs_the_key_alone(here: Installation, gateway: FlinkGateway) -> None:
     reader = UpsertKafka(gateway, here.reader.bootstrap, here.reader.registry_url, here.prefix)
     assert by_column(trial(here).verdicts(reader, DEFAULT)) == AS_DECLARED
@@ -101,6 +103,7 @@ def test_a_truncate_ends_one_way_and_is_passed_over_by_the_other(here: Installat
     assert verdicts == {"text": "cannot: 1 rows are there that should not be"}
 
 
+@pytest.mark.slow
 def test_the_pages_expression_makes_a_timestamp_of_microseconds(gateway: FlinkGateway) -> None:
     made = TIMESTAMP_OF_MICROSECONDS.format(column="changed_at")
     assert made in " ".join(PAGE.read_text().split())

@@ -131,6 +131,7 @@ def test_a_table_that_the_sink_makes_has_the_types(connector: Maker, worker: Con
     worker.remove(here.prefix)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("placeholders", "arrives"), [(False, None), (True, "__debezium_unavailable_value")])
 def test_an_unchanged_large_value_arrives_as_the_page_says(
     connector: Maker, worker: ConnectWorker, target: str, placeholders: bool, arrives: str | None

@@ -47,10 +47,7 @@ def test_rows_are_read_by_the_key_and_the_columns_of_their_position(connector: M
         )
         here.caught_up()
         wait_until(
-            lambda: (
-                [s.value["after"] for s in here.read("pair") if s.value][-2:] == [{"id": 1, "v": 7}, {"id": 2, "v": 2}]
-            ),
-            60,
+            lambda: {s.key["id"]: s.value["after"]["v"] for s in here.read("pair") if s.value} == {1: 7, 2: 2}, 60
         )
         here.sql("COMMIT PREPARED 'one'")
         wait_until(lambda: here.read("person"), 60)

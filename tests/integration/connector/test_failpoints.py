@@ -56,7 +56,7 @@ CHAINS = {
     },
 }
 FOLLOWS = {place: follows for chain in CHAINS.values() for place, follows in chain.items()}
-IN_CI = ("committing", "prepared")
+IN_CI = ("prepared",)
 """The others are slow: a round of chaos kills at any of them."""
 AT_OTHER_HITS = ["after_begin", "before_commit:5", "after_commit", "after_commit:6", "before_open:3", "after_open:3"]
 """The same places for other transactions."""

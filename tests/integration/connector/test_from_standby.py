@@ -191,6 +191,7 @@ def test_from_standby_a_member_of_a_group(version: str, connector: Maker, make_p
         here.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_from_standby_that_is_promoted_under_load(version: str, make_pair: MakePair) -> None:
     """The connector goes on with the same configuration and the same process; what is published is
@@ -274,6 +275,7 @@ def test_from_standby_whose_slot_is_lost_in_a_conflict(
         pair.standby.stop()
 
 
+@pytest.mark.slow
 @ON_18
 def test_from_standby_that_is_gone_another_one_starts_over(
     version: str, make_pair: MakePair, open_folder: Path
@@ -407,6 +409,7 @@ def test_from_standby_doctor_and_init_name_what_is_missing(version: str, make_pa
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @ON_18
 def test_from_standby_a_load_without_the_primary_is_refused(version: str, make_pair: MakePair) -> None:
     """And `cancel` goes on without the rows, as the repair says."""

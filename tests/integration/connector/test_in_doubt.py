@@ -75,6 +75,7 @@ def test_one_in_doubt_for_long(minutes: float, hold_s: float, kills: int, connec
     assert len([s for s in topics.rows if gid_of(s) == "doubt"]) == 50
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("number", "minutes", "hold_s"), [(100, 0.05, 1), pytest.param(500, 10, 5, marks=pytest.mark.slow)]

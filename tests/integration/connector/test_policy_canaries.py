@@ -80,6 +80,7 @@ def test_policy_of_random_work_with_kills_changes_and_loads(made: Installation, 
     assert not [name for name, text in (said | _schemas(made)).items() if sings(text)]
 
 
+@pytest.mark.slow
 def test_policy_that_hides_a_column_anew_tells_what_stays_readable(made: Installation) -> None:
     """And its remedy removes it."""
     drops = [rule for rule in rules(RULES) if rule["action"] == "drop"]

@@ -126,6 +126,7 @@ def test_a_prepared_transaction_in_doubt_holds_its_wal_and_no_more(connector: Ma
     here.check()
 
 
+@pytest.mark.slow
 def test_of_large_transactions_in_a_backlog_each_is_in_one_commit(connector: Maker) -> None:
     """A read brings the end of one and the beginning of the next; Kafka commits while they come."""
     here = connector(turn={"rows": 1000}, source={"streaming": "off"})

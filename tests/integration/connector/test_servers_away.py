@@ -92,6 +92,7 @@ def readable_to_the_end(here: Installation) -> bool:
     return ends[0] == ends[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [pytest.param("15", marks=pytest.mark.slow), "18"])
 def test_postgresql_forgets_confirmed_positions(
     version: str, connector: Maker, own_postgres: Callable[..., PostgresServer], died: Died

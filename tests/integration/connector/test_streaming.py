@@ -114,7 +114,7 @@ def test_many_side_by_side_half_taken_back(
         wait_until(lambda: streamed(here) > 30, 10, "they were streamed")
 
 
-@pytest.mark.core
+@pytest.mark.slow
 def test_killed_while_transactions_are_in_progress(connector: Maker) -> None:
     here = connector(spool={"memory": 20_000})
     force(here)

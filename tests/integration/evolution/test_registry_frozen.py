@@ -27,6 +27,7 @@ def frozen(registry: RegistryServer) -> Iterator[None]:
         os.kill(registry.pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("timeout_s", "frozen_s"), [(3, 7), pytest.param(20, 180, marks=pytest.mark.slow)], ids=["short", "long"]
 )

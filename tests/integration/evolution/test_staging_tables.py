@@ -149,6 +149,7 @@ def carried_out(here: Installation, how: str, account: int, *statements: str) ->
             here.sql("; ".join(["BEGIN", *statements, beside, "COMMIT"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ways", WAYS)
 def test_lives_that_nobody_has_seen(connector: Maker, ways: str) -> None:
     """All of it in the WAL that is unread: several tables of one name with several keys, each gone

@@ -161,6 +161,7 @@ def options(secured: Secured, mechanism: str, **more: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_rotation_under_load_stops_nothing_and_tells_no_secret(
     rotation: Rotation, granted: Secured, registry: Any, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def fence_alone(ground: Forgetful, transactional_id: str) -> None:
     producer.destroy()
 
 
+@pytest.mark.slow
 def test_what_was_aborted_stays_so_when_its_id_commits_again(ground: Forgetful) -> None:
     publisher = ground.take_over().publisher
     ground.open(publisher, 0, ground.rows("old a", "old b", "old c"))

@@ -24,7 +24,7 @@ CREATE UNIQUE INDEX f_id ON s.f (id);
 CREATE TABLE s.root (id int PRIMARY KEY) PARTITION BY RANGE (id);
 CREATE TABLE s.leaf PARTITION OF s.root FOR VALUES FROM (0) TO (10);
 CREATE TABLE s."odd ""name" (id int PRIMARY KEY);
-CREATE TABLE other (id int PRIMARY KEY);
+CREATE TABLE public.other (id int PRIMARY KEY);
 CREATE PUBLICATION p FOR TABLES IN SCHEMA s;
 """
 
@@ -44,10 +44,14 @@ class Source:
 
     def told(self, *statements: str) -> list[tuple[str, str]]:
         """The commands and tables that are told."""
-        said = (message for message in self.run(*statements) if isinstance(message, m.LogicalMessage))
-        contents = [json.loads(each.content) for each in said if each.prefix == PREFIX]
+        contents = [json.loads(each.content) for each in messages(self.run(*statements)) if each.prefix == PREFIX]
         assert not [each for each in contents if "failed" in each], contents
         return [(each["command"], each["table"]["name"]) for each in contents]
+
+
+def messages(said: list[m.Message]) -> list[m.LogicalMessage]:
+    """Those that tell something."""
+    return [each for each in said if isinstance(each, m.LogicalMessage) and each.content]
 
 
 @pytest.fixture
@@ -72,10 +76,10 @@ def test_each_command_tells_of_the_tables_that_it_touches(source: Source) -> Non
     assert source.told("ALTER TABLE s.root DETACH PARTITION s.leaf")
     assert source.told('ALTER TABLE s."odd ""name" ADD v int') == [("ALTER TABLE", 'odd "name')]
     assert {table for _, table in source.told("ALTER SCHEMA s RENAME TO z", "ALTER SCHEMA z RENAME TO s")} == {"t", "f", "root", "leaf", 'odd "name'}  # fmt: skip
-    assert source.told("ALTER PUBLICATION p ADD TABLE other") == [("ALTER PUBLICATION", "other")]
+    assert source.told("ALTER PUBLICATION p ADD TABLE public.other") == [("ALTER PUBLICATION", "other")]
     assert ("ALTER PUBLICATION", "t") in source.told("ALTER PUBLICATION p SET (publish = 'insert')")
-    nothing = ("ALTER TABLE other2 ADD v int", "CREATE TEMP TABLE temporary (id int PRIMARY KEY)", "DROP TABLE other2", "CREATE VIEW w AS SELECT 1")  # fmt: skip
-    assert source.told("CREATE TABLE other2 (id int PRIMARY KEY)", *nothing) == []
+    nothing = ("ALTER TABLE public.other2 ADD v int", "CREATE TEMP TABLE temporary (id int PRIMARY KEY)", "DROP TABLE public.other2", "CREATE VIEW public.w AS SELECT 1")  # fmt: skip
+    assert source.told("CREATE TABLE public.other2 (id int PRIMARY KEY)", *nothing) == []
 
 
 def test_messages_lie_between_the_rows_also_of_prepared_transactions(source: Source) -> None:
@@ -88,10 +92,12 @@ def test_messages_lie_between_the_rows_also_of_prepared_transactions(source: Sou
         if end != "COMMIT":
             source.run("ALTER TABLE s.t RENAME mail TO email", "ALTER TABLE s.t ADD v int", "DELETE FROM s.t")
         said = source.run(*statements, end)
-        kinds = [type(each).__name__ for each in said if isinstance(each, m.Insert | m.LogicalMessage)]
-        assert kinds == ["Insert", "LogicalMessage", "LogicalMessage", "Insert"]
-        told = [told_table(each.content) for each in said if isinstance(each, m.LogicalMessage)]
-        assert [[c.name for c in each.columns] for each in told if each] == [["id", "email"], ["id", "mail"]]
+        told = messages(said)
+        kinds = [type(each).__name__ for each in said if each in told or isinstance(each, m.Insert)]
+        assert kinds == ["Insert", "LogicalMessage", "LogicalMessage", "Insert"], "\n".join(map(str, said))
+        assert [
+            [c.name for c in each.columns] for each in map(told_table, (each.content for each in told)) if each
+        ] == [["id", "email"], ["id", "mail"]]
     source.run("ROLLBACK PREPARED 'g'")
 
 
@@ -103,8 +109,8 @@ def test_a_user_who_may_little_and_a_hostile_search_path_are_told_of(source: Sou
         "GRANT ALL ON SCHEMA s TO ddl_user",
         "ALTER TABLE s.t OWNER TO ddl_user",
     )
-    source.run("SET search_path = evil, pg_catalog", "SET session_replication_role = replica", "SET ROLE ddl_user")
-    for statement in ("ALTER TABLE s.t ADD w int", "ALTER TABLE s.t DROP w"):
+    hostile = ("SET search_path = evil, pg_catalog", "SET session_replication_role = replica", "SET ROLE ddl_user")
+    for statement in (*hostile, "ALTER TABLE s.t ADD w int", "ALTER TABLE s.t DROP w"):
         source.connection.execute(statement)
     assert source.told("RESET ROLE", "RESET ALL") == [("ALTER TABLE", "t")] * 2
     source.run("REASSIGN OWNED BY ddl_user TO CURRENT_USER", "DROP OWNED BY ddl_user")
@@ -113,7 +119,7 @@ def test_a_user_who_may_little_and_a_hostile_search_path_are_told_of(source: Sou
 def test_an_error_of_the_function_fails_no_command(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "CREATE OR REPLACE FUNCTION twofold.tell_ddl() RETURNS event_trigger LANGUAGE plpgsql AS $f$" + ddl_messages._BODY.replace("told.described FROM", "1 / 0 FROM")  # fmt: skip
     source.run(body + "$f$")
-    [message] = [each for each in source.run("ALTER TABLE s.t ADD w int") if isinstance(each, m.LogicalMessage)]
+    [message] = messages(source.run("ALTER TABLE s.t ADD w int"))
     assert json.loads(message.content) == {"command": "ALTER TABLE", "failed": "22012"}
     assert not ddl_messages.is_installed(source.connection)
 

@@ -86,14 +86,11 @@ def _choose(commits: list[str], every: bool) -> Iterable[int]:
 ONE_BY_ONE = {"tables_at_once": 1}
 """So that the commits of each batch have one order."""
 WALKS = [
-    pytest.param(
-        kind, every, marks=[pytest.mark.slow] * (every or kind == "lost"), id=f"{kind}{', every commit' * every}"
-    )
+    pytest.param(kind, every, marks=pytest.mark.slow, id=f"{kind}{', every commit' * every}")
     for every in (False, True)
     for kind in ("lost", "repeated")
 ]
-"""What happens to a commit, and whether to each of a batch's, which is the long form. Nor is
-an answer that is lost in the short one: it says less than one that is repeated."""
+"""What happens to a commit, and whether to each of a batch's: a whole job for each of them."""
 
 
 @pytest.fixture

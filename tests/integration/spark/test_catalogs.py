@@ -24,7 +24,7 @@ def _write(lake: Lake, version: int) -> None:
         tx.delete("orders", (1, version))
 
 
-@pytest.mark.core
+@pytest.mark.slow
 def test_the_command_line_alone_makes_a_job_use_a_rest_catalog(
     spark: SparkSession,
     kafka: _Kafka,

@@ -57,6 +57,7 @@ def test_a_second_sink_of_a_warehouse_begins_where_kafka_does(lake: Lake, databa
     assert len(_names(lake)) == 4, "it goes on at its own"
 
 
+@pytest.mark.slow
 def test_two_prefixes_that_share_a_warehouse_have_each_their_own(lake: Lake, prefix: str) -> None:
     other = new_lake(lake.spark, Writer(lake.writer.bootstrap, lake.writer.registry, f"{prefix}b"), lake.warehouse)
     for each, ids in ((lake, (1, 2)), (other, (3,))):

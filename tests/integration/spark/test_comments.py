@@ -52,6 +52,7 @@ def in_delta(lake: Lake) -> dict[str, str | None]:
     return described(lake, f"delta.`{lake.warehouse}/delta/public/account`")
 
 
+@pytest.mark.slow
 def test_the_mirrors_table_has_the_comments_and_follows_them(lake: Lake, here: Installation) -> None:
     """In Delta those of the columns."""
     with here.carrying():

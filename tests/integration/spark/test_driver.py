@@ -219,6 +219,7 @@ def test_of_two_jobs_on_one_checkpoint_one_ends_and_every_cut_is_right(lake: Lak
     _check_cuts(lake, bank)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_mirror_tells_that_it_runs_though_nothing_happens_and_that_it_ends(lake: Lake) -> None:
     """The connector's page reads it. A second start has nothing to do, and tells nevertheless. A

@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 
 from fixtures.connector import Installation, Maker
 from fixtures.spark import Lake
+from helpers.connector import ledger as connector_ledger
 from helpers.spark.writer import Row, table
 from twofold_avro import schemas, wire
 from twofold_avro.shapes import TableShape, TypeShape
@@ -176,7 +177,7 @@ BAG = "INSERT INTO bag VALUES " + ", ".join(
 def test_from_a_source_to_verify(lake: Lake, connector: Maker, database: str, sinks: tuple[str, ...]) -> None:
     names = [*EQUALS, "bag", "account"]
     here: Installation = connector(init=False, source={"tables": [f"public.{name}" for name in names]})
-    here.sql(*TABLES)
+    here.sql(connector_ledger.SCHEMA, *TABLES)
     lake.prefix = here.prefix
     addresses = {"delta": str(lake.warehouse / "delta"), "jdbc": database}
     assert here.init().returncode == 0

@@ -176,6 +176,7 @@ def test_a_member_keeps_the_cuts_that_kept_global_cuts_name(spark: SparkSession,
     assert reader.find_cut(first=True) == reader.find_cut(), "the last one stays"
 
 
+@pytest.mark.slow
 def test_in_delta_a_second_job_s_global_cut_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Delta skips a row whose number the table has."""
     one, other = (DeltaGroup(str(tmp_path)).make_cuts(spark) for _ in range(2))

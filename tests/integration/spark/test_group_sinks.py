@@ -208,6 +208,7 @@ def test_whoever_reads_postgresql_sees_whole_transfers_though_the_process_is_kil
         assert {*_read(group, f'SELECT line, _copies FROM "{prefix}_public".journal')} == lines
 
 
+@pytest.mark.slow
 def test_a_connection_that_ends_at_the_commit_doubles_and_loses_nothing(group: GroupLake) -> None:
     """Before the commit and behind it. The job cannot know what became of its transaction. The next
     start reads it from the row. A keyless table would count twice. In the end `verify` finds each

@@ -44,6 +44,7 @@ def _jars(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_job_runs_with_the_jars_of_a_folder_alone(lake: Lake, environment: dict[str, str], tmp_path: Path) -> None:
     w = lake.writer
     t = w.table(table("t", {"id": "int8", "v": "text"}))

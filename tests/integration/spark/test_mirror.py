@@ -226,6 +226,7 @@ def _bank(w: Writer, rng: random.Random, tx: Open) -> None:
                 tx.upsert(name, {**row, "note": row["note"] if unchanged else f"n{rng.random()}"}, unchanged=unchanged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [*KEPT_STORED_SLOW, pytest.param("beside", marks=pytest.mark.slow)], indirect=True)
 def test_a_random_bank_ends_equal_and_every_cut_has_its_total(kept: Lake) -> None:
     lake, w, rng = kept, kept.writer, random.Random(7)

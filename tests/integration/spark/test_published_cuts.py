@@ -115,6 +115,7 @@ def test_a_catalog_that_keeps_no_branches_is_refused_before_anything_is_merged(
     assert not lake.spark.catalog.tableExists(full_name(lake.catalog, "public.t"))
 
 
+@pytest.mark.slow
 def test_compaction_of_main_is_followed_and_others_rows_are_refused(lake: Lake) -> None:
     _two_tables(lake)
     for v in (2, 3):
@@ -149,6 +150,7 @@ def test_compaction_of_main_is_followed_and_others_rows_are_refused(lake: Lake) 
     lake.assert_equal()
 
 
+@pytest.mark.slow
 def test_maintenance_of_tables_with_branches_keeps_cuts_and_tags(lake: Lake) -> None:
     _two_tables(lake)
     lake.mirror()

@@ -84,7 +84,7 @@ def test_they_are_there_once_and_the_job_stops_however_often_it_is_tried(kept: L
     _assert_each_is_there_once(kept, "accounts")
 
 
-@pytest.mark.core
+@pytest.mark.slow
 def test_they_are_there_once_and_the_job_goes_on_without_them(kept: Lake) -> None:
     """Several tables' records may be the first at once."""
     names = ("accounts", "b", "c")

@@ -90,6 +90,7 @@ def test_a_key_is_found_in_a_large_table_whatever_its_text_means_to_spark(
     assert lake.table(pages).count() == 0
 
 
+@pytest.mark.slow
 def test_many_keys_find_their_rows_in_a_large_table_by_a_filter(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twofold_spark.sinks.iceberg_filter.SMALL_TABLE_ROWS", 100)
     monkeypatch.setattr("twofold_spark.sinks.iceberg_filter._LISTED_KEYS", 10)
@@ -219,6 +220,7 @@ def test_a_row_that_a_keyless_table_does_not_have_is_not_taken_from_it_in_silenc
         assert {row["_copies"] for row in kept.table(dropped).collect()} == {1, 2}
 
 
+@pytest.mark.slow
 def test_a_reader_of_postgresql_sees_the_cut_of_its_snapshot_also_across_a_truncate(lake: Lake, database: str) -> None:
     lake.choice = SinkChoice("jdbc", database)
     w = lake.writer

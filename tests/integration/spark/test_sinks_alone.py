@@ -178,6 +178,7 @@ def test_a_table_in_delta_that_two_jobs_merged_into_is_refused_until_it_is_dropp
     assert _Job.start(delta).applied(t) == [0]
 
 
+@pytest.mark.slow
 def test_a_reader_in_delta_that_met_the_cuts_in_the_making_sees_them_when_they_are_there(delta: Lake) -> None:
     (t,) = _tables(delta, "t")
     _cut_5(delta, t)
@@ -191,6 +192,7 @@ def test_a_reader_in_delta_that_met_the_cuts_in_the_making_sees_them_when_they_a
     assert cut.sequence == 5
 
 
+@pytest.mark.slow
 def test_nothing_is_applied_of_a_table_that_somebody_dropped(kept: Lake) -> None:
     t, u = _tables(kept, "t", "u")
     _cut_5(kept, t, u)

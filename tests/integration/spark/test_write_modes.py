@@ -79,7 +79,9 @@ def test_what_is_asked_for_also_counts_for_tables_that_exist(
     assert (found.mode, found.data_files, found.delete_files > 0) == (mode, *then)
 
 
-@pytest.mark.parametrize(("first", "then"), [(3, 12), (12, 3)], ids=["rewrites", "marks"])
+@pytest.mark.parametrize(
+    ("first", "then"), [pytest.param(3, 12, marks=pytest.mark.slow, id="rewrites"), pytest.param(12, 3, id="marks")]
+)
 def test_a_job_that_is_killed_between_the_mode_and_the_merge(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, first: int, then: int
 ) -> None:

@@ -137,9 +137,9 @@ def test_policy_hash_of_a_value_that_comes_again() -> None:
     """More values than are remembered, in an order that brings some back at once and all later;
     long ones, of which none is, and one that differs in its last byte alone.
     """
-    values = [b"%d" % (number * 7919 % 20_000) for number in range(20_000) for _ in range(1 + number % 2)]
+    values = [b"%d" % (number * 7919 % 20_000) for number in range(20_000) for _ in range(1 + (number % 10 == 0))]
     values += [b"", b"", b"y" * 300, b"y" * 299 + b"z", b"y" * 300, b"y" * 256, b"y" * 255 + b"z", b"y" * 256]
-    values += values[:10_000]
+    values += values[:2_000]
     bench = Bench(shape())
     rows = (message(b"I", b"N" + tuple_of([b"1", None, None, None, None, value])) for value in values)
     found = [bench.value(made)["after"]["hashed"] for _, made in bench.stream(list(rows))]
