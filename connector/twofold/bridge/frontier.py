@@ -80,7 +80,10 @@ def has_passed(state: State) -> bool:
 
 
 def begin(state: State) -> State:
-    """Let the group close for a frontier that is due; begin one without rows if there is none."""
+    """Close the group if a frontier is due.
+
+    Without a group, one without rows is begun and closed: the frontier goes with it.
+    """
     if not is_due(state):
         return state
     return ask_to_close(state if state.group is not None else join(state, state.read_lsn))

@@ -69,7 +69,7 @@ class State(NamedTuple):
     unannounced: Lsn = NO_FLOOR  # the oldest prepare that was read and is not among these
     due: SortedMap[Lsn, PreparedIdentity] = SortedMap()  # staged ones that are to be opened, by prepare
     unnoted: SortedMap[Lsn, PreparedIdentity] = SortedMap()
-    """Open or parked ones that the ledger does not have yet, by prepare."""
+    """Open or parked transactions that the ledger does not have yet, by prepare."""
     ledger: SortedMap[PreparedIdentity, None] = SortedMap()  # those that are unresolved in the ledger
     reloaded: frozenset[PreparedIdentity] = frozenset()
     """Of those, the ones whose tables are all reloaded in this run."""
@@ -92,8 +92,10 @@ class State(NamedTuple):
         return start_lsn < self.resume_lsn
 
     def has(self, end_lsn: Lsn) -> bool:
-        """Say the same of an outcome of which only the end is known: a message outside
-        transactions, a ROLLBACK PREPARED.
+        """Whether the outcome whose record ends there is already in Kafka.
+
+        For records of which only the end is known: a message outside transactions, a ROLLBACK
+        PREPARED.
         """
         return end_lsn <= self.resume_lsn
 

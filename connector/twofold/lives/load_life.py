@@ -164,7 +164,7 @@ class QueueCommand:
 
 @dataclass(frozen=True, slots=True)
 class AnswerStart:
-    """The truncate answers these records."""
+    """Answer these records of commands with the truncate."""
 
     keys: tuple[bytes, ...]
 

@@ -135,10 +135,11 @@ class Collector:
         yield from self._announce(math.inf, ts_ms)
 
     def announce_drained(self, ts_ms: int, in_doubt: int) -> Iterator[CollectedEvent]:
-        """Yield the same where nothing waits to be read that could resolve a prepared transaction.
+        """Yield the events of all that is whole, when the stream has been read to its end.
 
-        With the `in_doubt` ones that are announced, those that are held may be more than can be
-        opened. They are then held on: most outcomes come before anything else would be done.
+        No outcome of a prepared transaction waits to be read then. The transactions that are held
+        may be more than can be opened beside the `in_doubt` announced ones. They stay held: most
+        outcomes come before an opened transaction would be of use.
         """
         yield from self._announce(ts_ms, ts_ms, drained_with=in_doubt)
 

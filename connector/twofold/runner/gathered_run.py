@@ -116,8 +116,9 @@ class GatheredRun:
         self._latest = message.prepare_lsn
 
     def is_latest(self, message: m.Prepare) -> bool:
-        """Whether it was prepared behind all that are held, as all are but those from before
-        two_phase_at.
+        """Whether the prepare lies behind the prepares of all transactions that are held.
+
+        Only transactions that were prepared before the slot's two_phase_at come out of order.
         """
         return message.identity not in self._held and message.prepare_lsn >= self._latest
 

@@ -118,27 +118,7 @@ def recover(
     progress = check(recovered, slot, server, history, prefix=config.prefix, two_phase=config.source.two_phase)
     failpoints.hit("after_checks")
 
-    policy = DataPolicy(config)
-    catalog = Catalog(config.conninfo)
-    opened.callback(catalog.close)
-    registrar = Registrar(registry, topics, config.prefix, policy.require_rules)
-    opened.callback(registrar.close)
-    tables = Tables(
-        prefix=config.prefix,
-        database=server.database,
-        publication=config.publication,
-        partitions=config.kafka.partitions,
-        tombstones=config.kafka.tombstones,
-        placeholders=config.kafka.placeholders,
-        hash_key=config.policy.hash_key,
-        catalog=catalog,
-        registrar=registrar,
-        pins=recovered.pins,
-        load_first=config.source.backfill,
-        outbox=config.outbox,
-        policy=ColumnPolicy(policy, catalog, config.publication),
-        messages=config.source.messages,
-    )
+    tables, registrar = _tables(config, server.database, recovered.pins, registry, topics, opened)
     described = interruptible(lambda: describe_published(config.conninfo, config.publication))
     if described.flaws:
         raise refusal_of(described.flaws)
@@ -163,7 +143,6 @@ def recover(
         state.sequence,
         len(recovered.unresolved),
     )
-    parse_gid = parser(config.prepared.gid_patterns)
     envelopes = EnvelopeReader(registry.schema)
     gate = Gate(fencing.publisher, pins=tables.pins.all, envelopes=envelopes, spool=spool)
     commands = BackfillCommands(
@@ -181,24 +160,14 @@ def recover(
         reported=ReportedPositions(state.write, state.flush),
         ledger=Ledger(recovered.unresolved.values(), recovered.ended),
         tend=session.tend,
-        frontiers=FrontierOrigin(config.group.name, parse_gid) if config.group.name else None,
+        frontiers=FrontierOrigin(config.group.name, parser(config.prepared.gid_patterns))
+        if config.group.name
+        else None,
     )
     return Run(
         state=state,
         session=session,
-        collector=Collector(
-            tables=tables,
-            spool=spool,
-            skips=state.skips,
-            has=state.has,
-            knows=lambda identity: identity in state.ledger or executor.keeps(identity),
-            parks=config.prepared.parks,
-            hold_s=0.0 if config.prepared.synchronous else config.prepared.open_within,
-            pool=config.prepared.pool,
-            parse_gid=parse_gid,
-            upto=upto,
-            order=_stream_order(config, server, opened),
-        ),
+        collector=_collector(config, state, tables, spool, executor, upto, _stream_order(config, server, opened)),
         executor=executor,
         worker=worker,
         loading=Loading(
@@ -221,6 +190,63 @@ def recover(
         registrar=registrar,
         stop=stop,
         frontiers=_frontier_asks(config, opened) if config.group.name else None,
+    )
+
+
+def _tables(
+    config: Config, database: str, pins: dict[str, Pin], registry: Registry, topics: Topics, opened: ExitStack
+) -> tuple[Tables, Registrar]:
+    """Return the tables as the pins in Kafka have them, and what registers their schemas."""
+    policy = DataPolicy(config)
+    catalog = Catalog(config.conninfo)
+    opened.callback(catalog.close)
+    registrar = Registrar(registry, topics, config.prefix, policy.require_rules)
+    opened.callback(registrar.close)
+    tables = Tables(
+        prefix=config.prefix,
+        database=database,
+        publication=config.publication,
+        partitions=config.kafka.partitions,
+        tombstones=config.kafka.tombstones,
+        placeholders=config.kafka.placeholders,
+        hash_key=config.policy.hash_key,
+        catalog=catalog,
+        registrar=registrar,
+        pins=pins,
+        load_first=config.source.backfill,
+        outbox=config.outbox,
+        policy=ColumnPolicy(policy, catalog, config.publication),
+        messages=config.source.messages,
+    )
+    return tables, registrar
+
+
+def _collector(
+    config: Config,
+    state: State,
+    tables: Tables,
+    spool: Spool,
+    executor: ActionExecutor,
+    upto: Lsn | None,
+    order: StreamOrder,
+) -> Collector:
+    """Return what makes whole transactions of the stream.
+
+    It asks the state in which the run begins: where a run resumed, and what the ledger had then,
+    does not change in the run.
+    """
+    return Collector(
+        tables=tables,
+        spool=spool,
+        skips=state.skips,
+        has=state.has,
+        knows=lambda identity: identity in state.ledger or executor.keeps(identity),
+        parks=config.prepared.parks,
+        hold_s=0.0 if config.prepared.synchronous else config.prepared.open_within,
+        pool=config.prepared.pool,
+        parse_gid=parser(config.prepared.gid_patterns),
+        upto=upto,
+        order=order,
     )
 
 

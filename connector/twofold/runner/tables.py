@@ -162,7 +162,7 @@ class Tables:
     ) -> DescribedVersion:
         """Return the table as the message has it; `told`: what it was then.
 
-        In a transaction in progress that holds for it alone.
+        What a transaction in progress describes counts for that transaction alone.
         """
         assert self.owner.check()
         if self.events.is_outbox(relation):

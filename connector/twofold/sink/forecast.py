@@ -72,9 +72,10 @@ class Forecast:
         return max(ranges, key=lambda r: self._ended.get((r.topic, r.partition), 0))
 
     def end_behind(self, other: Range, topic: str) -> int | None:
-        """Return where that topic ends, which has one partition.
+        """Return where the topic ends, which has one partition.
 
-        None if a transaction has ended in the other partition since one ended there.
+        None if the last transaction that ended in the topic ended before the last one in `other`'s
+        partition: the topic's end is then unknown.
         """
         ended = self._ended.get((topic, 0), 0)
         if not ended or ended < self._ended.get((other.topic, other.partition), 0):

@@ -100,7 +100,7 @@ def _describe_load(prefix: str, sequence: int) -> str:
 
 
 def commit_statement(gid: str) -> str:
-    """Return the statement that keeps a global transaction whole of which a branch is committed."""
+    """Return the statement that commits a branch, as a sibling of it is committed."""
     quoted = gid.replace("'", "''")
     return f"COMMIT PREPARED '{quoted}';"
 

@@ -74,7 +74,7 @@ class GlobalCutTable:
     def open(self, prefixes: tuple[str, ...]) -> GlobalCut | None:
         """Create the tables, or check whose they are; return the last global cut.
 
-        Its members may be others: some of these may lack, and some more may be in it.
+        The cut's members may differ from `prefixes`, because members join and leave.
         """
         self._store.prepare()
         group = ",".join(sorted(prefixes))

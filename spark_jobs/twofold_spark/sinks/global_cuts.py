@@ -61,7 +61,7 @@ class GlobalCuts(Protocol):
     def open(self, prefixes: tuple[str, ...]) -> GlobalCut | None:
         """Prepare the place, or check whose it is; return the last global cut.
 
-        Its members may be others: some of these may lack, and some more may be in it.
+        The cut's members may differ from `prefixes`, because members join and leave.
         """
 
     def together(self) -> AbstractContextManager[None]:

@@ -1,6 +1,6 @@
-"""Commits that a catalog did, and answered that another one was first.
+"""Repairs tables whose catalog made a commit and then answered that another commit was first.
 
-That is the answer when it was asked twice. A proxy before a REST catalog repeats a request whose
+A catalog answers so when it is asked twice. A proxy before a REST catalog repeats a request whose
 answer it did not get, and Iceberg's JDBC catalog a statement whose connection broke. Iceberg takes
 the answer for another writer's commit. What it does then destroys its own version, which the
 catalog has:
