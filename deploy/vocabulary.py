@@ -2,8 +2,8 @@
 
     python deploy/vocabulary.py
 
-Reads the second table of docs/reference/glossary.md, the Python files of the distributions and the
-pages. Reports each place, and ends with status 1 if there is one:
+Reads the second table of docs/reference/glossary.md, the Python files of the distributions and of
+the tests, and the pages. Reports each place, and ends with status 1 if there is one:
 
 - a word or phrase that the table rules out, in code, messages and pages ("everywhere"), or as the
   whole name of a module, class or function ("names");
@@ -28,6 +28,8 @@ GLOSSARY: Final = "docs/reference/glossary.md"
 DISTRIBUTIONS: Final = ("connector/twofold", "avro/twofold_avro", "spark_jobs/twofold_spark", "common/twofold_common")
 NAMED_FOR_THEIR_SUBJECT: Final = ("/cli/", "/doctor/")
 PROSE_MAX: Final = 100
+ITS_OWN_TEST: Final = "tests/unit/docs/test_vocabulary.py"
+"""Has the words that it looks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,9 @@ def findings() -> Iterator[str]:
                 if file.stem.lower() == rule.word.lower():
                     yield f"{file}: the module name {rule.word} is ruled out: {rule.instead}"
         yield from twice(code, package)
+    for file in (file.relative_to(ROOT) for file in sorted((ROOT / "tests").rglob("*.py"))):
+        if file.as_posix() != ITS_OWN_TEST:
+            yield from (f"{file}:{line}: {what}" for line, what in in_text((ROOT / file).read_text(), rules))
     for file in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
         name = file.relative_to(ROOT).as_posix()
         if name != GLOSSARY:

@@ -4,7 +4,7 @@
                     [--results FILE] [--again] [--databases 4 [--sink delta | --apart]]
 
 Every finished round is a line in the results file. A run goes on with the first seed, from --seed
-on, that is not there, so it can be stopped at any moment and taken up again; the last line adds up
+on, that is not there, so it can be stopped at any moment and resumed; the last line adds up
 all rounds of the file, and the exit status is 1 if they have a violation. `--again` repeats the one
 seed, whose round then counts as it ends this time. With several `--databases` a round is that of a
 source group; its results have a file of their own, one for each sink. With `--apart` there are no

@@ -1,4 +1,4 @@
-"""A history that can be changed, and is then written anew as a connector would have written it."""
+"""A history that can be changed, and is then written again as a connector would have written it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Draft:
         self.home[sequence] = [row for row in self.home[sequence] if all(row is not other for other in rows)]
 
     def done(self) -> History:
-        """Offsets and, as a connector would declare them, ranges anew."""
+        """Offsets and, as a connector would declare them, ranges again."""
         written: list[Record] = []
         next_offset: dict[tuple[str, int], int] = defaultdict(int)
         ends: list[Ended] = []

@@ -102,7 +102,7 @@ class LateRequests:
         working.send(signal.SIGKILL, away_s=away_s)
 
     def _change(self, name: str, rule: Rule | None) -> None:
-        """All rules are given to the proxy together; it counts those anew that are given again, so
+        """All rules are given to the proxy together; it counts those again that are given again, so
         one that has withheld its request must be gone.
         """
         with self._lock:

@@ -105,7 +105,7 @@ class Plan:
             )
 
     def reloads(self) -> Iterator[tuple[float, str, tuple[str, ...]]]:
-        """Tables to be loaded anew, how long after the one before, and what a person asks for.
+        """Tables to be reloaded, how long after the one before, and what a person asks for.
 
         Half of the time further commands overlap with the first one. Nobody cancels, because the
         table would lack rows at each commit record.

@@ -233,7 +233,7 @@ class Trial:
         return sum((client.told for client in clients), Counter())
 
     def _reload(self, until: threading.Event) -> None:
-        """A person asks for tables to be loaded anew; without an answer, not again.
+        """A person asks for tables to be reloaded; without an answer, not again.
 
         Commands of one table are given side by side, so that one may overtake another.
         """
@@ -248,7 +248,7 @@ class Trial:
                 until.wait(COMMANDS_GAP_S)
             for thread in side_by_side:
                 thread.join()
-            self.say(f"asked to load {table} anew: {', '.join(commands)}")
+            self.say(f"asked to reload {table}: {', '.join(commands)}")
 
     def _ask(self, command: str, table: str) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -62,7 +62,7 @@ class JdbcSink:
             self._worker.remove(name)
 
     def _make(self, name: str, config: dict[str, str]) -> None:
-        """A worker that is about to share its tasks out anew takes nothing; it answers 409 then."""
+        """A worker that is about to share out its tasks takes nothing; it answers 409 then."""
         deadline = time.monotonic() + _WITHIN_S
         while True:
             try:

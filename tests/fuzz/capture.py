@@ -1,4 +1,4 @@
-"""Writes corpus/captured.txt anew, from servers 15 and 18.
+"""Writes corpus/captured.txt again, from servers 15 and 18.
 
     PYTHONPATH=tests .venv/bin/python -m fuzz.capture
 

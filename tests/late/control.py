@@ -1,7 +1,7 @@
 """The control: a plain transactional producer, as any exactly-once application has one, behind the
 proxy.
 
-A transaction has numbered rows and then a marker. After an error the producer is made anew, markers
+A transaction has numbered rows and then a marker. After an error the producer is recreated, markers
 are read, and what has none is sent again. Each second transaction is aborted.
 """
 

@@ -1,4 +1,4 @@
-"""What is withheld now, of all fronts: who is chosen, when it goes on its way, and what the broker
+"""What is withheld now, of all fronts: who is chosen, when it is sent, and what the broker
 answered to it.
 
 Its counts have a line for each rule, by its name:
@@ -69,7 +69,7 @@ class Withheld:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def replace_rules(self, rules: Iterable[Rule]) -> None:
-        """What is withheld stays so. A rule's counts go on under its name; `most` counts anew."""
+        """What is withheld stays so. A rule's counts go on under its name; `most` counts again."""
         self._rules = list(rules)
         self._fitting.clear()
         self._taken.clear()

@@ -16,7 +16,7 @@ def python(script: str) -> SecretCommand:
     return SecretCommand("source.password_command", (sys.executable, "-c", script))
 
 
-def test_rotation_asks_anew_and_takes_the_first_line() -> None:
+def test_rotation_asks_again_and_takes_the_first_line() -> None:
     command = python("import time; print(time.monotonic_ns()); print('not this')")
     assert int(command.ask()) < int(command.ask())
 

@@ -15,7 +15,7 @@ from twofold.stack import PostgresServer, server_files
 SLOT = "standby"
 """The standby's slot on its primary; `synchronized_standby_slots` may name it from the beginning.
 """
-_MADE_ANEW = {"pg_wal", "pg_replslot", "pg_dynshmem", "pg_stat_tmp", "pg_notify", "pg_snapshots", "pg_subtrans"}
+_RECREATED = {"pg_wal", "pg_replslot", "pg_dynshmem", "pg_stat_tmp", "pg_notify", "pg_snapshots", "pg_subtrans"}
 
 
 def standby_of(primary: PostgresServer, folder: Path, slot: str = SLOT) -> PostgresServer:
@@ -41,7 +41,7 @@ def standby_of(primary: PostgresServer, folder: Path, slot: str = SLOT) -> Postg
     def left_out(where: str, names: list[str]) -> set[str]:
         if Path(where) == source:
             return {"postmaster.pid", "postmaster.opts"} & set(names)
-        return set(names) if Path(where).parent == source and Path(where).name in _MADE_ANEW else set()
+        return set(names) if Path(where).parent == source and Path(where).name in _RECREATED else set()
 
     with psycopg.connect(primary.dsn(), autocommit=True) as session:
         session.execute("SELECT pg_create_physical_replication_slot(%s, true)", (slot,))

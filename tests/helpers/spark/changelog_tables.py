@@ -55,7 +55,7 @@ def delete(lake: Lake, name: str) -> AdminClient:
     return admin
 
 
-def make_anew(lake: Lake, name: str) -> None:
+def recreate_topic(lake: Lake, name: str) -> None:
     admin, topic = delete(lake, name), lake.writer.topics[name]
     for future in admin.create_topics([NewTopic(topic.name, topic.partitions, 1)]).values():
         future.result(30)

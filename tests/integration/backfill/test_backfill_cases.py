@@ -110,7 +110,7 @@ def test_the_table_changes_while_it_is_loaded(small: Installation) -> None:
     assert left == {0, *range(1400, 1601)}
 
 
-def test_the_key_is_made_anew_in_another_order(connector: Maker, between: Between) -> None:
+def test_the_key_is_recreated_in_another_order(connector: Maker, between: Between) -> None:
     """Of the same columns, so nothing else tells: what lies behind the last row is another part of
     the table now. It is read from the beginning. So is one whose key has another collation.
     """
@@ -224,7 +224,7 @@ def test_a_load_is_cancelled(small: Installation, between: Between) -> None:
         assert {s.key["id"] for s in rows} == {*range(1, 101), 307}
         assert sorted(s.value["after"]["version"] for s in rows if s.key["id"] in {7, 307}) == [0, 1, 1]
         here.twofold("backfill", "start", "public.account", ok=True)
-        wait_until(lambda: "reload" in [c["kind"] for c in here.records("commits")], 60, "it begins anew")
+        wait_until(lambda: "reload" in [c["kind"] for c in here.records("commits")], 60, "it starts over")
         ready(here)
     assert {s.key["id"] for s in here.read("account") if s.key and s.value["op"] == "r"} == set(range(351))
 

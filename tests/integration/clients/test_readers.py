@@ -17,7 +17,7 @@ KCAT = "\n## kcat\n"
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_make_clients_writes_the_page_that_is_there(tmp_path: Path) -> None:
-    """But for kcat, which a machine may not have."""
+    """Except kcat, which a machine may not have."""
     page = tmp_path / "readers.md"
     done = subprocess.run(
         [sys.executable, "-m", "clients", "--page", str(page)],

@@ -63,7 +63,7 @@ class Visible:
     def look(self, within_s: float = 120) -> int:
         """Read on to the end. How many have been seen by now."""
         deadline = time.monotonic() + within_s
-        self._consumer.assign(self._places)  # anew, or an end that was told before is not told again
+        self._consumer.assign(self._places)  # again, or an end that was told before is not told again
         ended: dict[int, TopicPartition] = {}
         while len(ended) < len(self._places):
             assert time.monotonic() < deadline, f"not read to the end within {within_s:g} s"

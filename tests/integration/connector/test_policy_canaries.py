@@ -81,7 +81,7 @@ def test_policy_of_random_work_with_kills_changes_and_loads(made: Installation, 
 
 
 @pytest.mark.slow
-def test_policy_that_hides_a_column_anew_tells_what_stays_readable(made: Installation) -> None:
+def test_policy_that_hides_a_column_again_tells_what_stays_readable(made: Installation) -> None:
     """And its remedy removes it."""
     drops = [rule for rule in rules(RULES) if rule["action"] == "drop"]
     made.configure({"policy": {"columns": drops}})

@@ -123,7 +123,7 @@ def test_the_slot_is_gone(stopped: Installation) -> None:
 
 
 @pytest.mark.core
-def test_the_slot_was_made_anew(stopped: Installation) -> None:
+def test_the_slot_was_recreated(stopped: Installation) -> None:
     stopped.ask(f"SELECT pg_drop_replication_slot('{stopped.prefix}')")
     stopped.sql(INSERT.format(2))
     make_slot(stopped.conninfo, stopped.prefix)
@@ -292,7 +292,7 @@ def test_a_slots_two_phase_is_not_turned_on(connector: Maker) -> None:
 
 
 def test_rows_of_a_prepared_transaction_that_will_not_come_again(connector: Maker) -> None:
-    """As a promoted 17 may do it: the server sends the outcome alone. A load anew mends it, as the
+    """As a promoted 17 may do it: the server sends the outcome alone. A reload repairs it, as the
     message says.
     """
     here = connector()

@@ -130,7 +130,7 @@ def mirrored(lake: Lake, table: str) -> tuple[dict[str, str], dict[int, dict[str
     ],
 )
 def test_the_mirror_follows(here: Installation, lake: Lake, changes: dict[str, Change], late: bool) -> None:
-    """`late`: it meets the rows of all versions at once, as a mirror that is made anew does."""
+    """`late`: it meets the rows of all versions at once, as a mirror that is recreated does."""
     tables = {name: Evolving(here, name) for name in (*changes, "moved", "remade", "misfit")}
     with here.carrying():
         for table in tables.values():

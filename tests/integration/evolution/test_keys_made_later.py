@@ -3,7 +3,7 @@
 AS SELECT` has it) or changes, while nobody carries: the catalog is ahead of the stream, in which
 rows of the former key come first.
 
-Its topic starts anew, by itself while the table has not been loaded to its end: rows of the former
+Its topic starts over, by itself while the table has not been loaded to its end: rows of the former
 key are void, for the truncate with which that begins comes behind them.
 """
 

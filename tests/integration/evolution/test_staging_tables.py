@@ -189,7 +189,7 @@ def test_lives_that_nobody_has_seen(connector: Maker, ways: str) -> None:
 
 def test_renamed_away_and_back(here: Installation) -> None:
     """Whose rows were passed over, and which is there again with the key that its topic has, starts
-    anew: it does not go on as if nothing had been missed.
+    again: it does not go on as if nothing had been missed.
     """
     table = Evolving(here, "t")
     with here.carrying():

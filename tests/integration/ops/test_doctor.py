@@ -1,5 +1,5 @@
 """Broken set-ups on real servers: doctor names what was broken, before anything else that is new,
-and what it says mends it.
+and what it says repairs it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.core
 
 @dataclass
 class Ground:
-    """An installation, and what a mend may need beside it."""
+    """An installation, and what a repair may need beside it."""
 
     bank: Installation
     bootstrap: str
@@ -103,7 +103,7 @@ class Case:
     check: str
     severity: Severity
     spoil: Callable[[Ground], Any]
-    mends: bool = True
+    repairs: bool = True
     afterwards: Callable[[Ground], Any] = lambda ground: None
 
 
@@ -245,24 +245,24 @@ INITIALISED = {
         "unusable",
         MUST,
         settings(kafka={"bootstrap": "127.0.0.1:1"}),
-        mends=False,
+        repairs=False,
         afterwards=lambda g: g.bank.configure({"kafka": {"bootstrap": g.bootstrap}}),
     ),
     "PostgreSQL away": Case(
         "unusable",
         MUST,
         settings(source={"dsn": "host=127.0.0.1 port=1 user=postgres"}),
-        mends=False,
+        repairs=False,
         afterwards=lambda g: g.bank.configure({"source": {"dsn": g.bank.conninfo}}),
     ),
     "a database that does not exist": Case(
         "unusable",
         MUST,
         lambda g: g.bank.configure({"source": {"dsn": make_conninfo(g.bank.conninfo, dbname="nowhere")}}),
-        mends=False,
+        repairs=False,
         afterwards=lambda g: g.bank.configure({"source": {"dsn": g.bank.conninfo}}),
     ),
-    "the registry away": Case("unusable", MUST, settings(registry={"url": "http://127.0.0.1:1"}), mends=False),
+    "the registry away": Case("unusable", MUST, settings(registry={"url": "http://127.0.0.1:1"}), repairs=False),
     "a strict registry": Case(
         "compatibility",
         SHOULD,
@@ -271,8 +271,8 @@ INITIALISED = {
     "a lax registry": Case("compatibility", NOTE, registry("config", {"compatibility": "NONE"})),
     "a spool in memory": Case("spool_tmpfs", SHOULD, settings(spool={"folder": "/dev/shm/twofold"})),
     "more spool than disk": Case("spool_disk", NOTE, settings(spool={"disk": 1 << 50})),
-    "a spool below a file": Case("spool_folder", MUST, a_file_for_a_folder, mends=False),
-    "few open files": Case("open_files", SHOULD, few_files, mends=False),
+    "a spool below a file": Case("spool_folder", MUST, a_file_for_a_folder, repairs=False),
+    "few open files": Case("open_files", SHOULD, few_files, repairs=False),
 }
 
 
@@ -343,7 +343,7 @@ def tried(ground: Ground, *cases: Case) -> None:
         first = Counter((f.check, f.severity) for f in found[: len(cases)])
         assert first == Counter((case.check, case.severity) for case in cases), found
         assert all(f.why and f.remedy for f in found)
-        mend(ground, before, found, {case.check for case in cases if case.mends})
+        repair(ground, before, found, {case.check for case in cases if case.repairs})
     finally:
         ground.held.close()
         for case in reversed(cases):
@@ -352,7 +352,7 @@ def tried(ground: Ground, *cases: Case) -> None:
         ground.bank.configure({part: values for part, values in parts.items() if isinstance(values, dict)})
 
 
-def mend(ground: Ground, before: tuple[Finding, ...], found: list[Finding], checks: set[str]) -> None:
+def repair(ground: Ground, before: tuple[Finding, ...], found: list[Finding], checks: set[str]) -> None:
     """Do what these findings say, reload and restart last, and look that they are gone."""
     statements = dict.fromkeys(statement for f in found if f.check in checks for statement in f.remedy)
     for statement in sorted(statements, key=lambda words: (words.startswith("--"), "pg_reload_conf" in words)):
@@ -361,12 +361,12 @@ def mend(ground: Ground, before: tuple[Finding, ...], found: list[Finding], chec
     if checks:
         left: list[Finding] = []
 
-        def mended() -> bool:
+        def repaired() -> bool:
             left[:] = [finding for finding in new(ground, before) if finding.check in checks]
             return not left
 
         try:
-            wait_until(mended)
+            wait_until(repaired)
         except AssertionError as error:
             raise AssertionError(f"left: {left}") from error
 
@@ -420,21 +420,21 @@ SERVER = {
         "synchronous",
         SHOULD,
         settings(prepared={"synchronous": True}),
-        mends=False,
+        repairs=False,
         afterwards=settings(prepared={"synchronous": False}),
     ),
     "init would wait": Case(
         "init_waits",
         SHOULD,
         lambda g: g.bank.prepare("x", "SELECT pg_current_xact_id()"),
-        mends=False,
+        repairs=False,
         afterwards=sql("ROLLBACK PREPARED 'x'"),
     ),
     "an empty publication": Case(
         "publication_empty",
         SHOULD,
         sql('CREATE PUBLICATION "BANK"'),
-        mends=False,
+        repairs=False,
         afterwards=sql('DROP PUBLICATION "BANK"'),
     ),
     "too few brokers": Case(

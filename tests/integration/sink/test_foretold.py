@@ -114,7 +114,7 @@ def test_another_writer(partition: int, ground: Ground, told: Told) -> None:
     check(ground, records)
 
 
-def test_a_topic_that_is_made_anew(ground: Ground) -> None:
+def test_a_topic_that_is_recreated(ground: Ground) -> None:
     """Its offsets begin again: Kafka refuses the producer, or the ranges are the new ones."""
     fencing = ground.take_over()
     for n in range(1, 4):

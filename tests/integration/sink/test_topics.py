@@ -131,17 +131,17 @@ def test_a_topic_that_was_in_use_and_is_gone_is_refused_and_not_made_again(
 
 
 @pytest.mark.parametrize(
-    ("config", "mend"),
+    ("config", "repair"),
     [
         ({"retention_ms": "1000"}, r"retention\.ms=-1"),
         ({"retention_ms": "-1", "retention_bytes": "1000"}, r"retention\.bytes=-1"),
     ],
 )
 def test_commit_records_must_outlive_the_rows(
-    topics: Topics, admin: AdminClient, prefix: str, table: str, config: dict[str, str], mend: str
+    topics: Topics, admin: AdminClient, prefix: str, table: str, config: dict[str, str], repair: str
 ) -> None:
     make(admin, f"{prefix}.commits", 1, **config)
-    with pytest.raises(Refused, match=mend):
+    with pytest.raises(Refused, match=repair):
         topics.ensure([RequiredTopic(f"{prefix}.commits", "commits"), RequiredTopic(table, "table", 3)])
 
 

@@ -45,7 +45,7 @@ def postgres(request: pytest.FixtureRequest, server_of: Callable[[str | None], P
 
 @pytest.fixture
 def old_postgres(server_of: Callable[[str | None], PostgresServer]) -> PostgresServer:
-    """A server that still has the oddities which 15.19 mended."""
+    """A server that still has the oddities which 15.19 repaired."""
     server = server_of(None)
     with psycopg.connect(server.dsn()) as connection:
         if not 150000 <= connection.info.server_version < 150019:

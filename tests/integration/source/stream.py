@@ -56,7 +56,7 @@ class Stream:
         return new
 
     def until_mark(self, connection: Writer) -> list[Message]:
-        """Write a mark and return all messages up to it, but for the mark."""
+        """Write a mark and return all messages up to it, except the mark."""
         mark = f"mark {next(_marks)}".encode()
         # Taking an xid has the transaction's end, and so the mark, flushed at once.
         connection.execute("SELECT pg_logical_emit_message(false, 'mark', %b::bytea), pg_current_xact_id()", [mark])

@@ -199,7 +199,7 @@ def test_a_table_that_went_before_it_was_seen_has_no_key(looker: Looker) -> None
     assert key(shape) == set()
 
 
-def test_the_catalog_is_asked_anew_after_its_connection_was_lost(looker: Looker) -> None:
+def test_the_catalog_is_asked_again_after_its_connection_was_lost(looker: Looker) -> None:
     """It is asked about types that are not PostgreSQL's own."""
     looker.after("CREATE DOMAIN d AS int", "CREATE TABLE t (id int PRIMARY KEY, v d)", "INSERT INTO t VALUES (1)")
     end_others = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'twofold' AND datname = current_database()"

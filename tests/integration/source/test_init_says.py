@@ -1,4 +1,4 @@
-"""What a person reads whom `twofold init` meets on bad ground: what is wrong and what mends it;
+"""What a person reads whom `twofold init` meets on bad ground: what is wrong and what repairs it;
 nothing has been made then. And what it reads where the ground is good enough.
 """
 
@@ -58,14 +58,14 @@ def test_a_server_that_was_never_made_for_it(connector: Maker, own_postgres: Cal
 
     here.sql("SELECT pg_drop_replication_slot('anothers')")
     server.stop()
-    mended = PostgresServer(
+    repaired = PostgresServer(
         server.folder, version=VERSION, port=server.port, settings={**settings, "wal_level": "logical"}
     )
-    mended.start()
+    repaired.start()
     try:
         done = here.init()
     finally:
-        mended.stop()
+        repaired.stop()
     assert done.returncode == 0, done.stderr
     assert (
         "note: max_prepared_transactions is 0: PREPARE TRANSACTION is refused; remedy: to use it, ALTER SYSTEM SET max_prepared_transactions = 100"

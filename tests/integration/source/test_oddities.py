@@ -1,5 +1,5 @@
-"""What a tolerant client must live with: shown on the servers that do it, and mended on those that
-do not any more.
+"""What a tolerant client must live with: shown on the servers that do it, and that others do not do
+it any more.
 """
 
 from __future__ import annotations

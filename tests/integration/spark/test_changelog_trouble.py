@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fixtures.spark import Lake
-from helpers.spark.changelog_tables import delete, ids, lose, make_anew, sql, written
+from helpers.spark.changelog_tables import delete, ids, lose, recreate_topic, sql, written
 from helpers.spark.writer import table
 from twofold_spark.errors import TableRefused
 from twofold_spark.sources import kafka_reader
@@ -51,7 +51,7 @@ def test_what_retention_took_before_it_was_appended_is_refused_and_a_new_table_b
     assert ids(lake, idle) == [1]
 
 
-def test_a_topic_that_was_made_anew_is_refused(lake: Lake) -> None:
+def test_a_topic_that_was_recreated_is_refused(lake: Lake) -> None:
     """By the job that runs on, and by each start. It has as many records again as its table has
     appended.
     """
@@ -62,7 +62,7 @@ def test_a_topic_that_was_made_anew_is_refused(lake: Lake) -> None:
     w.visible()
     running = lake.changelog_job()
     running.run_turn()
-    make_anew(lake, events)
+    recreate_topic(lake, events)
     for i in range(3, 8):
         written(lake, events, i)
     w.visible()

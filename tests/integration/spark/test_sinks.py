@@ -186,20 +186,20 @@ def test_a_row_that_a_keyless_table_does_not_have_is_not_taken_from_it_in_silenc
     """A change of its columns makes PostgreSQL's old rows others than the mirror's; the same within
     one batch, and beyond a truncate."""
     w = kept.writer
-    names = ("dropped", "added", "fewer", "fresh", "anew", "fine")
+    names = ("dropped", "added", "fewer", "fresh", "again", "fine")
     columns = {"a": "int4", "b": "text"}
-    dropped, added, fewer, fresh, anew, fine = (w.table(table(n, columns, key=()), partitions=1) for n in names)
+    dropped, added, fewer, fresh, again, fine = (w.table(table(n, columns, key=()), partitions=1) for n in names)
     x, y = {"a": 1, "b": "x"}, {"a": 2, "b": "y"}
     with w.commit() as tx:
-        for name in (dropped, added, fewer, anew, fine):
+        for name in (dropped, added, fewer, again, fine):
             for row in (x, x, y):
                 tx.keyless(name, "c", after=row)
     kept.mirror()
     with w.commit() as tx:
-        tx.truncate(anew)
-        for name in (fresh, anew):
+        tx.truncate(again)
+        for name in (fresh, again):
             tx.keyless(name, "c", after=x)
-        for name in (dropped, fresh, anew):
+        for name in (dropped, fresh, again):
             w.drop(name, "b")
             tx.keyless(name, "d", before={"a": 1})
         w.evolve(added, c="int4")

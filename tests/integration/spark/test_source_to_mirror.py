@@ -85,7 +85,7 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
         _prepare(here)
         with traffic(here, per_second=150, items=items):
             subprocess.run(here.command("backfill", "start", "public.item"), check=True, capture_output=True)
-            wait_until(lambda: "reload" in {c["kind"] for c in here.records("commits")}, 60, "it begins anew")
+            wait_until(lambda: "reload" in {c["kind"] for c in here.records("commits")}, 60, "it starts over")
             _mirror(lake, choices[:1])
         wait_until(lambda: not read_status(load(here.file)).backfilling, 120, "the reload is over")
         here.caught_up(120)

@@ -190,7 +190,7 @@ def test_rows_without_a_key_are_not_folded_into_one(lake: Lake) -> None:
     with w.commit() as tx:
         nameless(tx, 15, 16)
         tx.truncate(t)
-        tx.upsert(t, {"id": 20, "v": "loaded anew"}, op="r")
+        tx.upsert(t, {"id": 20, "v": "reloaded"}, op="r")
     lake.mirror()
     lake.assert_equal()
     assert lake.cut().cut.stopped == ()

@@ -184,7 +184,7 @@ class History:
             self.pending = chunk
 
     def unclear(self) -> set[bytes]:
-        """The keys to be read again, but for those that just are."""
+        """The keys to be read again, except those that just are."""
         return self.again - set(self.pending.keys if self.pending and self.pending.again else ())
 
     def publish(self) -> None:

@@ -188,7 +188,7 @@ def test_commit_without_prepare() -> None:
     assert isinstance(run(start(policy=Policy(may_lack_prepares=True)), commit(A, 100))[1][0], Refuse)
 
 
-def test_commit_without_prepare_is_taken_if_its_tables_are_loaded_anew() -> None:
+def test_commit_without_prepare_is_taken_if_its_tables_are_reloaded() -> None:
     state = start(in_doubt=frozenset({A, B}), reloaded=frozenset({A}))
     state, done = run(state, commit(A, 100), Drained())
     assert done == [NoteInDoubt(A, LedgerState.COMMITTED), CommitMain(7, Lsn(110), 0, 0)]

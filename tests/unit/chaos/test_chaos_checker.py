@@ -19,7 +19,7 @@ from chaos.sample import faultless
 def test_a_faultless_history_has_no_violation() -> None:
     history = faultless()
     assert checks.check(history) == []
-    assert checks.check(Draft(history, random.Random(1)).done()) == [], "what is only written anew has none either"
+    assert checks.check(Draft(history, random.Random(1)).done()) == [], "what is only written again has none either"
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)

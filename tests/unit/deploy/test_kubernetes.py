@@ -64,7 +64,7 @@ def test_everything_is_selected_by_the_same_labels() -> None:
     assert MANIFESTS["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
 
 
-def test_the_unit_does_not_start_again_what_only_a_person_can_mend() -> None:
+def test_the_unit_does_not_start_again_what_only_a_person_can_repair() -> None:
     table = (ROOT / "docs/reference/command-line.md").read_text()
     hopeless = re.findall(r"^\| (\d+) \|.*\| no(?:, and it does no harm)? \|$", table, re.MULTILINE)
     said = re.search(r"^RestartPreventExitStatus=(.*)$", UNIT, re.MULTILINE)

@@ -66,7 +66,7 @@ def test_damages_that_are_only_counted_are_damages_too() -> None:
     assert judge(found, NAMES, PINS).topics[0].more == 0
 
 
-def test_missing_numbers_are_repaired_when_every_table_was_loaded_anew() -> None:
+def test_missing_numbers_are_repaired_when_every_table_was_reloaded() -> None:
     found = compared(TABLE, reloads={TABLE: 50})
     found.breaks = [SequenceBreak(7, 9), SequenceBreak(9, 10, other_stream=True)]
     broken = judge(found, NAMES, PINS)

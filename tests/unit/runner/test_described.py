@@ -336,8 +336,8 @@ def test_a_prepared_transaction_that_drops_the_key_midway_waits_for_its_outcome(
         here.settle(collected.prepared.rows.provisional)
 
 
-def starting_anew(registry: Registry) -> tuple[Tables, Columns, Columns]:
-    """A table whose key has changed since, and which is to be loaded anew; what it was, and what it
+def starting_over(registry: Registry) -> tuple[Tables, Columns, Columns]:
+    """A table whose key has changed since, and which is to be reloaded; what it was, and what it
     is.
     """
     before, after = OTHER_KEY
@@ -370,10 +370,10 @@ def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
 ) -> None:
     """The truncate comes behind them, and all rows behind that.
 
-    Behind it they start the topic anew while it is loaded, and where it is not they are refused, in
+    Behind it they restart the topic while it is loaded, and where it is not they are refused, in
     a transaction that began before it too.
     """
-    here, before, after = starting_anew(Registry())
+    here, before, after = starting_over(Registry())
     assert topics(collect(here, transaction(1, said(before), insert(b"1", b"10")))) == [VOID]
     assert topics(collect(here, transaction(2, insert(b"1", b"11")))) == [VOID]
     assert topics(collect(here, transaction(3, said(after), insert(b"2", b"20")))) == [TOPIC]
@@ -394,9 +394,9 @@ def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
         collect(here, transaction(5, said(before), insert(b"5", b"50")))
 
 
-def test_a_load_with_another_key_than_its_topic_starts_it_anew() -> None:
+def test_a_load_with_another_key_than_its_topic_starts_it_over() -> None:
     """The key has changed once more: rows of neither key would be what is loaded."""
-    here, before, _ = starting_anew(Registry())
+    here, before, _ = starting_over(Registry())
     with pytest.raises(TopicRestart):
         here.copying(relation(before))
 
@@ -404,12 +404,12 @@ def test_a_load_with_another_key_than_its_topic_starts_it_anew() -> None:
 def test_a_reload_that_was_cut_off_before_its_truncate_goes_on(collect: Callable[..., list[CollectedEvent]]) -> None:
     """It is known by its pin: the wish may have been answered by a later one."""
     registry = Registry()
-    here, before, _ = starting_anew(registry)
+    here, before, _ = starting_over(registry)
     next_run = tables(registry, here.pins.take_unwritten())
     assert topics(collect(next_run, transaction(1, said(before), insert(b"1", b"10")))) == [VOID]
 
 
-def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_starts_anew(
+def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_starts_over(
     collect: Callable[..., list[CollectedEvent]],
 ) -> None:
     """Those that fit are published, of others in the same transaction too; prepared ones likewise.
@@ -437,7 +437,7 @@ def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_st
 
 
 def test_a_table_gets_its_first_key(collect: Callable[..., list[CollectedEvent]]) -> None:
-    """Its topic starts anew with the next run; its rows' schema stays the one that readers have."""
+    """Its topic starts over with the next run; its rows' schema stays the one that readers have."""
     without: Columns = [("b", 23, -1, False), ("a", 23, -1, False)]
     keyed: Columns = [("b", 23, -1, False), ("a", 23, -1, True)]
     registry = Registry()

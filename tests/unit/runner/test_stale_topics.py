@@ -94,7 +94,7 @@ def test_another_table_of_the_name_is_none_of_these() -> None:
     assert world.look(RENAMED) == []
 
 
-def test_a_table_that_was_made_anew_is_not_compared_with_the_former_one() -> None:
+def test_a_table_that_was_recreated_is_not_compared_with_the_former_one() -> None:
     """Its first row came before the look: the pin names it, and describes the former table."""
     world = World()
     world.look(replace(WAS, oid=OID - 1, type_row=499))

@@ -1,4 +1,4 @@
-"""Who decides of rows that do not fit their topic: the table is gone, it starts anew, or a
+"""Who decides of rows that do not fit their topic: the table is gone, it starts over, or a
 person.
 """
 
@@ -38,11 +38,11 @@ READY, LOADING, EMPTYING = LoadLife(), LoadLife(LoadPhase.READING), LoadLife(Loa
     ids=[
         "gone",
         "replaced",
-        "replaced, and starts anew",
+        "replaced, and starts over",
         "another key",
         "no key any more",
         "another key once more",
-        "made anew",
+        "recreated",
         "it was gone",
         "pinned by an older version",
         "not loaded to its end",
@@ -75,29 +75,29 @@ def test_other_refusals(now: Any, expected: Decision) -> None:
         assert decide(row, version, pin, key_differs=False, in_backfill=False, emptied_later=False) is expected
 
 
-def test_what_starts_anew_over_and_over_is_refused() -> None:
+def test_what_starts_over_over_and_over_is_refused() -> None:
     now = 0.0
-    anew = TopicsToRestart(lambda: now)
+    restarts = TopicsToRestart(lambda: now)
     refusal = Refused("it", at_stake="", repair="")
     for _ in range(OFTEN):
-        anew.add(TopicRestart("public.t", "p.public.t", 1, refusal))
-        anew.add(TopicRestart("public.t", "p.public.t", int(now) + 2, refusal))  # another table each time
+        restarts.add(TopicRestart("public.t", "p.public.t", 1, refusal))
+        restarts.add(TopicRestart("public.t", "p.public.t", int(now) + 2, refusal))  # another table each time
         now += 1
-    assert {*anew.choose({})} == {"p.public.t"}
+    assert {*restarts.choose({})} == {"p.public.t"}
     now += OFTEN_WITHIN_S
     for _ in range(OFTEN):  # the others were long ago
-        anew.add(TopicRestart("public.t", "p.public.t", 1, refusal))
+        restarts.add(TopicRestart("public.t", "p.public.t", 1, refusal))
     with pytest.raises(Refused):
-        anew.add(TopicRestart("public.t", "p.public.t", 1, refusal))
+        restarts.add(TopicRestart("public.t", "p.public.t", 1, refusal))
 
 
 def test_a_topic_restarts_with_each_run_until_kafka_has_it() -> None:
     """A run that restarts one may end at once, because another one must restart too."""
-    anew = TopicsToRestart()
+    restarts = TopicsToRestart()
     former, emptied = Pin("public", "t", 3, relation=1), Pin("public", "t", 3, relation=2)
-    anew.add(TopicRestart("public.t", "p.public.t", 2))
-    assert {*anew.choose({"p.public.t": former})} == {"p.public.t"}
-    anew.add(TopicRestart("public.u", "p.public.u", 3))
-    assert {*anew.choose({"p.public.t": former})} == {"p.public.t", "p.public.u"}
-    assert {*anew.choose({"p.public.t": emptied})} == {"p.public.u"}, "the other one has no pin yet"
-    assert not anew.choose({"p.public.t": emptied, "p.public.u": former})
+    restarts.add(TopicRestart("public.t", "p.public.t", 2))
+    assert {*restarts.choose({"p.public.t": former})} == {"p.public.t"}
+    restarts.add(TopicRestart("public.u", "p.public.u", 3))
+    assert {*restarts.choose({"p.public.t": former})} == {"p.public.t", "p.public.u"}
+    assert {*restarts.choose({"p.public.t": emptied})} == {"p.public.u"}, "the other one has no pin yet"
+    assert not restarts.choose({"p.public.t": emptied, "p.public.u": former})

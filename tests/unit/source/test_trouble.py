@@ -30,7 +30,7 @@ def test_a_server_that_goes_away_when_the_slot_is_asked_for_is_tried_again(error
     assert str(error) in str(told)
 
 
-def test_what_only_a_person_can_mend_is_told_with_its_remedy() -> None:
+def test_what_only_a_person_can_repair_is_told_with_its_remedy() -> None:
     told = start_error("user=carrier", "shop", errors.InsufficientPrivilege("must be superuser or replication role"))
     assert isinstance(told, SetupError)
     assert 'ALTER ROLE "carrier" REPLICATION' in str(told)

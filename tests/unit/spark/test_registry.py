@@ -1,4 +1,4 @@
-"""What a job that runs knows of the registry's subjects, which may be deleted, made anew, or come
+"""What a job that runs knows of the registry's subjects, which may be deleted, recreated, or come
 later."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def registry() -> _Registry:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_subject_that_was_deleted_and_made_anew_is_learned(registry: _Registry, number: int) -> None:
+def test_a_subject_that_was_deleted_and_recreated_is_learned(registry: _Registry, number: int) -> None:
     int_, long, string = ({"type": name} for name in ("int", "long", "string"))
     registry.there["s"] = {1: (1, int_), 2: (2, long)}
     known = registry.find_subject("s")
