@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from model.logs import Record
 from twofold.bridge import State, events
-from twofold.bridge.state import NO_FLOOR
+from twofold.bridge.events import NO_FLOOR
 
 
 def may_hold(bridge: State, record: Record) -> bool:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from model.group_loads import ChunkRead, CommitRecord, Tables
 from model.logs import LENGTH, Violation, check
 from twofold.bridge import State, actions, events, frontier, initial, step
-from twofold.bridge.state import NO_FLOOR
+from twofold.bridge.events import NO_FLOOR
 from twofold_common import global_cut
 from twofold_common.global_cut import CommittedBranch, Frontier, Load, Member
 from twofold_common.global_loads import Loads

@@ -22,8 +22,7 @@ from model.scenarios import BY_NAME
 from model.world import World, ended
 from twofold.bridge import State, feedback, group, prepared
 from twofold.bridge.actions import Forget
-from twofold.bridge.events import MessageRead, PlainRead
-from twofold.bridge.state import NO_FLOOR
+from twofold.bridge.events import NO_FLOOR, MessageRead, PlainRead
 from twofold_common.positions import Lsn
 
 stepping = importlib.import_module("twofold.bridge.step")  # the package has a function of that name

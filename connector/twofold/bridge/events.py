@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from twofold.bridge.state import NO_FLOOR
 from twofold_common.positions import Lsn, PreparedIdentity
+
+NO_FLOOR = Lsn(2**64 - 1)
+"""Beyond every position: holds nothing back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ the position that a coordinator waits for under synchronous prepare.
 from __future__ import annotations
 
 from twofold.bridge.actions import Action, Report
-from twofold.bridge.state import NO_FLOOR, State
+from twofold.bridge.events import NO_FLOOR
+from twofold.bridge.state import State
 from twofold_common.positions import Lsn
 
 

@@ -8,17 +8,12 @@ step's time depends on neither. It is made of named tuples because each step mak
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from twofold.bridge.events import NO_FLOOR, FrontierAsked
 from twofold.bridge.in_doubt import Phase, Prepared, TransactionsInDoubt
 from twofold.bridge.sorted_map import SortedMap
 from twofold_common.positions import Lsn, PreparedIdentity
-
-if TYPE_CHECKING:
-    from twofold.bridge.events import FrontierAsked
-
-NO_FLOOR = Lsn(2**64 - 1)
-"""Beyond every position: holds nothing back."""
 
 
 class Group(NamedTuple):

@@ -24,8 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from twofold.bridge.events import PlainRead, PlainUnfinished, Unannounced
-from twofold.bridge.state import NO_FLOOR
+from twofold.bridge.events import NO_FLOOR, PlainRead, PlainUnfinished, Unannounced
 from twofold.descriptions.told_table import ToldTable
 from twofold.runner.bookkeeping_records import outcome
 from twofold.runner.table_version import TableVersion, TransactionInfo

@@ -106,8 +106,7 @@ def supervise(
             _cut_tracebacks(error)
             lessons = lessons.after(error, recovered=recovered.is_set())
         # A Kafka client in a reference cycle keeps its threads and connections until Python
-        # collects
-        # garbage by itself: in a long outage that is one client an attempt.
+        # collects garbage by itself: in a long outage that is one client an attempt.
         gc.collect()
         stop.wait(wait_s)
         backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)

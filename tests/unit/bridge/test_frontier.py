@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twofold.bridge import State, actions, events, initial, step
-from twofold.bridge.state import NO_FLOOR
+from twofold.bridge.events import NO_FLOOR
 from twofold_common.positions import Lsn, PreparedIdentity
 
 START = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=7, pool=2)

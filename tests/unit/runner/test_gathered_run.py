@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from twofold.bridge import Event, Policy, State, actions, events, initial, step
-from twofold.bridge.state import NO_FLOOR
+from twofold.bridge.events import NO_FLOOR
 from twofold.runner import gathered_run
 from twofold.runner.collector import Collector
 from twofold.runner.told_tables import ToldTables
