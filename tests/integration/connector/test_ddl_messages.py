@@ -46,9 +46,7 @@ def test_rows_are_read_by_the_key_and_the_columns_of_their_position(connector: M
             " CREATE UNIQUE INDEX pair_id ON pair (id); COMMIT"
         )
         here.caught_up()
-        wait_until(
-            lambda: {s.key["id"]: s.value["after"]["v"] for s in here.read("pair") if s.value} == {1: 7, 2: 2}, 60
-        )
+        wait_until(lambda: rows(here) == {1: 7, 2: 2}, 60)
         here.sql("COMMIT PREPARED 'one'")
         wait_until(lambda: here.read("person"), 60)
     assert not [s for s in here.read("pair") if s.key == {"id": 1} and (s.value is None or s.value["op"] == "d")]
@@ -61,3 +59,9 @@ def test_rows_are_read_by_the_key_and_the_columns_of_their_position(connector: M
     assert [each for each in examine(load(here.file)) if each.check == "ddl_messages"]
     removed = provisioning.drop(here.conninfo, load(here.file).slot, [here.prefix]).removed
     assert "event triggers and schema twofold" in removed
+
+
+def rows(here: Installation) -> dict[int, int]:
+    """The last value of each key of `pair`."""
+    found = (s.value["after"] for s in here.read("pair") if s.value)
+    return {row["id"]: row["v"] for row in found if row}
