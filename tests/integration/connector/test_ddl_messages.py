@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fixtures.connector import Maker, wait_until
+from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.canary import TEXT, raw, sings
 from twofold.config import load
 from twofold.ops.doctor import examine
