@@ -9,14 +9,16 @@ means nothing.
 from __future__ import annotations
 
 import re
+import socket
+import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic  # type: ignore[attr-defined]
 
-from twofold.errors import Unreachable
+from twofold.errors import SetupError, Unreachable
 from twofold.sink.client import (
     TOPIC_ALREADY_EXISTS,
     TOPIC_EXCEPTION,
@@ -33,6 +35,16 @@ _NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED
 _ALL_DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 _SURROUNDINGS = re.compile(r"^\S+(/bootstrap|/\d+): | \(after \d+ms in state \w+.*?\)")
 """What librdkafka says around a cause."""
+_CERTIFICATES = {
+    10: "has expired; remedy: renew it, or set this machine's clock",
+    62: "is for another host; remedy: name the broker in kafka.bootstrap, and in its advertised.listeners, as its certificate does",
+    64: "is for another address; remedy: name the broker in kafka.bootstrap, and in its advertised.listeners, as its certificate does",
+    **dict.fromkeys(
+        (7, 18, 19, 20, 21),
+        "is signed by an authority that is not trusted here; remedy: set ssl.ca.location in kafka.options to the file of the brokers' authority",
+    ),
+}
+"""What OpenSSL's codes say of a broker's certificate."""
 _ABSENT = {TOPIC_EXCEPTION, KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.POLICY_VIOLATION}
 """Errors that show the topic's absence: the controller checks for an existing topic first."""
 
@@ -75,6 +87,8 @@ def ask_brokers(settings: KafkaSettings, within_s: float = ANSWER_S) -> tuple[Ad
             # The call itself says of all causes that nobody answers.
             admin.poll(0.5)
             for error in told:
+                if error.code() == KafkaError._SSL and (wrong := _wrong_certificate(settings.client)):  # noqa: SLF001
+                    raise SetupError(wrong) from None
                 if error.code() in _NOT_LET_IN:
                     raise KafkaException(error) from None
             causes = [_SURROUNDINGS.sub("", each.str()) for each in told if each.code() != _ALL_DOWN]
@@ -82,6 +96,26 @@ def ask_brokers(settings: KafkaSettings, within_s: float = ANSWER_S) -> tuple[Ad
             raise Unreachable(
                 f"Kafka at {bootstrap} does not answer{cause}; remedy: start Kafka, or correct kafka.bootstrap, and security.protocol in kafka.options"
             ) from None
+
+
+def _wrong_certificate(client: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the first broker's certificate.
+
+    librdkafka has one message for all of it, so the handshake is tried with Python's TLS.
+    """
+    address = str(client["bootstrap.servers"]).split(",")[0].strip().rpartition("://")[2]
+    host, _, port = address.rpartition(":")
+    try:
+        context = ssl.create_default_context(cafile=client.get("ssl.ca.location"), cadata=client.get("ssl.ca.pem"))
+        context.check_hostname = client.get("ssl.endpoint.identification.algorithm") != "none"
+        with socket.create_connection((host.strip("[]"), int(port or 9092)), ANSWER_S) as plain:
+            context.wrap_socket(plain, server_hostname=host.strip("[]")).close()
+    except ssl.SSLCertVerificationError as error:
+        said = _CERTIFICATES.get(error.verify_code)
+        return said and f"Kafka at {address}: the broker's certificate {said}"
+    except (OSError, ValueError):
+        pass  # the caller has librdkafka's own words
+    return None
 
 
 def existing_topics(admin: AdminClient, names: Iterable[str], timeout_s: float) -> set[str]:

@@ -30,11 +30,14 @@ class Authority:
             file.write_bytes(self._signed("a test's authority", self.key, is_ca=True))
         return file
 
-    def sign(self, name: str) -> tuple[Path, Path]:
-        """Files of a certificate for the name, which is also good for 127.0.0.1, and of its key."""
+    def sign(self, name: str, *, address: str = "127.0.0.1", hours: int = 6) -> tuple[Path, Path]:
+        """Files of a certificate for the name, which is also good for the address, and of its key.
+
+        It is valid for so many hours; below 0 it has expired.
+        """
         key = _key()
         certificate, key_file = self.folder / f"{name}.pem", self.folder / f"{name}.key"
-        certificate.write_bytes(self._signed(name, key, is_ca=False))
+        certificate.write_bytes(self._signed(name, key, is_ca=False, address=address, hours=hours))
         key_file.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -42,7 +45,9 @@ class Authority:
         )
         return certificate, key_file
 
-    def _signed(self, name: str, key: rsa.RSAPrivateKey, *, is_ca: bool) -> bytes:
+    def _signed(
+        self, name: str, key: rsa.RSAPrivateKey, *, is_ca: bool, address: str = "127.0.0.1", hours: int = 6
+    ) -> bytes:
         now = datetime.datetime.now(datetime.UTC)
         builder = (
             x509.CertificateBuilder()
@@ -50,12 +55,12 @@ class Authority:
             .issuer_name(_called("a test's authority"))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(hours=6))
+            .not_valid_before(now - datetime.timedelta(hours=24))
+            .not_valid_after(now + datetime.timedelta(hours=hours))
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
         )
         if not is_ca:
-            names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(address))]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
