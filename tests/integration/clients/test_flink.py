@@ -31,6 +31,9 @@ DEFAULT, FULL = (Table("every", identity, CHOSEN, CHANGES) for identity in ("def
 TRUNCATED = Table("truncated", "full", TEXT, ("INSERT INTO {t} VALUES (1, 0, 'a')", "TRUNCATE {t}"))
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlinkGateway]:
     made = FlinkGateway(tmp_path_factory.mktemp("flink"))
@@ -79,7 +82,6 @@ AS_DECLARED = {
 }
 
 
-@pytest.mark.slow
 def test_debeziums_format_needs_replica_identity_full(here: Installation, gateway: FlinkGateway) -> None:
     reader = DebeziumFormat(gateway, here.reader.bootstrap, here.reader.registry_url, here.prefix)
     assert by_column(trial(here).verdicts(reader, FULL)) == AS_DECLARED
@@ -87,13 +89,11 @@ def test_debeziums_format_needs_replica_identity_full(here: Installation, gatewa
         assert why.startswith('cannot: The "before" field of UPDATE message is null'), why
 
 
-@pytest.mark.slow
 def test_upsert_kafka_needs_the_key_alone(here: Installation, gateway: FlinkGateway) -> None:
     reader = UpsertKafka(gateway, here.reader.bootstrap, here.reader.registry_url, here.prefix)
     assert by_column(trial(here).verdicts(reader, DEFAULT)) == AS_DECLARED
 
 
-@pytest.mark.slow
 def test_a_truncate_ends_one_way_and_is_passed_over_by_the_other(here: Installation, gateway: FlinkGateway) -> None:
     place = here.reader.bootstrap, here.reader.registry_url, here.prefix
     assert trial(here).verdicts(DebeziumFormat(gateway, *place), TRUNCATED) == {
@@ -103,7 +103,6 @@ def test_a_truncate_ends_one_way_and_is_passed_over_by_the_other(here: Installat
     assert verdicts == {"text": "cannot: 1 rows are there that should not be"}
 
 
-@pytest.mark.slow
 def test_the_pages_expression_makes_a_timestamp_of_microseconds(gateway: FlinkGateway) -> None:
     made = TIMESTAMP_OF_MICROSECONDS.format(column="changed_at")
     assert made in " ".join(PAGE.read_text().split())

@@ -22,6 +22,9 @@ CARRIED = [s for s in SAMPLES if s.name not in NOT_BY_THE_SINK and not s.special
 KEY = "01234567-89ab-cdef-0123-45678900000{}"
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def worker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectWorker]:
     made = jdbc_sink.made_worker(tmp_path_factory.mktemp("connect"), kafka.bootstrap)
@@ -131,7 +134,6 @@ def test_a_table_that_the_sink_makes_has_the_types(connector: Maker, worker: Con
     worker.remove(here.prefix)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("placeholders", "arrives"), [(False, None), (True, "__debezium_unavailable_value")])
 def test_an_unchanged_large_value_arrives_as_the_page_says(
     connector: Maker, worker: ConnectWorker, target: str, placeholders: bool, arrives: str | None

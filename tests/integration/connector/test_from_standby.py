@@ -241,6 +241,7 @@ def test_from_standby_that_is_promoted_under_load(version: str, make_pair: MakeP
     here.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_from_standby_whose_slot_is_lost_in_a_conflict(
     version: str, make_pair: MakePair, own_postgres: Callable[..., PostgresServer]

@@ -30,6 +30,7 @@ INSERT INTO transfers (source, amount) SELECT id, id / 3.0 FROM accounts
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secured.sql("CREATE DATABASE bank", "postgres")

@@ -86,6 +86,7 @@ def ground(cluster: KafkaCluster, registry: Any, prefix: str) -> Iterator[Forget
         yield made
 
 
+@pytest.mark.slow
 def test_doctor_knows_such_brokers(ground: Forgetful, kafka: Any, tmp_path: Path) -> None:
     def found(bootstrap: str) -> list[str]:
         file = tmp_path / "twofold.toml"

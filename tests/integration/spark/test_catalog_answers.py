@@ -83,10 +83,11 @@ def _choose(commits: list[str], every: bool) -> Iterable[int]:
     return range(len(commits)) if every else kinds.values()
 
 
+pytestmark = pytest.mark.slow
 ONE_BY_ONE = {"tables_at_once": 1}
 """So that the commits of each batch have one order."""
 WALKS = [
-    pytest.param(kind, every, marks=pytest.mark.slow, id=f"{kind}{', every commit' * every}")
+    pytest.param(kind, every, id=f"{kind}{', every commit' * every}")
     for every in (False, True)
     for kind in ("lost", "repeated")
 ]
@@ -123,7 +124,6 @@ def test_at_each_commit_of_a_batch(troubled: _Troubled, kind: Trouble, every: bo
     _at_each_commit(troubled, kind, lambda commits: _choose(commits, every))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("every", [False, True])
 def test_at_each_commit_of_a_batch_in_postgresql(troubled_jdbc: _Troubled, every: bool) -> None:
     """Iceberg's client connects again, and repeats the statement that PostgreSQL has done."""
@@ -146,7 +146,6 @@ def _at_each_commit(troubled: _Troubled, kind: Trouble, choose: Callable[[list[s
     troubled.lake.assert_equal()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "every"), [*WALKS[2:], WALKS[1]])
 def test_at_each_commit_of_maintenance(troubled: _Troubled, kind: Trouble, every: bool) -> None:
     """Six small files are compacted, so each turn has a compaction."""
@@ -170,7 +169,6 @@ def test_at_each_commit_of_maintenance(troubled: _Troubled, kind: Trouble, every
         troubled.assert_equal()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "every"), WALKS)
 def test_at_each_commit_of_a_batch_that_changes_the_write_mode(
     troubled: _Troubled, kind: Trouble, every: bool, monkeypatch: pytest.MonkeyPatch
@@ -217,7 +215,6 @@ def test_a_job_that_is_killed_before_it_gives_its_merge_up(
     troubled.assert_equal()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "every"), WALKS)
 def test_at_each_commit_of_the_changelog(troubled: _Troubled, kind: Trouble, every: bool) -> None:
     troubled.change(0)

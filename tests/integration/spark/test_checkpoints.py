@@ -41,6 +41,7 @@ def _names(lake: Lake) -> set[str]:
     return {folder.name for folder in (lake.warehouse / "checkpoints").iterdir()}
 
 
+@pytest.mark.slow
 def test_a_second_sink_of_a_warehouse_begins_where_kafka_does(lake: Lake, database: str) -> None:
     _write(lake, 1, 2)
     assert _mirror(lake) == 0

@@ -100,6 +100,7 @@ class Auditor(threading.Thread):
             raise self.failure
 
 
+@pytest.mark.slow
 def test_whoever_reads_postgresql_sees_whole_transfers_though_the_driver_dies(
     group: GroupLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
