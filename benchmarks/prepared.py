@@ -35,6 +35,7 @@ from twofold.runner.row_plans import RowPlans
 from twofold.runner.run import Run
 from twofold.runner.table_version import TableVersion
 from twofold.runner.timers import Timers
+from twofold.runner.told_tables import ToldTables
 from twofold.runner.worker import Worker
 from twofold.source.cursor import POSTGRES_EPOCH_US
 from twofold.source.session import Received
@@ -137,11 +138,12 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
         owner=SimpleNamespace(claim=lambda: None),
         pins=SimpleNamespace(all={}, take_unwritten=dict),
         lives=SimpleNamespace(take_for_gate=tuple),
+        told=ToldTables(),
     )
     state = initial(applied_lsn=Lsn(START), confirmed_lsn=Lsn(START), sequence=0, pool=8)
     spool = Spool(folder, memory_max=64 << 20, disk_max=1 << 30)
     publisher = SimpleNamespace(open=lambda *_: None, abort=lambda *_: None)
-    origin = cast("ConnectorOrigin", SimpleNamespace(progress=lambda *_: None))
+    origin = cast("ConnectorOrigin", SimpleNamespace(progress=lambda *_: None, stream_id=""))
     executor = ActionExecutor(
         worker=worker,
         publisher=cast("Any", publisher),

@@ -24,9 +24,9 @@ DISTRIBUTIONS = {
 CODE_NAME = re.compile(r"`((?:twofold|twofold_avro|twofold_common|twofold_spark)(?:\.\w+)+)`")
 PROPERTIES = {
     *("twofold.cuts", "twofold.cuts.history", "twofold.key", "twofold.offsets", "twofold.sequence"),
-    "twofold.comments",
+    *("twofold.comments", "twofold.ddl"),
 }
-"""Of a mirror's tables and of a schema, and the table of its cuts: no code."""
+"""Of a mirror's tables and of a schema, the table of its cuts, and a message's prefix: no code."""
 
 
 def _module(path: Path) -> ModuleType:
