@@ -7,6 +7,8 @@ UV := $(or $(shell command -v uv),.tools/bin/uv)
 CODE := connector avro spark_jobs common tests benchmarks deploy
 BIN := .venv/bin
 
+# Some images set it; then each process compiles all that it imports, which is most of its start.
+unexport PYTHONDONTWRITEBYTECODE
 # The interpreter is the one that was checked; uv must not fetch another.
 export UV_PYTHON_DOWNLOADS := never
 
