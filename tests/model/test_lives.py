@@ -24,7 +24,13 @@ def explored(name: str) -> tuple[Found, frozenset[type]]:
     return explore(model), frozenset(model.gate.met)
 
 
-@pytest.mark.parametrize("short", SHORT, ids=lambda each: each.name)
+LONGER = {"a reload, paused and resumed"}
+"""Takes seconds: `make test-slow` and `make model` have it."""
+
+
+@pytest.mark.parametrize(
+    "short", [pytest.param(each, marks=[pytest.mark.slow] * (each.name in LONGER), id=each.name) for each in SHORT]
+)
 def test_promises_hold(short: Scenario) -> None:
     found, _ = explored(short.name)
     assert found.violation is None, "\n".join(map(str, found.way[-8:]))
@@ -48,6 +54,7 @@ NEVER_MET = {
 """`tests/unit/lives` has these."""
 
 
+@pytest.mark.slow
 def test_model_reaches_every_event_and_action() -> None:
     """A model that never meets a case says nothing about it."""
     met = set().union(*(explored(short.name)[1] for short in SHORT))

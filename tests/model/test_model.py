@@ -1,4 +1,6 @@
-"""The model checker in its short form: small logs, every mutant. The full form is `make model`."""
+"""The model checker in its short form: small logs, and each mutant that is soon caught. The rest is
+slow, and the full form is `make model`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,21 @@ def explored(short: Scenario) -> tuple[Found, frozenset[type]]:
     return explore(model), frozenset(model.met)
 
 
-@pytest.mark.parametrize("short", SHORT, ids=lambda each: each.name)
+LONGER = {
+    "large",
+    "one slot again and again",
+    "by rule, and without rows",
+    "one",
+    "large ones, one after the other",
+    "synchronous",
+    "three, a full pool",
+}
+"""Scenarios that take seconds: `make test-slow` and `make model` have them."""
+
+
+@pytest.mark.parametrize(
+    "short", [pytest.param(each, marks=[pytest.mark.slow] * (each.name in LONGER), id=each.name) for each in SHORT]
+)
 def test_promises_hold(short: Scenario) -> None:
     found, _ = explored(short)
     assert found.violation is None, "\n".join(map(str, found.way[-8:]))
@@ -60,6 +76,7 @@ def test_rows_that_are_looked_for_are_not_lost_to_a_late_abort() -> None:
         assert explore(Model(replace(LATE, second_line=True))).violation is None
 
 
+@pytest.mark.slow
 def test_model_reaches_every_event_and_action() -> None:
     """A model that never meets a case says nothing about it."""
     met = set().union(*(explored(short)[1] for short in SHORT))

@@ -30,7 +30,7 @@ def submit(worker: Worker, answer: Event | Pending | None) -> None:
 def take(worker: Worker, number: int) -> list[Event]:
     found: list[Event] = []
     while len(found) < number:
-        found += worker.answers(wait_s=10)
+        found += worker.answers(wait_s=0.1)
     return found
 
 

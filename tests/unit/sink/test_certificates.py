@@ -67,7 +67,7 @@ def test_what_is_wrong_with_a_certificate_is_said(tmp_path: Path, wrong: str, sa
                 "security.protocol": "SSL",
                 "ssl.ca.location": str(trusted.certificate),
             },
-            call_timeout_s=3,
+            call_timeout_s=1,
         )
         with pytest.raises(SetupError, match=f"Kafka at 127.0.0.1:{port}: the broker's certificate .*{said}"):
             ask_brokers(settings)
