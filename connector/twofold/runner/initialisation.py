@@ -26,9 +26,8 @@ from twofold.runner.column_policy import ColumnPolicy
 from twofold.runner.data_policy import DataPolicy
 from twofold.runner.registrar import Registrar
 from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
-from twofold.runner.source_settings import source_use
+from twofold.runner.source_settings import make_tables, source_use
 from twofold.runner.status_report import read_progress_if_any
-from twofold.runner.tables import Tables
 from twofold.sink.fencing import Fencing, fence
 from twofold.sink.metadata import ask_brokers
 from twofold.sink.records import register_fixed
@@ -177,23 +176,9 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
         published = published_tables(config.conninfo, config.publication)
         if idle := policy.idle_rules(published):
             raise _idle_rules(idle, config.publication)
-        tables = Tables(
-            prefix=config.prefix,
-            database=database,
-            publication=config.publication,
-            partitions=config.kafka.partitions,
-            tombstones=config.kafka.tombstones,
-            placeholders=config.kafka.placeholders,
-            hash_key=config.policy.hash_key,
-            catalog=catalog,
-            registrar=Registrar(
-                registry, Topics(kafka_settings(config), topic_policy(config)), config.prefix, rules.require_rules
-            ),
-            pins={},
-            load_first=config.source.backfill,
-            outbox=config.outbox,
-            policy=policy,
-        )
+        topics = Topics(kafka_settings(config), topic_policy(config))
+        registrar = Registrar(registry, topics, config.prefix, rules.require_rules)
+        tables = make_tables(config, database, {}, catalog=catalog, registrar=registrar, policy=policy)
         tables.events.require_published(published, config.publication)
         tables.announce(published)
     return tables.pins.take_unwritten()

@@ -50,7 +50,7 @@ from twofold.runner.lookback import LookbackWindow, check_recent_commits
 from twofold.runner.registrar import Registrar
 from twofold.runner.run import Run
 from twofold.runner.sink_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
-from twofold.runner.source_settings import require_fit_standby
+from twofold.runner.source_settings import make_tables, require_fit_standby
 from twofold.runner.status_report import read_progress_if_any
 from twofold.runner.stream_order import StreamOrder
 from twofold.runner.tables import Tables
@@ -197,27 +197,12 @@ def _tables(
     config: Config, database: str, pins: dict[str, Pin], registry: Registry, topics: Topics, opened: ExitStack
 ) -> tuple[Tables, Registrar]:
     """Return the tables as the pins in Kafka have them, and what registers their schemas."""
-    policy = DataPolicy(config)
-    catalog = Catalog(config.conninfo)
+    rules, catalog = DataPolicy(config), Catalog(config.conninfo)
     opened.callback(catalog.close)
-    registrar = Registrar(registry, topics, config.prefix, policy.require_rules)
+    registrar = Registrar(registry, topics, config.prefix, rules.require_rules)
     opened.callback(registrar.close)
-    tables = Tables(
-        prefix=config.prefix,
-        database=database,
-        publication=config.publication,
-        partitions=config.kafka.partitions,
-        tombstones=config.kafka.tombstones,
-        placeholders=config.kafka.placeholders,
-        hash_key=config.policy.hash_key,
-        catalog=catalog,
-        registrar=registrar,
-        pins=pins,
-        load_first=config.source.backfill,
-        outbox=config.outbox,
-        policy=ColumnPolicy(policy, catalog, config.publication),
-        messages=config.source.messages,
-    )
+    policy = ColumnPolicy(rules, catalog, config.publication)
+    tables = make_tables(config, database, pins, catalog=catalog, registrar=registrar, policy=policy)
     return tables, registrar
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -88,26 +88,8 @@ class TableMerger:
 
         `from_truncate` says that it misses changes, and only a reload repairs it.
         """
-        try:
-            return self._merge(spark, sink, table, ranges, sequence, from_truncate=from_truncate)
-        except SPARK_ERRORS as error:
-            refused = refuse_for_error(table, describe_causes(error))
-            if refused is None:
-                raise
-            raise refused from error
-
-    def _merge(
-        self,
-        spark: SparkSession,
-        sink: Sink,
-        table: MirrorTable,
-        ranges: list[OffsetRange],
-        sequence: int,
-        *,
-        from_truncate: bool,
-    ) -> MergeOutcome:
         began = time.monotonic()
-        with ExitStack() as held:
+        with _refusing(table), ExitStack() as held:
             folded = self._read_and_fold(spark, sink, table, ranges, held, fill=not from_truncate)
             read = time.monotonic()
             _check_counts(table, ranges, folded.counts)
@@ -218,6 +200,18 @@ class TableMerger:
 def _add_comment(table: MirrorTable, subject: Subject) -> MirrorTable:
     """Return the table with the comment of the subject's latest version."""
     return replace(table, comment=read_comments(subject.latest).table)
+
+
+@contextmanager
+def _refusing(table: MirrorTable) -> Iterator[None]:
+    """Turn an error of Spark that concerns this table alone into the table's refusal."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        refused = refuse_for_error(table, describe_causes(error))
+        if refused is None:
+            raise
+        raise refused from error
 
 
 def _check_counts(table: MirrorTable, ranges: Iterable[OffsetRange], counts: dict[int, int]) -> None:
