@@ -22,7 +22,7 @@ demo: ready ## The story of two-phase commit, on this machine, in two minutes.
 
 .PHONY: unit
 unit: ready ## The tests that need no server.
-	$(BIN)/pytest -n 2 tests/unit tests/model tests/fuzz
+	$(BIN)/pytest -n 3 tests/unit tests/model tests/fuzz
 
 .PHONY: core
 core: ready ## The core tests: each promise once, against real servers.

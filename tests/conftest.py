@@ -6,6 +6,7 @@ fixture is in helpers.
 
 from __future__ import annotations
 
+import gc
 import signal
 
 from hypothesis import HealthCheck, settings
@@ -34,3 +35,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+def pytest_collection_finish() -> None:
+    """Collections of garbage need not look at thousands of tests and modules that stay."""
+    gc.collect()
+    gc.freeze()

@@ -9,7 +9,7 @@ import pytest
 from model.group_mutants import MUTANTS, GroupMutant
 from model.group_world import GroupWorld, first_violation
 
-SHORT = range(150)
+SHORT = range(60)
 SEARCHED = 3_000
 """How far a mutant is searched for, from the history that caught it last."""
 

@@ -19,11 +19,11 @@ SEARCHED = 3_000
 
 def test_every_cut_is_whole_over_its_members() -> None:
     admitted = 0
-    for seed in range(150):
+    for seed in range(60):
         world = MemberWorld(seed)
         world.run()
         admitted += world.admitted
-    assert admitted > 40, "a world that admits nobody shows nothing"
+    assert admitted > 16, "a world that admits nobody shows nothing"
 
 
 def _believes_any_frontier(own: Any, frontier: Any) -> None:

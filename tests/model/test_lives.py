@@ -24,8 +24,8 @@ def explored(name: str) -> tuple[Found, frozenset[type]]:
     return explore(model), frozenset(model.gate.met)
 
 
-LONGER = {"a reload, paused and resumed"}
-"""Takes seconds: `make test-slow` and `make model` have it."""
+LONGER = {"a reload, paused and resumed", "no key, cancelled"}
+"""They take seconds: `make test-slow` and `make model` have them."""
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine, text
+
+from readers.metadata import main_version, read_metadata
 
 SCHEMA: Final = "public"
 _LOCATIONS: Final = text(
@@ -59,7 +60,7 @@ class RestTables:
     def main(self, table: str) -> int:
         url = f"{self.address}/v1/namespaces/{SCHEMA}/tables/{table}?snapshots=refs"
         with urllib.request.urlopen(url, timeout=60) as answer:
-            return _main(json.load(answer)["metadata"])
+            return main_version(json.load(answer)["metadata"])
 
     def for_pyiceberg(self) -> Catalog:
         return RestCatalog("rest", uri=self.address)
@@ -89,7 +90,7 @@ class SqlTables:
         return {str(name): str(location) for name, location in rows}
 
     def main(self, table: str) -> int:
-        return _main(read_metadata(self.locations()[table]))
+        return main_version(read_metadata(self.locations()[table]))
 
     def for_pyiceberg(self) -> Catalog:
         return SqlCatalog(self._catalog, uri=self._url)
@@ -102,22 +103,3 @@ class SqlTables:
 
     def close(self) -> None:
         self._engine.dispose()
-
-
-def read_metadata(location: str) -> dict[str, Any]:
-    """Read a table's metadata file."""
-    found: dict[str, Any] = json.loads(Path(location.removeprefix("file:")).read_text())
-    return found
-
-
-def read_sequence(metadata: dict[str, Any]) -> int:
-    """Return the last commit record whose rows the plain name has; compaction changes none."""
-    snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata["snapshots"]}
-    at = snapshots[_main(metadata)]
-    while "twofold.sequence" not in at["summary"]:
-        at = snapshots[at["parent-snapshot-id"]]
-    return int(at["summary"]["twofold.sequence"])
-
-
-def _main(metadata: dict[str, Any]) -> int:
-    return int(metadata["refs"]["main"]["snapshot-id"])

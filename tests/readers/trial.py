@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from fixtures.spark import Lake
 from helpers.spark import process as spark_process
 from helpers.spark.bank import MONEY, Bank, opened
-from readers.catalogs import CatalogOfTables, SqlTables, read_metadata, read_sequence
+from readers.catalogs import CatalogOfTables, SqlTables
+from readers.metadata import read_metadata, read_sequence
 from readers.programs import TABLES, TotalReader
 from readers.tally import Outcome, Tally, TornTimes
 

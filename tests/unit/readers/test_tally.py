@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from readers.catalogs import read_sequence
+from readers.metadata import read_sequence
 from readers.tally import Outcome, Tally, TornTimes, summarize
 
 
