@@ -202,6 +202,9 @@ WRONG_STATE, TOPIC_ALREADY_EXISTS, TOPIC_EXCEPTION = (
 _TOOK_OVER = "another instance took over this prefix, or the broker timed the transaction out"
 _AWAY = "check that the brokers in kafka.bootstrap run, accept the credentials and have enough replicas in sync"
 
+_WHICH = "twofold doctor names what is missing, with the command"
+"""Kafka's answer does not say which right it is."""
+
 _ENDED_ELSEWHERE = (
     "the broker has no open transaction of this producer: a late request or another client has ended it;"
     " the run recovers and compares the visible records with the commit records"
@@ -233,11 +236,11 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     ),
     KafkaError.TOPIC_AUTHORIZATION_FAILED: (
         SetupError,
-        "grant Describe, Create, Read, Write and DescribeConfigs on the prefix's topics",
+        f"grant Describe, Create, Read, Write and DescribeConfigs on the prefix's topics: {_WHICH}",
     ),
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
         SetupError,
-        "grant DescribeConfigs on the cluster (and IdempotentWrite, on brokers before 3.0)",
+        f"grant DescribeConfigs on the cluster and Write on the prefix's topics (on brokers before 3.0 IdempotentWrite, too): {_WHICH}",
     ),
     KafkaError.GROUP_AUTHORIZATION_FAILED: (SetupError, "grant Describe on the group twofold"),
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
@@ -283,7 +286,7 @@ def sort_error(error: object, doing: str) -> TwofoldError:
         return RunEnded(f"Kafka: {doing} failed: {error!r}")
     text = f"Kafka: {doing} failed: {kafka_error.str()} ({kafka_error.name()})"
     kind, advice = _SORTED.get(kafka_error.code(), (RunEnded, "the run recovers by itself"))
-    return kind(f"{text}: {advice}")
+    return kind(f"{text}{'; remedy' if issubclass(kind, SetupError | UsageError) else ''}: {advice}")
 
 
 class sorted_errors:  # noqa: N801 - reads as what it does: `with sorted_errors("reading the progress"):`

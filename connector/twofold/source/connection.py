@@ -161,6 +161,9 @@ PAST_THE_POOLER = "give source.dsn the host and port of PostgreSQL itself"
 _REMEDIES = (
     ("pg_hba.conf", "add a line for this host, user and database to pg_hba.conf"),
     (DENIED, "correct the user in source.dsn, or the password (source.password_file or PGPASSFILE)"),
+    ("is not permitted to log in", "ALTER ROLE {user} LOGIN;"),
+    ("permission denied for database", "GRANT CONNECT ON DATABASE {database} TO {user};"),
+    ("is not currently accepting connections", "ALTER DATABASE {database} ALLOW_CONNECTIONS true;"),
     ("no password supplied", "set source.password_file or PGPASSFILE to a file with the password"),
     ("exceeds max_wal_senders", "end another replication client, or raise max_wal_senders and restart PostgreSQL"),
     (
@@ -183,6 +186,11 @@ _REMEDIES = (
     ("recovery is in progress", "connect to the primary, or raise the standby to 16 or later"),
     ("unsupported startup parameter", f"this is a connection pooler: {PAST_THE_POOLER}"),
 )
+_NO_ROOM = ("too many clients already", "remaining connection slots", "too many connections for")
+"""The server answers, and has no connection left: the next attempt may get one."""
+_MORE_ROOM = (
+    "end sessions that nobody needs, or raise max_connections, or the CONNECTION LIMIT of the role or the database"
+)
 _MAY_NOT_REPLICATE = ("superuser or replication role", "permission denied to start WAL sender")
 _NO_SUCH = (
     ("role", "CREATE ROLE {user} LOGIN REPLICATION; -- or correct the user in source.dsn"),
@@ -203,6 +211,12 @@ def user_of(conninfo: str) -> str:
     return sql.Identifier(str(user)).as_string(None) if user else "<user>"
 
 
+def _database_of(conninfo: str) -> str:
+    """Return the database that a connection string names, as SQL writes it."""
+    given = conninfo_to_dict(conninfo)
+    return sql.Identifier(str(given.get("dbname") or given.get("user") or "<database>")).as_string(None)
+
+
 def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
     """Say what a failed attempt to connect means, and how to repair it."""
     message = " ".join(str(error).split())
@@ -213,22 +227,25 @@ def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
             f"this process has no file descriptor left for a connection to PostgreSQL at {address(conninfo)}; remedy: raise its limit (LimitNOFILE, ulimit -n);"
             " ls -l /proc/PID/fd shows what has them"
         )
-    user = user_of(conninfo)
-    if (command := password_command_of(conninfo)) is not None and DENIED in message:
-        # The password may have expired since it was given: the next attempt asks for another.
-        return Unreachable(
-            f"PostgreSQL at {address(conninfo)}: {message}; remedy: if this stays so, correct {command.setting}, or the user in source.dsn"
-        )
-    if any(symptom in message for symptom in _MAY_NOT_REPLICATE):
-        remedy = service_at(conninfo).let_replicate(user)
-        return SetupError(f"PostgreSQL at {address(conninfo)}: {message}; remedy: {remedy}")
-    for symptom, remedy in _REMEDIES:
-        if symptom in message:
-            return SetupError(f"PostgreSQL at {address(conninfo)}: {message}; remedy: {remedy.format(user=user)}")
-    for noun, remedy in _NO_SUCH:
-        if f"{noun} " in message and "does not exist" in message:
-            return SetupError(f"PostgreSQL at {address(conninfo)}: {message}; remedy: {remedy.format(user=user)}")
+    kind, remedy = _choose_remedy(conninfo, message)
+    if remedy:
+        return kind(f"PostgreSQL at {address(conninfo)}: {message}; remedy: {remedy}")
     remedy = "start PostgreSQL, or correct host and port in source.dsn"
     if "timeout expired" in message:
         remedy += "; if the server runs, `twofold status` shows the transaction that blocks new sessions"
     return Unreachable(f"PostgreSQL at {address(conninfo)} does not answer: {message}; remedy: {remedy}")
+
+
+def _choose_remedy(conninfo: str, message: str) -> tuple[type[TwofoldError], str]:
+    """Return the remedy for what the server says, and whether a person must act; else nothing."""
+    user = user_of(conninfo)
+    if any(symptom in message for symptom in _NO_ROOM):
+        return Unreachable, _MORE_ROOM
+    if (command := password_command_of(conninfo)) is not None and DENIED in message:
+        # The password may have expired since it was given: the next attempt asks for another.
+        return Unreachable, f"if this stays so, correct {command.setting}, or the user in source.dsn"
+    if any(symptom in message for symptom in _MAY_NOT_REPLICATE):
+        return SetupError, service_at(conninfo).let_replicate(user)
+    known = [remedy for symptom, remedy in _REMEDIES if symptom in message]
+    known += [remedy for noun, remedy in _NO_SUCH if f"{noun} " in message and "does not exist" in message]
+    return SetupError, known[0].format(user=user, database=_database_of(conninfo)) if known else ""

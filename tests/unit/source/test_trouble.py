@@ -36,6 +36,27 @@ def test_what_only_a_person_can_repair_is_told_with_its_remedy() -> None:
     assert 'ALTER ROLE "carrier" REPLICATION' in str(told)
 
 
+@pytest.mark.parametrize(
+    ("said", "statement"),
+    [
+        ('FATAL: role "carrier" is not permitted to log in', 'ALTER ROLE "carrier" LOGIN;'),
+        ('FATAL: permission denied for database "bank"', 'GRANT CONNECT ON DATABASE "bank" TO "carrier";'),
+        ('FATAL: database "bank" is not currently accepting connections', "ALTER DATABASE"),
+    ],
+)
+def test_a_missing_right_to_connect_has_its_statement(said: str, statement: str) -> None:
+    told = connect_error("host=db dbname=bank user=carrier", psycopg.OperationalError(said))
+    assert isinstance(told, SetupError)
+    assert statement in str(told)
+
+
+def test_a_server_without_a_free_connection_is_not_told_to_be_started() -> None:
+    told = connect_error("host=db dbname=bank", psycopg.OperationalError("FATAL: sorry, too many clients already"))
+    assert isinstance(told, Unreachable)
+    assert "max_connections" in str(told)
+    assert "start PostgreSQL" not in str(told)
+
+
 def test_an_expired_certificate_is_not_a_wrong_authority() -> None:
     said = "SSL error: certificate verify failed: certificate has expired"
     told = connect_error("host=db dbname=bank", psycopg.OperationalError(said))
