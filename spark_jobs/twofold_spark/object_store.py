@@ -25,7 +25,7 @@ _HADOOP_NAMES = {
     "s3.secret-access-key": "secret.key",
     "s3.session-token": "session.token",
 }
-_HADOOP = {
+HADOOP_SETTINGS = {
     "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
     # A file of a checkpoint appears whole, without a rename, which S3 does not have.
@@ -40,14 +40,14 @@ def is_s3(place: str) -> bool:
     return place.startswith(_SCHEMES)
 
 
-def list_session_settings(catalog: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """List Spark's settings, from the catalog's name and its properties."""
-    names = {key: f"spark.hadoop.fs.s3a.{name}" for key, name in _HADOOP_NAMES.items()}
-    return {
-        f"spark.sql.catalog.{catalog}.io-impl": properties.get("io-impl", "org.apache.iceberg.aws.s3.S3FileIO"),
-        **_HADOOP,
-        **{names[key]: value for key, value in properties.items() if key in names},
-    }
+def list_catalog_settings(catalog: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """List Spark's settings of the catalog's client of S3."""
+    return {f"spark.sql.catalog.{catalog}.io-impl": properties.get("io-impl", "org.apache.iceberg.aws.s3.S3FileIO")}
+
+
+def list_hadoop_credentials(properties: Mapping[str, str]) -> dict[str, str]:
+    """List the settings of Hadoop's client of S3, from the properties of the catalog."""
+    return {f"fs.s3a.{_HADOOP_NAMES[key]}": value for key, value in properties.items() if key in _HADOOP_NAMES}
 
 
 def check_place(warehouse: str, catalog_kind: str, checkpoint: str | None) -> None:

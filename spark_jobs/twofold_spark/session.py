@@ -121,6 +121,8 @@ def local_settings(warehouse: str, *, memory: str) -> dict[str, str]:
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.pollingDelay": "20ms",
         "spark.log.level": "ERROR",
+        # Spark's own, and what a REST catalog calls its secret: in its web page and its event log.
+        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|credential",
         **_LOCAL_FILES,
         **_CONSUMERS,
         **_SMALL_HEAP,
@@ -155,17 +157,37 @@ def open_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName(name)
-    settings = local_settings(place, memory=memory) | choice.settings(place, catalog)
+    settings = local_settings(place, memory=memory)
     if object_store.is_s3(place):
-        settings |= object_store.list_session_settings(catalog, choice.properties)
+        settings |= object_store.HADOOP_SETTINGS
     else:
         _make_folder(Path(place))
     for key, value in settings.items():
         builder = builder.config(key, value)
     with java_spared():
         made = builder.getOrCreate()
+    catalog_settings, hadoop = choice.settings(place, catalog), dict[str, str]()
+    if object_store.is_s3(place):
+        catalog_settings |= object_store.list_catalog_settings(catalog, choice.properties)
+        hadoop = object_store.list_hadoop_credentials(choice.properties)
+    _configure(made, catalog_settings, hadoop)
     _keep_tasks_quiet(made)
     return made
+
+
+def _configure(spark: SparkSession, settings: Mapping[str, str], hadoop: Mapping[str, str]) -> None:
+    """Give a session settings that may be secrets.
+
+    Only once Java runs: PySpark starts it with all settings that there are in its command line,
+    which everybody on the machine may read. And Spark's event log hides nothing that the context's
+    own configuration lacks.
+    """
+    context: Any = spark.sparkContext._jsc
+    for key, value in settings.items():
+        context.sc().conf().set(key, value)
+        spark.conf.set(key, value)
+    for key, value in hadoop.items():
+        context.hadoopConfiguration().set(key, value)
 
 
 def _keep_tasks_quiet(spark: SparkSession) -> None:
@@ -248,8 +270,7 @@ def _open_catalog(spark: SparkSession, warehouse: str, catalog: str, choice: Cat
                 f"or submit with --conf spark.sql.catalog.{catalog}=org.apache.iceberg.spark.SparkCatalog and its properties"
             )
         _make_folder(Path(warehouse))
-    for key, value in choice.settings(warehouse, catalog).items():
-        spark.conf.set(key, value)
+    _configure(spark, choice.settings(warehouse, catalog), {})
 
 
 def _check_session(spark: SparkSession) -> None:
