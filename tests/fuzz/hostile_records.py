@@ -100,16 +100,22 @@ def hostile(rng: random.Random) -> Iterator[bytes]:
     """Records with some bytes changed, cut, repeated or replaced, for ever."""
     while True:
         value = rng.choice(VALUES)
-        message = bytearray(value.to_bytes(rng.choice([IDS[type(value)], IDS[type(value)] + 50, 90, 91, 92, 4711])))
-        for _ in range(rng.choice([0, 1, 1, 2, 5])):
-            at = rng.randrange(len(message) + 1)
-            match rng.randrange(4):
-                case 0 if at < len(message):
-                    message[at] ^= 1 << rng.randrange(8)
-                case 1:
-                    del message[at:]
-                case 2:
-                    message[at:at] = rng.choice(_PIECES)
-                case _:
-                    message[at : at + rng.randrange(9)] = rng.choice(_PIECES)
-        yield bytes(message)
+        schema_id = rng.choice([IDS[type(value)], IDS[type(value)] + 50, 90, 91, 92, 4711])
+        yield corrupted(value.to_bytes(schema_id), rng)
+
+
+def corrupted(message: bytes, rng: random.Random) -> bytes:
+    """The message with none to five changes."""
+    changed = bytearray(message)
+    for _ in range(rng.choice([0, 1, 1, 2, 5])):
+        at = rng.randrange(len(changed) + 1)
+        match rng.randrange(4):
+            case 0 if at < len(changed):
+                changed[at] ^= 1 << rng.randrange(8)
+            case 1:
+                del changed[at:]
+            case 2:
+                changed[at:at] = rng.choice(_PIECES)
+            case _:
+                changed[at : at + rng.randrange(9)] = rng.choice(_PIECES)
+    return bytes(changed)
