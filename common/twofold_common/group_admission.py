@@ -58,7 +58,7 @@ class Admission:
             others = ", ".join(f"commit record {self._unknown[other]} of {other}" for other in self._others[prefix])
             return (
                 f"a frontier of {prefix} that knows {others}: its connector writes one when it starts, "
-                "and when a member commits a prepared transaction"
+                "and within some seconds behind what a member commits"
             )
         if decisions.least is None:
             return describe_in_doubt(prefix, decisions.in_doubt)

@@ -18,6 +18,7 @@ from twofold_common.group_admission import Admission
 class MemberWorld(GroupWorld):
     """One random history."""
 
+    has_leisure = True
     chooses_without_the_new = False
     """Before they are admitted, a cut is chosen as if they were no members."""
 

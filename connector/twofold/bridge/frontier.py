@@ -34,8 +34,8 @@ def is_needed(
     """Whether a frontier is to be asked for.
 
     `last`: of each member, its own included, the last visible commit record that has a branch or
-    ends a load. `asked`: how far each member was visible when the last frontier was asked for; None
-    before the first.
+    ends a load; a while after the last frontier, the last visible one. `asked`: how far each member
+    was visible when the last frontier was asked for; None before the first.
 
     Also where a transaction that the last frontier names is prepared no more, by what PostgreSQL
     lists. A branch that only read ends without a trace in the stream, and a rollback without a

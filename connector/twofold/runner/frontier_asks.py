@@ -25,6 +25,11 @@ _log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.2
 """The least time from one frontier to the next."""
+LEISURE_S = 10.0
+"""So long after the last frontier one is asked for behind plain transactions alone.
+
+A member that is added waits for it: nobody knows whether what the others show has branches.
+"""
 _LOOK_S = 0.5
 """How often PostgreSQL is asked whether what the last frontier names is still prepared."""
 _RETRY_S = 5.0
@@ -72,7 +77,7 @@ class FrontierAsks:
 
     def _ask_again_and_again(self, commits: MemberCommits) -> None:
         reached: Mapping[str, int] | None = None
-        next_at = look_at = 0.0
+        next_at = look_at = leisure_at = 0.0
         while not self._closing.is_set():
             commits.follow(INTERVAL_S / 2)
             now = time.monotonic()
@@ -81,11 +86,13 @@ class FrontierAsks:
             named: frozenset[PreparedIdentity] = frozenset()
             if now >= look_at:
                 named, look_at = self._named, now + _LOOK_S
-            last = {prefix: view.needed for prefix, view in commits.views.items()}
+            at_leisure = now >= leisure_at
+            last = {prefix: view.sequence if at_leisure else view.needed for prefix, view in commits.views.items()}
             if frontier.is_needed(last, reached, named, self._source.prepared() if named else ()):
                 reached = {prefix: view.sequence for prefix, view in commits.views.items()}
                 self._asked.put(self._ask(commits))
                 next_at = time.monotonic() + INTERVAL_S
+                leisure_at = time.monotonic() + LEISURE_S
 
     def _ask(self, commits: MemberCommits) -> FrontierAsked:
         views = commits.views

@@ -5,6 +5,7 @@ coordinator commits one branch and not the other.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.request import urlopen
@@ -16,6 +17,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
 from twofold.config import load
 from twofold.ops.doctor import examine
+from twofold.runner import frontier_asks
 from twofold_common.global_cut import CommittedBranch, Frontier, Member, greatest_cut
 
 pytestmark = pytest.mark.core
@@ -51,6 +53,9 @@ class Group:
 
     def wait_for_first(self, here: Installation) -> None:
         wait_until(lambda: self.frontier(here), what="the first frontier")
+
+    def count_frontiers(self) -> int:
+        return sum(len(here.records("frontiers")) for here in self.members.values())
 
     def members_now(self) -> Iterator[tuple[str, Member]]:
         """What a mirror would know: frontiers first, then commit records."""
@@ -181,19 +186,28 @@ def test_status_and_metrics_say_who_waits_for_a_branch_in_doubt(connector: Maker
     assert "HOLDS BACK" not in told(group.west, "status")
 
 
-def test_plain_transactions_need_no_frontier(connector: Maker) -> None:
+def test_plain_transactions_have_a_frontier_at_leisure(connector: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a member that is added need not wait for a prepared transaction."""
+    monkeypatch.setattr(frontier_asks, "LEISURE_S", leisure_s := 2.0)
     group = Group(connector)
     for here in group.members.values():
         here.carry()
     for here in group.members.values():
         group.wait_for_first(here)
-        here.caught_up()
-    before = [len(here.records("frontiers")) for here in group.members.values()]
+    began, before = time.monotonic(), group.count_frontiers()
     for number in range(2, 6):
         for here in group.members.values():
             here.sql(f"INSERT INTO account VALUES ({number}, 1, 'plain')")
             here.caught_up()
-    assert [len(here.records("frontiers")) for here in group.members.values()] == before
+    commits = {name: here.records("commits")[-1]["sequence"] for name, here in group.members.items()}
+
+    def all_know_all() -> bool:
+        last = {name: group.frontier(here) or {} for name, here in group.members.items()}
+        seen = {(name, each["prefix"]): each["sequence"] for name in last for each in last[name]["seen"]}
+        return seen == {(name, other): commits[other] for name in last for other in last if name != other}
+
+    wait_until(all_know_all, 60, "the frontiers speak of the plain transactions")
+    assert group.count_frontiers() - before <= 2 * ((time.monotonic() - began) / leisure_s + 1)
 
 
 def test_doctor_says_who_does_not_run_as_a_member(connector: Maker) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from twofold.bridge import events, initial
 from twofold.bridge.frontier import is_needed
+from twofold.runner import frontier_asks
 from twofold.runner.frontier_asks import FrontierAsks
 from twofold.sink.member_commits import MemberView
 from twofold_common.positions import Lsn, PreparedIdentity
@@ -65,6 +66,42 @@ def servers() -> Iterator[tuple[Servers, FrontierAsks]]:
     asks = FrontierAsks("east", lambda: servers, servers)
     yield servers, asks
     asks.close()
+
+
+class IdleServers(Servers):
+    """No branch comes: the other member has plain transactions alone, one for each look that is
+    allowed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allowed = threading.Semaphore(0)
+
+    def follow(self, wait_s: float) -> None:
+        if self.allowed.acquire(timeout=0.01):
+            self.views["west"].sequence += 1
+            self.looked.release()
+
+
+@pytest.mark.parametrize(("leisure_s", "more"), [(3600.0, False), (0.0, True)])
+def test_behind_plain_transactions_one_is_asked_for_at_leisure(
+    monkeypatch: pytest.MonkeyPatch, leisure_s: float, more: bool
+) -> None:
+    """A member that is added waits for a frontier that knows what the others show."""
+    monkeypatch.setattr(frontier_asks, "LEISURE_S", leisure_s)
+    monkeypatch.setattr(frontier_asks, "INTERVAL_S", 0.0)
+    servers: Any = IdleServers()
+    asks = FrontierAsks("east", lambda: servers, servers)
+    taken: list[events.FrontierAsked] = []
+    for _ in range(20):
+        servers.allowed.release()
+        assert servers.looked.acquire(timeout=20)
+        taken += asks.take_due(START)
+    asks.close()
+    numbers = [dict(each.seen)["west"] for each in taken]
+    assert numbers[:1] == [1]
+    assert (len(numbers) > 1) == more, numbers
+    assert numbers == sorted(set(numbers)), "each knows more"
 
 
 def test_one_waits_for_the_one_before_it(servers: tuple[Servers, FrontierAsks]) -> None:
