@@ -22,7 +22,7 @@ from twofold.stack import KafkaCluster
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 from twofold_common import java
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]
 SPARK_HOME = Path(pyspark.__file__).parent
 _ROOT = Path(__file__).parents[3]
 
@@ -136,6 +136,6 @@ def _submit(lake: Lake, master: str, tmp_path: Path, job: str) -> None:
     }
     command = ["bash", "-euc", lines]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=environment, timeout=300, cwd=checkout
+        command, capture_output=True, text=True, check=False, env=environment, timeout=800, cwd=checkout
     )
     assert done.returncode == 0, done.stderr[-5000:]

@@ -171,7 +171,7 @@ BAG = "INSERT INTO bag VALUES " + ", ".join(
     "sinks",
     [
         pytest.param(("iceberg",), id="short"),
-        pytest.param(("iceberg", "delta", "jdbc"), marks=pytest.mark.slow, id="long"),
+        pytest.param(("iceberg", "delta", "jdbc"), marks=[pytest.mark.slow, pytest.mark.timeout(1800)], id="long"),
     ],
 )
 def test_from_a_source_to_verify(lake: Lake, connector: Maker, database: str, sinks: tuple[str, ...]) -> None:
