@@ -138,7 +138,8 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
         owner=SimpleNamespace(claim=lambda: None),
         pins=SimpleNamespace(all={}, take_unwritten=dict),
         lives=SimpleNamespace(take_for_gate=tuple),
-        told=ToldTables(),
+        told=ToldTables("p"),
+        keep_told=lambda _: None,
     )
     state = initial(applied_lsn=Lsn(START), confirmed_lsn=Lsn(START), sequence=0, pool=8)
     spool = Spool(folder, memory_max=64 << 20, disk_max=1 << 30)

@@ -131,6 +131,7 @@ class Pin(Record):
     stored: str | None = None
     stale: str | None = None
     hidden: str | None = None
+    reload_due: bool = False
 
     @property
     def oid(self) -> int | None:

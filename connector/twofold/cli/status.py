@@ -169,7 +169,16 @@ def _source_lines(status: Status) -> list[str]:
         f"source      {_lsn(status.source_lsn)}",
         f"confirmed   {_lsn(status.confirmed_lsn)}, slot {status.slot}, WAL {status.wal_status}",
         *waits,
+        *_ddl_lines(status),
     ]
+
+
+def _ddl_lines(status: Status) -> list[str]:
+    """Whether the event triggers tell each change of a table's definition."""
+    if status.ddl_flaws is None:
+        return []
+    said = "; ".join(status.ddl_flaws)
+    return [f"triggers    {f'NOT TOLD: {said}; run: twofold init' if said else 'each change of a table is told'}"]
 
 
 def _kafka_lines(seen: Seen) -> list[str]:

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, Self
 
-FORMAT = 1
+from twofold.descriptions.hidden_columns import CatalogColumn
+
+FORMAT = 2
 """The format of the text in pins. A pin with another one counts as a pin without a description."""
 
 
@@ -27,6 +29,8 @@ class Column:
     generated: str
     older_rows_have: bool
     """Rows that are older than the column have a value in it: its constant default."""
+    row: int
+    """The xmin of its row in pg_attribute: each RENAME writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,18 @@ class Description:
         return None
 
     @property
+    def usable_keys(self) -> tuple[frozenset[str], ...]:
+        """The columns of each index that can be the message key under replica identity full, in the
+        order in which they are taken.
+        """
+        names = {column.number: column.name for column in self.columns}
+        return tuple(frozenset(names[number] for number in key.columns) for key in self.keys if key.usable)
+
+    @property
+    def catalog_columns(self) -> tuple[CatalogColumn, ...]:
+        return tuple(CatalogColumn(each.number, each.name, each.type, each.row) for each in self.columns)
+
+    @property
     def sent(self) -> frozenset[int]:
         """The numbers of the columns that the stream has."""
         listed = self.publication.columns if self.publication else None
@@ -162,7 +178,9 @@ class Description:
     @classmethod
     def from_json(cls, found: Mapping[str, Any], publication: str) -> Self:
         """Return the description in the JSON of `source.table_descriptions`, of one publication."""
-        own = next((each for each in found["publications"] if each["name"] == publication), None)
+        # An unlogged table may be in the publication of a schema, and is not sent.
+        listed = found["publications"] if found["persistence"] == "p" else ()
+        own = next((each for each in listed if each["name"] == publication), None)
         return cls(
             major=found["major"],
             oid=found["oid"],
@@ -182,6 +200,7 @@ class Description:
                     each["modifier"],
                     each["generated"],
                     each["default"] is not None,
+                    each["row"],
                 )
                 for each in found["columns"]
             ),

@@ -43,6 +43,7 @@ class LookCloser:
 
 
 Verdict = Same | NewSchema | KeyColumnsChanged | NeedsReload | LookCloser
+Lacking = NeedsReload | LookCloser
 
 AWAY = "away"
 """What a pin says in place of a description, once the table was not published at a look."""
@@ -60,6 +61,28 @@ def compare(before: Description, now: Description) -> Verdict:
     if _key_columns(before) != _key_columns(now):
         return KeyColumnsChanged()
     return Same() if _schema(before) == _schema(now) else NewSchema()
+
+
+def find_lacking(before: Description, now: Description, *, untold: bool = False) -> Lacking | None:
+    """Return what a topic lacks whose table was the former and is the latter now.
+
+    `untold`: messages tell of each command, and none told of this change.
+    """
+    if now.publication is None:
+        return None
+    if before.publication is None:
+        return WAS_AWAY
+    match compare(before, now):
+        case NeedsReload() | LookCloser() as verdict:
+            return verdict
+        case KeyColumnsChanged() if untold:
+            return NeedsReload("its message key was changed by a command that no message told of")
+    return None
+
+
+def graver(one: Lacking | None, other: Lacking | None) -> Lacking | None:
+    """Return the graver of two."""
+    return one if other is None or isinstance(one, NeedsReload) else other
 
 
 def _unsent(before: Description, now: Description) -> Iterator[str]:

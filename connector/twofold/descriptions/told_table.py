@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from twofold.descriptions.hidden_columns import CatalogColumn
+from twofold.descriptions.description import Description
+from twofold.descriptions.staleness import Lacking, find_lacking, graver
 
 PREFIX = "twofold.ddl"
 """The prefix of the messages."""
+TEXT_MAX = 256 << 10
+"""The longest description that a pin keeps: some 4,000 columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToldTable:
     """A table behind a command, at the message's position in the stream."""
 
-    oid: int
-    replica_identity: str
-    columns: tuple[CatalogColumn, ...]
-    keys: tuple[frozenset[str], ...]
-    """The columns of each index that could be the message key under replica identity full, in the
-    order in which they are taken.
-    """
+    schema: str
+    name: str
+    described: Description
+    lacking: Lacking | None = None
+    """What the topic lacks because of earlier commands of the same transaction, or group."""
+
+    @property
+    def oid(self) -> int:
+        return self.described.oid
+
+    def behind(self, earlier: Mapping[int, ToldTable]) -> ToldTable:
+        """Return it with what its transaction, or its group, has told of the table before."""
+        if (before := earlier.get(self.oid)) is None:
+            return self
+        lacking = graver(find_lacking(before.described, self.described), self.lacking)
+        return replace(self, lacking=graver(before.lacking, lacking))
 
 
-def told_table(content: bytes) -> ToldTable | None:
+def told_table(content: bytes, publication: str) -> ToldTable | None:
     """Return what a message tells; None if it tells of no table.
 
     Anybody who may connect to the database can write such a message, also with other content. One
@@ -32,9 +47,28 @@ def told_table(content: bytes) -> ToldTable | None:
     """
     try:
         table = json.loads(content)["table"]
-        columns = tuple(CatalogColumn(c["number"], c["name"], c["type"], c["row"]) for c in table["columns"])
-        names = {column.number: column.name for column in columns}
-        keys = tuple(frozenset(names[number] for number in key["columns"]) for key in table["keys"] if key["usable"])
-        return ToldTable(int(table["oid"]), str(table["replica_identity"]), columns, keys)
-    except (ValueError, KeyError, TypeError, RecursionError):
+        told = ToldTable(table["schema"], table["name"], Description.from_json(table, publication))
+        text = told.described.to_text()
+        is_sound = _conforms(told, ToldTable) and len(text) <= TEXT_MAX and told.described.usable_keys is not None
+        return told if is_sound and Description.from_text(text) == told.described else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _conforms(value: Any, kind: Any) -> bool:
+    """Whether the value is as annotated. ValueError: a text that UTF-8 does not have."""
+    if isinstance(kind, UnionType):
+        return any(_conforms(value, each) for each in get_args(kind))
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return isinstance(value, kind) and all(  # type: ignore[arg-type]
+            _conforms(getattr(value, each.name), hints[each.name]) for each in fields(kind)
+        )
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is tuple and parts[-1] is not ...:
+        return isinstance(value, tuple) and len(value) == len(parts) and all(map(_conforms, value, parts))
+    if origin in {tuple, frozenset}:
+        return isinstance(value, origin) and all(_conforms(each, parts[0]) for each in value)
+    if kind is str:
+        return isinstance(value, str) and value.encode() is not None
+    return type(value) is kind or (kind is NoneType and value is None)

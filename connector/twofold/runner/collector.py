@@ -25,7 +25,7 @@ from twofold.bridge.events import (
     PrepareRead,
     RollbackPreparedRead,
 )
-from twofold.descriptions.told_table import PREFIX, told_table
+from twofold.descriptions.told_table import PREFIX
 from twofold.errors import MalformedMessage
 from twofold.runner.gathered_run import CurrentTransaction, GatheredRun
 from twofold.runner.outbox import OutboxTable
@@ -33,7 +33,7 @@ from twofold.runner.stream_order import StreamOrder, missing_end
 from twofold.runner.streamed import CHUNK_BYTES, Streams
 from twofold.runner.table_version import CHANGED_SHAPE, TableVersion, TransactionInfo
 from twofold.runner.tables import Tables
-from twofold.runner.told_tables import NOTHING_TOLD
+from twofold.runner.told_tables import NOTHING_TOLD, Told
 from twofold.runner.waiting_rows import BatchRows, CollectedEvent, PreparedRows, Rows
 from twofold.sink.batch import Record, RowBatch
 from twofold.source import messages as m
@@ -358,7 +358,7 @@ class Collector:
         if current.skipped:
             self._passed = max(self._passed, message.end_lsn)
             return
-        self._run.add_plain(message, current.rows)
+        self._run.add_plain(message, current.rows, current.told)
         if current.handed_over:
             yield from self._hand_over()
 
@@ -405,6 +405,7 @@ class Collector:
             changes=prepared.rows,
             tables=prepared.tables,
             more_topics=prepared.topics,
+            told=prepared.told,
         )
 
     def _park_reason(self, gid: str, tables: Iterable[TableVersion]) -> str | None:
@@ -420,6 +421,7 @@ class Collector:
         changes: int,
         tables: dict[TableVersion, None],
         more_topics: dict[str, None],
+        told: Told,
     ) -> CollectedEvent:
         identity = message.identity
         topics = dict.fromkeys(table.topic for table in tables if not table.void) | more_topics
@@ -430,6 +432,7 @@ class Collector:
             rows,
             tuple(topics),
             self._parse_gid(identity.gid),
+            told,
         )
         park_reason = self._park_reason(identity.gid, tables) or (CHANGED_SHAPE if rows.provisional else None)
         event = PrepareRead(identity, message.prepare_lsn, message.end_lsn, changes, park_reason)
@@ -444,10 +447,12 @@ class Collector:
         rows = streamed.changes
         if rows:
             streamed.end(_committed(message))
-            yield CollectedEvent(PlainRead(1, rows, message.end_lsn), waited=streamed, at_us=message.commit_ts_us)
+            read = PlainRead(1, rows, message.end_lsn)
+            yield CollectedEvent(read, waited=streamed, at_us=message.commit_ts_us, told=streamed.told)
         else:
             streamed.drop()
-            yield CollectedEvent(PlainRead(0, 0, message.end_lsn), at_us=message.commit_ts_us)
+            read = PlainRead(0, 0, message.end_lsn)
+            yield CollectedEvent(read, at_us=message.commit_ts_us, told=streamed.told)
 
     def _stream_prepare(self, message: m.StreamPrepare) -> CollectedEvent:
         identity = message.identity
@@ -463,6 +468,7 @@ class Collector:
             changes=streamed.changes,
             tables=streamed.tables,
             more_topics=streamed.topics,
+            told=streamed.told,
         )
 
     def _truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
@@ -500,9 +506,9 @@ class Collector:
 
     def _note_told(self, message: m.LogicalMessage) -> None:
         """Note what a DDL message tells, also in a transaction that Kafka has."""
-        if message.transactional and message.prefix == PREFIX and (told := told_table(message.content)):
+        if message.transactional and message.prefix == PREFIX and (told := self._tables.told.read(message.content)):
             current = self._transaction(message)
-            current.told[told.oid] = told
+            current.told[told.oid] = told.behind(current.told)
             if not current.is_prepared:
                 self._tables.told.note({told.oid: told})
 

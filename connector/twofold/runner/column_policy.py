@@ -15,7 +15,6 @@ from typing import Protocol
 from twofold.config import ColumnRule
 from twofold.descriptions.description import Description
 from twofold.descriptions.hidden_columns import CatalogTable, HiddenColumns, SaidColumn, hidden_now, locate
-from twofold.descriptions.told_table import ToldTable
 from twofold.runner.data_policy import DataPolicy
 from twofold.runner.pins import former_pins
 from twofold.source.messages import Relation
@@ -52,7 +51,7 @@ class ColumnPolicy:
         relation: Relation,
         topic: str,
         pins: Mapping[str, Pin],
-        told: ToldTable | None = None,
+        told: Description | None = None,
         *,
         committed: bool = True,
     ) -> tuple[TableShape, HiddenColumns | None]:
@@ -69,7 +68,9 @@ class ColumnPolicy:
         said = [SaidColumn(column.name, column.type_oid) for column in relation.columns]
         found = locate(before, now, said, committed=committed)
         if told is not None:
-            found = found.with_more(locate(before, CatalogTable(told.columns, frozenset()), said, committed=True))
+            found = found.with_more(
+                locate(before, CatalogTable(told.catalog_columns, frozenset()), said, committed=True)
+            )
         above = now.above if now else ()
         names = [*(f"{schema}.{table}" for schema, table in above), *_former_roots(shape.oid, pins)]
         anywhere = pin is None and not self._is_published(relation)

@@ -25,6 +25,7 @@ from twofold.runner.bookkeeping_records import ConnectorOrigin, FrontierOrigin, 
 from twofold.runner.ledger import Ledger
 from twofold.runner.streamed import CHUNK_BYTES
 from twofold.runner.tables import Tables
+from twofold.runner.told_tables import Told
 from twofold.runner.waiting_rows import PreparedRows, Rows
 from twofold.runner.worker import Pending, Worker
 from twofold.sink.batch import RowBatch
@@ -108,6 +109,8 @@ class ActionExecutor:
         """
         if prepared := self._prepared.get(identity):
             self._tables.settle(prepared.rows.provisional)
+            if prepared.told and not prepared.rows.records:  # no other action brings it
+                self._tables.keep_told(prepared.told)
 
     def begin(self) -> None:
         """Make this thread the owner of the tables."""
@@ -199,6 +202,10 @@ class ActionExecutor:
         self._outcomes += outcomes
         self.group_outcome_bytes += sum(map(outcome_bytes, outcomes))
 
+    def keep_told(self, told: Told) -> None:
+        """Pin what committed transactions tell that join the group."""
+        self._tables.keep_told(told)
+
     def joins(self, committed_at_us: int) -> None:
         """Note that an outcome of this time joins the group."""
         self._committed_at_us = max(self._committed_at_us, committed_at_us)
@@ -267,6 +274,7 @@ class ActionExecutor:
 
     def _append_staged(self, prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)
+        self._tables.keep_told(prepared.told)
         self.resolve((outcome(prepared.identity, prepared.prepare_lsn, prepared.parsed, commit_lsn, at_us),))
         self.produce_waited(prepared.rows)
 
@@ -313,6 +321,7 @@ class ActionExecutor:
 
     def _commit_prepared(self, action: actions.CommitOpenPrepared, at_us: int) -> None:
         prepared = self._prepared[action.identity]
+        self._tables.keep_told(prepared.told)  # not before: the group closes first
         commit, progress, pins = self._records(
             "prepared",
             action.sequence,

@@ -29,6 +29,7 @@ from twofold.descriptions.told_table import ToldTable
 from twofold.runner.bookkeeping_records import outcome
 from twofold.runner.table_version import TableVersion, TransactionInfo
 from twofold.runner.timers import CROWD_FACTOR
+from twofold.runner.told_tables import NOTHING_TOLD, Told
 from twofold.runner.waiting_rows import BatchRows, CollectedEvent
 from twofold.sink.batch import RowBatch
 from twofold.source import messages as m
@@ -94,14 +95,16 @@ class GatheredRun:
         self._floor = NO_FLOOR
         self._committed = 0
         self._outcomes: list[PreparedOutcome] = []
+        self._told_tables: dict[int, ToldTable] = {}
 
     @property
     def has_outcomes(self) -> bool:
         """Whether there are outcomes without an event yet."""
         return self._end != NO_LSN
 
-    def add_plain(self, message: m.Commit, rows: int) -> None:
+    def add_plain(self, message: m.Commit, rows: int, told: Told = NOTHING_TOLD) -> None:
         """Add a plain transaction; its rows are in `batch`."""
+        self._add_told(told)
         self._transactions += 1
         self._rows += rows
         self._end = message.end_lsn
@@ -136,6 +139,7 @@ class GatheredRun:
             self._outcomes.append(outcome(identity, prepare.prepare_lsn, parsed, message.commit_lsn, at_us))
             self._at_us = at_us
         self._committed += 1
+        self._add_told(transaction.told)
         self._resolve(prepare, message.end_lsn)
 
     def roll_back(self, message: m.RollbackPrepared) -> None:
@@ -154,7 +158,9 @@ class GatheredRun:
         if self.has_outcomes:
             resolved = self._floor, self._committed, self._rolled_back
             read = PlainRead(self._transactions, self._rows, self._end, unfinished, *resolved)
-            collected = CollectedEvent(read, self.batch, at_us=self._at_us, outcomes=tuple(self._outcomes))
+            collected = CollectedEvent(
+                read, self.batch, at_us=self._at_us, outcomes=tuple(self._outcomes), told=self._told_tables
+            )
             self._begin()
         elif unfinished:
             collected = CollectedEvent(PlainUnfinished(), self.batch)
@@ -197,6 +203,11 @@ class GatheredRun:
             self._told = oldest
             return [CollectedEvent(Unannounced(oldest))]
         return []
+
+    def _add_told(self, told: Told) -> None:
+        """Add what a committed transaction tells."""
+        if told:
+            self._told_tables |= {oid: each.behind(self._told_tables) for oid, each in told.items()}
 
     def _remove(self, identity: PreparedIdentity) -> tuple[m.Prepare, CurrentTransaction]:
         held = self._held.pop(identity)

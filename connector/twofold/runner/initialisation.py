@@ -41,6 +41,7 @@ from twofold.source.locks import Blocker
 from twofold.source.published_tables import published_tables
 from twofold.source.readiness import ReadinessFinding
 from twofold.source.table_copier import with_rows
+from twofold.source.table_descriptions import describe_published
 from twofold_avro.records import Pin, Progress
 from twofold_common.positions import NO_LSN, Lsn, format_lsn
 from twofold_common.table_names import split_table_name
@@ -59,7 +60,9 @@ def initialise(config: Config, say: Say) -> None:
         raise lost_slot(config.slot, slot.invalidation_reason)
     ask_brokers(kafka_settings(config))
     if slot is not None and slot.active_pid is not None:
-        say(_in_use(config, slot))
+        in_use = _in_use(config, slot)
+        _tell_ddl(config, say)
+        say(in_use)
         return
     needed = [config.publication] if slot is not None or published is None else []
     advice = readiness.require(
@@ -78,6 +81,7 @@ def initialise(config: Config, say: Say) -> None:
     with ExitStack() as opened:
         first = _First(config, opened)
         if first.progress and first.progress.applied_lsn and slot:
+            _tell_ddl(config, say)
             say(
                 f"already initialised: slot {config.slot}, published up to {format_lsn(Lsn(first.progress.applied_lsn))}"
             )
@@ -93,15 +97,19 @@ def initialise(config: Config, say: Say) -> None:
         first.write(NO_LSN)
         if published and provisioning.create_publication(config.conninfo, config.publication, published):
             say(f"publication {config.publication} made")
-        if config.source.ddl_messages:
-            ddl_messages.install(config.conninfo, config.slot)
-            say("event triggers made: each change of a table's definition is in the stream")
+        _tell_ddl(config, say)
         pins = _pins(config, first.registry, database)
         _note_empty(config, pins)  # which is refused where a table may not be read
         start = slot.confirmed_flush if slot else _make_slot(config, say)
         first.write(start, _note_empty(config, pins))
         last_refusal.forget(config)
         say(f"ready: the stream starts at {format_lsn(start)}; start it with twofold run")
+
+
+def _tell_ddl(config: Config, say: Say) -> None:
+    """Make the event triggers, where they are wanted and missing."""
+    if config.source.ddl_messages and ddl_messages.install(config.conninfo, config.slot):
+        say("event triggers made: each change of a table's definition is in the stream")
 
 
 def _flaws(config: Config, published: provisioning.PublicationContent | None) -> tuple[ReadinessFinding, ...]:
@@ -181,6 +189,9 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
         tables = make_tables(config, database, {}, catalog=catalog, registrar=registrar, policy=policy)
         tables.events.require_published(published, config.publication)
         tables.announce(published)
+        if config.source.ddl_messages:
+            # Before the slot: a command in between is noticed, and no row is taken for a later one.
+            tables.note_descriptions(describe_published(config.conninfo, config.publication))
     return tables.pins.take_unwritten()
 
 

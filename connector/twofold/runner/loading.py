@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal, Protocol
 
@@ -28,6 +28,7 @@ from twofold.backfill.chunk import (
 from twofold.backfill.load_pool import LoadPool
 from twofold.backfill.loader import Load
 from twofold.bridge import State, events
+from twofold.descriptions.staleness import NeedsReload
 from twofold.lives import load_life
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut, CarryOut, LoadCommand
@@ -112,6 +113,10 @@ class LoadableTables(Protocol):
         """Whether a table's rows may and can be loaded."""
         ...
 
+    def note_descriptions(self, found: DescribedTables) -> None:
+        """Pin what the catalog has of the tables."""
+        ...
+
 
 class Loading:
     """The loads of one run, as the turn sees them."""
@@ -132,6 +137,11 @@ class Loading:
         `check_s`: how often commands and joined tables are looked at.
         """
         self._joined_tables = joined_tables
+        self._looked: DescribedTables | None = None
+        """What was found at a position that the stream has not passed yet."""
+        self._rows: Mapping[int, int] | None = None
+        """About how many rows each table has, once that was looked up."""
+        self._published: Mapping[int, Relation] = {}
         self._reload_up_to = reload_up_to
         self._loads = loads
         self._tables = tables
@@ -166,7 +176,10 @@ class Loading:
             for topic, what in self._commands.read_new().items():
                 self._handle_command(topic, what)
             if (found := self._joined_tables.take_result()) is not None:
-                self._handle_described(found)
+                self._tables.announce(found.relations)
+                self._rows, self._published = found.rows, {each.oid: each for each in found.relations}
+                self._looked = self._looked or found
+            self._reload_stale()
         for topic, done in self._executor.carried_out():
             self._apply(topic, done)
         for topic in self._lives.in_need():
@@ -187,23 +200,27 @@ class Loading:
                 case _:
                     raise AssertionError(offer)
 
-    def _handle_described(self, found: DescribedTables) -> None:
-        """Give new tables their topics; reload stale ones, or tell a person."""
-        self._tables.announce(found.relations)
-        limit = self._reload_up_to
-
-        def reloads(topic: str, relation: Relation) -> bool:
-            is_small = limit > 0 and found.rows.get(relation.oid, 0) <= limit
-            return is_small and not self._lives[topic].is_paused and self._tables.is_loadable(relation)
-
-        for stale in self._tables.pins.note_descriptions(found.relations, found.described, reloads):
+    def _reload_stale(self) -> None:
+        """Reload stale tables, or tell a person."""
+        if self._rows is None:
+            return
+        for stale in self._tables.pins.take_stale():
             pin, name = self._tables.pins[stale.topic], self._name(stale.topic)
-            if stale.reloads:
-                _log.warning("%s is stale: %s; it is reloaded (source.reload_up_to)", name, stale.reason)
+            if isinstance(stale.lacking, NeedsReload) and self._reloads(stale.topic, stale.relation):
+                _log.warning("%s is stale: %s; it is reloaded (source.reload_up_to)", name, stale.lacking.reason)
+                self._tables.pins.reload(stale.topic)
                 self._apply(stale.topic, load_life.ReloadDue())
             else:
                 command = f"twofold backfill start {table_argument(pin.schema, pin.table)}"
-                _log.warning("%s may be stale: %s; to be sure, run: %s", name, stale.reason, command)
+                _log.warning("%s may be stale: %s; to be sure, run: %s", name, stale.lacking.reason, command)
+                self._tables.pins.only_name(stale.topic)
+
+    def _reloads(self, topic: str, oid: int) -> bool:
+        """Whether a stale topic of this table is reloaded by itself."""
+        relation, rows = self._published.get(oid), (self._rows or {}).get(oid, 0)
+        if relation is None or self._lives[topic].is_paused:
+            return False
+        return 0 < self._reload_up_to >= rows and self._tables.is_loadable(relation)
 
     def _handle_command(self, topic: str, command: PendingCommand) -> None:
         """Hand a person's command to the life of its table."""
@@ -242,6 +259,9 @@ class Loading:
         """
         if state.unfinished or not state.caught_up:
             return None
+        if self._looked is not None and state.read_lsn >= self._looked.end_lsn:
+            self._tables.note_descriptions(self._looked)
+            self._looked = None
         while self._queued:
             topic, number = self._queued.popleft()
             for order in self._lives.apply(topic, load_life.CommandDue(number)):

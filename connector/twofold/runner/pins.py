@@ -7,14 +7,15 @@ that it was made for and its backfill. `registrar` makes sure that what is pinne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from twofold.descriptions.description import Description
 from twofold.descriptions.hidden_columns import HiddenColumns
-from twofold.descriptions.staleness import AWAY, WAS_AWAY, LookCloser, NeedsReload, compare
+from twofold.descriptions.staleness import AWAY, WAS_AWAY, Lacking, NeedsReload, find_lacking, graver
 from twofold.lives.load_life import RowsPassedOver, TableRecreated, TableUnpublished, TopicPinned, TopicUnpinned
 from twofold.runner.table_lives import TableLives
+from twofold.runner.told_tables import Told
 from twofold.source.messages import Relation
 from twofold_avro.names import topic_of
 from twofold_avro.records import Pin
@@ -26,9 +27,8 @@ class StaleTopic:
     """A topic that lacks, or may lack, what PostgreSQL did not send."""
 
     topic: str
-    reason: str
-    reloads: bool
-    """It is reloaded now."""
+    relation: int
+    lacking: Lacking
 
 
 class Pins:
@@ -38,15 +38,31 @@ class Pins:
     with it when the pin is written.
     """
 
-    def __init__(self, prefix: str, pins: dict[str, Pin], lives: TableLives, *, load_first: bool) -> None:
-        """`load_first`: load the existing rows of new tables."""
+    def __init__(
+        self, prefix: str, pins: dict[str, Pin], lives: TableLives, *, load_first: bool, is_told: bool = False
+    ) -> None:
+        """`load_first`: load the existing rows of new tables.
+
+        `is_told`: messages tell each change of a table.
+        """
         self._prefix = prefix
         self._pins = pins
         self._lives = lives
         self._load_first = load_first
         self._unwritten: dict[str, Pin] = {}
+        self._is_told = is_told
         self._to_be_emptied: dict[str, Description] = {}
         """What the tables of topics whose truncate is still to come were before that."""
+        self._told: dict[int, Description] = {}
+        """What messages have told in this run, up to the commit that takes the pins."""
+        self._told_lately: frozenset[int] = frozenset()
+        self._told_before: frozenset[int] = frozenset()
+        """Those that messages told of since the last look, and between that and the one before."""
+        self._stale = [
+            StaleTopic(topic, pin.relation, NeedsReload(pin.stale or ""))
+            for topic, pin in pins.items()
+            if pin.reload_due and pin.relation
+        ]
         self._ever = dict(pins)
         """The last pin of each topic, also of one that is forgotten or restarts."""
         self._hidden: dict[str, tuple[int, str | None]] = {}
@@ -80,6 +96,11 @@ class Pins:
 
     def topics_of(self, relations: Iterable[Relation]) -> set[str]:
         return set(map(self.topic_of, relations))
+
+    def described(self) -> list[Description]:
+        """Return what the tables were, as their pins have it; a later name of one last."""
+        pins = sorted(self._pins.values(), key=lambda pin: not pin.is_passed_over)
+        return [each for pin in pins if (each := Description.from_text(pin.stored))]
 
     def take_unwritten(self) -> dict[str, Pin]:
         """Return the pins that the main producer's next commit must carry."""
@@ -135,7 +156,7 @@ class Pins:
         # Until the topic is emptied the pin names the former table: a run after this one must know
         # it.
         relation = pin.relation if pin and pin.relation is not None and starts_over else shape.oid
-        new = pin or self._new_pin(shape, topic, partitions, key_schema)
+        new = pin or replace(self._new_pin(shape, topic, partitions, key_schema), stored=self._told_of(shape.oid))
         new = self._with_hidden(topic, replace(new, key_schema_id=key_id, value_schema_id=value_id, relation=relation))
         if new != pin:
             self._write(topic, new)
@@ -158,6 +179,11 @@ class Pins:
         self._lives.apply(topic, TopicPinned(shape.keyless))
         bound = self._lives[topic].progress.to_bytes() if reload else None
         return Pin(shape.schema, shape.table, partitions, key_schema, backfill="waiting", bound=bound)
+
+    def _told_of(self, oid: int) -> str | None:
+        """Return what messages have told of a table that has no pin yet."""
+        told = self._told.get(oid)
+        return told.to_text() if told and told.publication else None
 
     def note_if_recreated(self, topic: str, oid: int) -> None:
         """Notice that another table has the name: the former one's rows are gone."""
@@ -186,73 +212,122 @@ class Pins:
                 self._write(other, replace(self._pins[other], stale=stale))
         return lacking
 
-    def note_descriptions(
-        self,
-        relations: Iterable[Relation],
-        described: Mapping[int, Description],
-        reloads: Callable[[str, Relation], bool],
-    ) -> list[StaleTopic]:
-        """Pin what the published tables are now, and return the topics that became stale.
+    def note_told(self, told: Told) -> None:
+        """Pin what messages tell of tables, for the commit that they belong to or join."""
+        self._told_lately |= frozenset(told)
+        for oid, each in told.items():
+            now = self._told[oid] = each.described
+            named = topic_of(self._prefix, each.schema, each.name)
+            for topic in [topic for topic, pin in self._pins.items() if pin.oid == oid]:
+                if topic != named:  # that the table has its name again will be another change
+                    self._write(topic, replace(self._pins[topic], stored=now.to_text()))
+                elif self._lives.is_emptying(topic):
+                    self._note_before_truncate(topic, now)
+                else:
+                    self._note(topic, now, self._lacks(topic, now, each.lacking))
 
-        `reloads`: whether a topic of this table is reloaded by itself. Until it is emptied, its pin
-        keeps what the table was, so that a later run notices it again.
+    def note_descriptions(
+        self, relations: Iterable[Relation], described: Mapping[int, Description]
+    ) -> dict[int, Description]:
+        """Pin what the catalog has of the published tables, but not of those that messages told of
+        lately: the catalog may be older.
+
+        Return the descriptions that differ from what the pins had.
         """
-        found = []
+        changed = dict[int, Description]()
         relations = tuple(relations)
+        told = self._told_lately | self._told_before
+        self._told_before, self._told_lately = self._told_lately, frozenset()
         for relation in relations:
             topic, now = self.topic_of(relation), described.get(relation.oid)
             pin = self._pins.get(topic)
-            if pin is None or now is None:
+            if pin is None or now is None or now.oid in told:
                 continue
+            if now.oid in self._told:
+                self._told[now.oid] = now
             if self._lives.is_emptying(topic):
-                self._to_be_emptied.setdefault(topic, now)
-            elif pin.stored != (text := now.to_text()):
-                reason, certain = _staleness(pin, now)
-                if certain and reloads(topic, relation):
-                    self._to_be_emptied[topic] = now
-                    found.append(StaleTopic(topic, reason, reloads=True))
-                    continue
-                found += [StaleTopic(topic, reason, reloads=False)] if reason else []
-                self._write(topic, replace(pin, stored=text, stale=reason or pin.stale))
-        self._note_absent(self.topics_of(relations))
-        return found
+                self._note_before_truncate(topic, now)
+            elif pin.stored != now.to_text():
+                changed[now.oid] = now
+                self._note(topic, now, self._lacks(topic, now))
+        self._note_absent(self.topics_of(relations), told)
+        return changed
 
-    def _note_absent(self, published: set[str]) -> None:
+    def _note_before_truncate(self, topic: str, now: Description) -> None:
+        """Note what the table is while the topic's truncate is still to come."""
+        self._to_be_emptied.setdefault(topic, now)
+        if self._pins[topic].relation == now.oid:
+            self._write(topic, replace(self._pins[topic], stored=now.to_text()))
+
+    def _lacks(self, topic: str, now: Description, earlier: Lacking | None = None) -> Lacking | None:
+        """Return what the topic lacks, if that is known; `earlier`: what messages say of it."""
+        pin = self._pins[topic]
+        if pin.relation != now.oid:
+            return None  # it is loaded, or another table's rows are in the topic for good
+        if pin.stored == AWAY:
+            return WAS_AWAY
+        before = Description.from_text(pin.stored)
+        if before is None or before.oid != now.oid:
+            return None  # the former table's description: this table was recreated
+        is_told = now.oid in self._told_lately
+        return graver(find_lacking(before, now, untold=self._is_told and not is_told), earlier)
+
+    def _note(self, topic: str, now: Description, lacking: Lacking | None) -> None:
+        pin = self._pins[topic]
+        stored = now.to_text() if now.publication else AWAY
+        if lacking is None:
+            new = replace(pin, stored=stored)
+        else:
+            self._stale.append(StaleTopic(topic, now.oid, lacking))
+            due = pin.reload_due or isinstance(lacking, NeedsReload)
+            new = replace(pin, stored=stored, stale=lacking.reason, reload_due=due)
+        if new != pin:
+            self._write(topic, new)
+
+    def take_stale(self) -> list[StaleTopic]:
+        """Return what was found stale since the last call, and what an earlier run left."""
+        found, self._stale = self._stale, []
+        return [each for each in found if each.topic in self._pins and not self._lives.is_emptying(each.topic)]
+
+    def reload(self, topic: str) -> None:
+        """Note that the topic is being reloaded: the load is newer than the description."""
+        if now := Description.from_text(self._pins[topic].stored):
+            self._to_be_emptied[topic] = now
+
+    def only_name(self, topic: str) -> None:
+        """Note that the topic is stale, and that a person decides about it."""
+        if self._pins[topic].reload_due:
+            self._write(topic, replace(self._pins[topic], reload_due=False))
+
+    def _note_absent(self, published: set[str], told: frozenset[int]) -> None:
         """Note which tables are not published now: what changes meanwhile is not sent."""
         for topic, pin in tuple(self._pins.items()):
-            if topic not in published and pin.stored not in {None, AWAY}:
+            if topic not in published and pin.stored not in {None, AWAY} and pin.oid not in told:
                 self._write(topic, replace(pin, stored=AWAY))
 
     # --- a table's backfill
 
     def emptied(self, topic: str, relation: int | None) -> None:
-        """Note that later rows are behind the truncate, and belong to the table as it is now."""
+        """Note that later rows are behind the truncate, and belong to the table as it is now.
+
+        What changed between the first description that is older than the load and the last one may
+        be missing in the load.
+        """
         pin = self._pins[topic]
-        described = self._to_be_emptied.pop(topic, None)
-        stored = described.to_text() if described and described.oid == relation else None
         relation = pin.relation if relation is None else relation
-        self._write(topic, self._with_hidden(topic, replace(pin, relation=relation, stored=stored, stale=None)))
+        first = self._to_be_emptied.pop(topic, None)
+        first = first if first and first.oid == relation else None
+        last = Description.from_text(pin.stored) if first or self._is_told else None
+        last = last if last and last.oid == relation else self._told.get(relation or 0)
+        now = last or first
+        new = replace(pin, relation=relation, stored=now.to_text() if now else None, stale=None, reload_due=False)
+        self._write(topic, self._with_hidden(topic, new))
+        if first and last and (lacking := find_lacking(first, last)):
+            self._note(topic, last, lacking)
 
     def gone(self, topic: str) -> None:
         """Note that a load found no such table: a later one restarts the topic."""
         self._write(topic, self._pins[topic].pass_over())
-
-
-def _staleness(pin: Pin, now: Description) -> tuple[str, bool]:
-    """Return why the topic is stale, empty if nothing is known, and whether that is certain."""
-    if pin.relation != now.oid:
-        return "", False  # it is loaded, or another table's rows are in the topic for good
-    if pin.stored == AWAY:
-        return WAS_AWAY.reason, True
-    before = Description.from_text(pin.stored)
-    if before is None or before.oid != now.oid:
-        return "", False  # the former table's description: this table was recreated
-    match compare(before, now):
-        case NeedsReload(reason):
-            return reason, True
-        case LookCloser(reason):
-            return reason, False
-    return "", False
 
 
 def former_pins(pins: Mapping[str, Pin], topic: str, oid: int) -> list[tuple[str, Pin]]:

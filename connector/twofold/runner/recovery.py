@@ -63,7 +63,7 @@ from twofold.sink.records import register_fixed
 from twofold.sink.schema_registry import Registry
 from twofold.sink.topics import Topics
 from twofold.sink.watch import Watch
-from twofold.source import identity, readiness
+from twofold.source import ddl_messages, identity, readiness
 from twofold.source.catalog import Catalog
 from twofold.source.diagnosis import SlotGone
 from twofold.source.flaws import refusal_of
@@ -118,7 +118,9 @@ def recover(
     progress = check(recovered, slot, server, history, prefix=config.prefix, two_phase=config.source.two_phase)
     failpoints.hit("after_checks")
 
-    tables, registrar = _tables(config, server.database, recovered.pins, registry, topics, opened)
+    tables, registrar = interruptible(
+        lambda: _tables(config, server.database, recovered.pins, registry, topics, opened)
+    )
     described = interruptible(lambda: describe_published(config.conninfo, config.publication))
     if described.flaws:
         raise refusal_of(described.flaws)
@@ -202,7 +204,8 @@ def _tables(
     registrar = Registrar(registry, topics, config.prefix, rules.require_rules)
     opened.callback(registrar.close)
     policy = ColumnPolicy(rules, catalog, config.publication)
-    tables = make_tables(config, database, pins, catalog=catalog, registrar=registrar, policy=policy)
+    is_told = config.source.ddl_messages and ddl_messages.flaws(config.conninfo) == ()
+    tables = make_tables(config, database, pins, catalog=catalog, registrar=registrar, policy=policy, is_told=is_told)
     return tables, registrar
 
 

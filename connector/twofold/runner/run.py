@@ -231,6 +231,8 @@ class Run:
             self._executor.stage(collected.prepared)
             failpoints.hit("after_staging")
         self._executor.resolve(collected.outcomes)
+        if collected.told:
+            self._executor.keep_told(collected.told)
         self._step_bridge(collected.event, collected.at_us)
         if isinstance(collected.event, events.PrepareRead):
             self._timers.staged(collected.event.identity, time.monotonic() - collected.held_ms / 1000)

@@ -29,9 +29,19 @@ def require_fit_standby(config: Config) -> None:
 
 
 def make_tables(
-    config: Config, database: str, pins: dict[str, Pin], *, catalog: Catalog, registrar: Registrar, policy: ColumnPolicy
+    config: Config,
+    database: str,
+    pins: dict[str, Pin],
+    *,
+    catalog: Catalog,
+    registrar: Registrar,
+    policy: ColumnPolicy,
+    is_told: bool = False,
 ) -> Tables:
-    """Return the published tables, as these pins have them."""
+    """Return the published tables, as these pins have them.
+
+    `is_told`: event triggers tell each change.
+    """
     return Tables(
         prefix=config.prefix,
         database=database,
@@ -47,4 +57,5 @@ def make_tables(
         outbox=config.outbox,
         policy=policy,
         messages=config.source.messages,
+        is_told=is_told,
     )

@@ -23,7 +23,7 @@ from twofold.sink.metadata import ask_brokers
 from twofold.sink.progress import ProgressReader, RecoveredState
 from twofold.sink.schema_registry import Registry
 from twofold.sink.topics import Topics
-from twofold.source import identity, locks
+from twofold.source import ddl_messages, identity, locks
 from twofold.source.load_estimates import estimate_loads
 from twofold.source.primary import NoPrimary
 from twofold.source.published_tables import published_tables
@@ -109,6 +109,8 @@ class Status:
     """The tables whose topics may lack what PostgreSQL did not send, until they are reloaded."""
     waits_for: tuple[str, ...]
     """The lock holders that the connector's sessions in PostgreSQL wait for."""
+    ddl_flaws: tuple[str, ...] | None = None
+    """Why event triggers do not tell each change; None: source.ddl_messages is off."""
     in_doubt_unknown: str = ""
     """Why `in_doubt` is not known: the primary of a standby cannot be asked."""
 
@@ -144,6 +146,7 @@ def read_source_status(config: Config) -> Status:
         in_doubt_unknown=unknown,
         backfilling=(),
         stale=(),
+        ddl_flaws=ddl_messages.flaws(config.conninfo) if config.source.ddl_messages else None,
         waits_for=tuple(
             map(str, locks.connector_blockers(config.conninfo, slot=config.slot, application_name=config.name))
         ),

@@ -18,7 +18,7 @@ import marshal
 from collections.abc import Iterator
 from typing import Any
 
-from twofold.descriptions.told_table import PREFIX, ToldTable, told_table
+from twofold.descriptions.told_table import PREFIX, ToldTable
 from twofold.errors import RunEnded
 from twofold.runner.event_topics import size_of
 from twofold.runner.outbox import OutboxEvent, OutboxTable
@@ -112,8 +112,9 @@ class Streamed:
         """Keep a message. PostgreSQL does not say which subtransaction made it."""
         assert message.xid is not None
         if message.prefix == PREFIX:
-            if told := told_table(message.content):
-                self.told[told.oid] = told
+            if told := self._all_tables.told.read(message.content):
+                self.told[told.oid] = told.behind(self.told)
+                self._has_messages = True
             return
         if not self._all_tables.messages.carried:
             return
@@ -134,8 +135,6 @@ class Streamed:
                 "a streamed transaction has logical messages and a savepoint that was rolled back: PostgreSQL does not say which messages belong to it; it is read again without"
                 " streaming (source.streaming), which does"
             )
-        # Which of them it told is not known. The catalog answers for what it does not know.
-        self.told.clear()
         self._gone.add(subxid)
         self._made.pop(subxid, None)
         self._run = None

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from twofold.backfill.chunk import TableEncoding
 from twofold.config import OutboxRule
-from twofold.descriptions.told_table import ToldTable
+from twofold.descriptions.description import Description
 from twofold.errors import Refused, RunEnded
 from twofold.runner.column_policy import ColumnPolicy
 from twofold.runner.described_versions import DescribedVersions
@@ -38,6 +38,7 @@ from twofold.sink.batch import PROVISIONAL_KEY_ID, VOID
 from twofold.sink.topic_rules import RequiredTopic
 from twofold.source import messages as m
 from twofold.source.catalog import Catalog
+from twofold.source.table_descriptions import DescribedTables
 from twofold.thread_owner import ThreadOwner
 from twofold_avro.names import topic_of
 from twofold_avro.records import Pin
@@ -67,10 +68,12 @@ class Tables:
         outbox: Iterable[OutboxRule] = (),
         policy: ColumnPolicy | None = None,
         messages: bool = True,
+        is_told: bool = False,
     ) -> None:
         """`load_first`: load the existing rows of new tables.
 
-        `messages`: publish logical messages.
+        `messages`: publish logical messages. `is_told`: event triggers tell each change of a table,
+        so that the pins have what it was where the run begins.
         """
         self._policy = policy
         self._prefix = prefix
@@ -83,10 +86,10 @@ class Tables:
         self._versions = DescribedVersions()
         self._root_flaws = RootFlaws(catalog, self._make_void)
         self.lives = TableLives(pins)
-        self.pins = Pins(prefix, pins, self.lives, load_first=load_first)
+        self.pins = Pins(prefix, pins, self.lives, load_first=load_first, is_told=is_told)
         self.events = EventTopics(outbox, prefix, partitions=partitions, registrar=registrar)
         self.messages = LogicalMessages(prefix, database, registrar, self.events, carried=messages)
-        self.told = ToldTables()
+        self.told = ToldTables(publication, self.pins.described() if is_told else ())
         self.owner = ThreadOwner("the tables' versions and pins")
 
     def restart_topics(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
@@ -158,7 +161,7 @@ class Tables:
         return {relation.oid: describe(relation), **({root[0]: root[1]} if root else {})}
 
     def describe(
-        self, relation: m.Relation, told: ToldTable | None = None, *, committed: bool = True
+        self, relation: m.Relation, told: Description | None = None, *, committed: bool = True
     ) -> DescribedVersion:
         """Return the table as the message has it; `told`: what it was then.
 
@@ -181,7 +184,7 @@ class Tables:
             self._versions.add(topic, table)
         return DescribedVersion(table, number)
 
-    def _shape(self, relation: m.Relation, told: ToldTable | None = None, *, committed: bool = True) -> TableShape:
+    def _shape(self, relation: m.Relation, told: Description | None = None, *, committed: bool = True) -> TableShape:
         """Return the table's shape under the data policy, and pin what that hides."""
         shape = self._catalog.shape(relation, told)
         if self._policy is None:
@@ -375,6 +378,17 @@ class Tables:
     def is_current(self, copying: TableEncoding) -> bool:
         """Whether no later description of the table exists."""
         return self._versions.committed(copying.version.topic) is copying.version  # type: ignore[attr-defined]
+
+    def keep_told(self, told: Told) -> None:
+        """Pin what a transaction tells that belongs to the group, or to the commit that follows."""
+        self.pins.note_told(told)
+
+    def note_descriptions(self, found: DescribedTables) -> None:
+        """Pin what the catalog has of tables that no message told of lately.
+
+        The stream has passed the position at which that was looked up.
+        """
+        self.told.look_again(self.pins.note_descriptions(found.relations, found.described))
 
     def emptied(self, topic: str) -> None:
         """Note that later rows are behind the truncate, and belong to the table as it is now.

@@ -1,15 +1,17 @@
 """What the messages of the source's event triggers tell of tables, at the stream's position.
 
 Pure. A message counts behind it in its own transaction, and for all once that is committed. A run
-knows nothing of a table before its first message: the catalog of now answers then.
+begins with what the pins keep: what was told up to the position where it begins. Where nothing is
+known of a table, the catalog of now answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from twofold.descriptions.description import Description
 from twofold.descriptions.hidden_columns import SaidColumn, numbers_of
-from twofold.descriptions.told_table import ToldTable
+from twofold.descriptions.told_table import ToldTable, told_table
 from twofold.source.messages import Relation
 from twofold_common.positions import PreparedIdentity
 
@@ -22,13 +24,23 @@ _IDENTITIES = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
 class ToldTables:
     """The tables of one run. The thread that reads owns them."""
 
-    def __init__(self) -> None:
-        self._told: dict[int, ToldTable] = {}
+    def __init__(self, publication: str, kept: Iterable[Description] = ()) -> None:
+        """`kept`: what the tables were where the run begins."""
+        self._publication = publication
+        self._known = {described.oid: described for described in kept}
         self._prepared: dict[PreparedIdentity, Told] = {}
+
+    def read(self, content: bytes) -> ToldTable | None:
+        """Return what a message tells; None if it tells of no table."""
+        return told_table(content, self._publication)
 
     def note(self, told: Told) -> None:
         """Note what a committed transaction tells."""
-        self._told |= told
+        self._known |= {oid: each.described for oid, each in told.items()}
+
+    def look_again(self, looked: Mapping[int, Description]) -> None:
+        """Note that no message told how these tables came to be what the catalog has."""
+        self._known |= {oid: described for oid, described in looked.items() if oid in self._known}
 
     def prepare(self, identity: PreparedIdentity, told: Told) -> None:
         """Keep what a prepared transaction tells until its outcome."""
@@ -41,13 +53,13 @@ class ToldTables:
         if committed:
             self.note(told)
 
-    def find(self, relation: Relation, own: Told) -> ToldTable | None:
-        """Return what is told of the table; `own`: what the transaction itself tells.
+    def find(self, relation: Relation, own: Told) -> Description | None:
+        """Return what is known of the table; `own`: what the transaction itself tells.
 
         None where the relation shows that a later command was not told.
         """
-        told = own.get(relation.oid) or self._told.get(relation.oid)
+        told = own[relation.oid].described if relation.oid in own else self._known.get(relation.oid)
         if told is None or _IDENTITIES.get(told.replica_identity) != relation.replica_identity:
             return None
         said = [SaidColumn(column.name, column.type_oid) for column in relation.columns]
-        return told if numbers_of(told.columns, said) is not None else None
+        return told if numbers_of(told.catalog_columns, said) is not None else None

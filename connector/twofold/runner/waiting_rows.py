@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from twofold.bridge.events import Event
 from twofold.gids import ParsedGid
 from twofold.runner.table_version import TableVersion
+from twofold.runner.told_tables import NOTHING_TOLD, Told
 from twofold.sink.batch import RowBatch, Settled
 from twofold.spool import SpooledRows
 from twofold_avro.records import PreparedOutcome
@@ -89,6 +90,8 @@ class PreparedRows(NamedTuple):
     topics: tuple[str, ...]
     parsed: ParsedGid
     """The gid's global id and branch."""
+    told: Told = NOTHING_TOLD
+    """What its DDL messages tell of tables."""
 
     @property
     def downstream_id(self) -> str:
@@ -110,3 +113,5 @@ class CollectedEvent(NamedTuple):
     """How long ago its PREPARE was read."""
     outcomes: tuple[PreparedOutcome, ...] = ()
     """The committed prepared transactions of a run, for the commit record."""
+    told: Told = NOTHING_TOLD
+    """What the committed transactions' DDL messages tell of tables."""

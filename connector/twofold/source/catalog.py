@@ -22,8 +22,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from twofold.descriptions.description import Description
 from twofold.descriptions.hidden_columns import CatalogColumn, CatalogTable
-from twofold.descriptions.told_table import ToldTable
 from twofold.source.comments import add_comments
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.messages import Relation, Type
@@ -140,7 +140,7 @@ class Catalog:
         if message.oid not in self._types:
             self._types[message.oid] = _TypeRow(message.oid, message.schema, message.name, "base", -1, None, (), ())
 
-    def shape(self, relation: Relation, told: ToldTable | None = None) -> TableShape:
+    def shape(self, relation: Relation, told: Description | None = None) -> TableShape:
         """Return the table's shape as `relation` describes it.
 
         Each call queries the catalog: the caller keeps the answer until the next Relation. `told`:
@@ -197,11 +197,11 @@ class Catalog:
         described = describe(self._connected(), publication, schema, table)
         return described.relation if described else None
 
-    def _key(self, relation: Relation, told: ToldTable | None) -> frozenset[str]:
+    def _key(self, relation: Relation, told: Description | None) -> frozenset[str]:
         if relation.replica_identity != "full":
             return frozenset(c.name for c in relation.columns if c.in_identity)
         names = {c.name for c in relation.columns}
-        keys = unique_keys(self._connected(), relation.oid) if told is None else told.keys
+        keys = unique_keys(self._connected(), relation.oid) if told is None else told.usable_keys
         for key in keys:
             if names.issuperset(key):
                 return key

@@ -17,8 +17,9 @@ import psycopg
 from psycopg import sql
 
 from twofold.descriptions.told_table import PREFIX
-from twofold.errors import SetupError
-from twofold.source.connection import PlainConnection, connect
+from twofold.errors import SetupError, Unreachable
+from twofold.source.connection import PlainConnection, address, connect
+from twofold.source.diagnosis import error_text
 from twofold.source.primary import connect_to_primary
 from twofold.source.table_descriptions import DESCRIBE
 
@@ -143,29 +144,33 @@ REMOVE = (
     "DROP FUNCTION IF EXISTS twofold.tell_ddl()",
     "DROP SCHEMA IF EXISTS twofold",
 )
+_NAMES = {event: name for name, event in _TRIGGERS.items()}
+_ENABLED = {"D": "disabled", "O": "ENABLE only", "R": "ENABLE REPLICA"}
 _STATE = """
-SELECT (SELECT count(*) FROM pg_catalog.pg_event_trigger e
-          JOIN pg_catalog.pg_proc f ON f.oid = e.evtfoid AND f.proname = 'tell_ddl'
-          JOIN pg_catalog.pg_namespace n ON n.oid = f.pronamespace AND n.nspname = 'twofold'
-         WHERE e.evtname = ANY (%s) AND e.evtenabled = 'A' AND f.prosrc = %s)
+SELECT e.evtevent::text, e.evtname::text, e.evtenabled::text, f.prosrc = %s
+  FROM pg_catalog.pg_event_trigger e
+  JOIN pg_catalog.pg_proc f ON f.oid = e.evtfoid AND f.proname = 'tell_ddl'
+  JOIN pg_catalog.pg_namespace n ON n.oid = f.pronamespace AND n.nspname = 'twofold'
+ ORDER BY e.evtevent
 """
 _USERS = """
 SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namespace WHERE nspname = 'twofold'
 """
 
 
-def install(conninfo: str, connector: str) -> None:
-    """Make the triggers, or note that this connector uses them too.
+def install(conninfo: str, connector: str) -> bool:
+    """Make the triggers, or note that this connector uses them too. Return False if all was so.
 
     SetupError: the role may not; the error has the statements.
     """
     with _changing(conninfo) as connection:
         users = _users(connection)
-        if connector in users and is_installed(connection):
-            return
+        if connector in users and not flaws_in(connection):
+            return False
         comment = _comment({*users, connector})
         try:
             with connection.transaction():
+                _drop_renamed(connection)
                 for statement in INSTALL:
                     connection.execute(statement)
                 connection.execute(comment)
@@ -174,6 +179,7 @@ def install(conninfo: str, connector: str) -> None:
                 f"this role may not make event triggers: {error.diag.message_primary}; remedy: set source.ddl_messages = false, or let a superuser run this in the database, and then twofold init again:\n"
                 + "".join(f"{statement};\n" for statement in (*INSTALL, comment.as_string(None)))
             ) from error
+        return True
 
 
 def remove(conninfo: str, connector: str) -> bool:
@@ -189,6 +195,7 @@ def remove(conninfo: str, connector: str) -> bool:
                 connection.execute(_comment(others))
             return False
         try:
+            _drop_renamed(connection)
             for statement in REMOVE:
                 connection.execute(statement)
         except psycopg.errors.InsufficientPrivilege as error:
@@ -199,9 +206,41 @@ def remove(conninfo: str, connector: str) -> bool:
         return True
 
 
-def is_installed(connection: PlainConnection) -> bool:
-    """Whether the triggers of this version are there and always fire."""
-    return connection.execute(_STATE, (list(_TRIGGERS), _BODY)).fetchone() == (len(_TRIGGERS),)
+def flaws(conninfo: str) -> tuple[str, ...]:
+    """Return why the triggers do not tell each command; empty if they do."""
+    try:
+        with connect(conninfo) as connection:
+            return flaws_in(connection)
+    except psycopg.Error as error:
+        raise Unreachable(f"PostgreSQL at {address(conninfo)}: {error_text(error)}") from error
+
+
+def flaws_in(connection: PlainConnection) -> tuple[str, ...]:
+    """Return what `flaws` does, by an open connection."""
+    found: dict[str, tuple[str, str, bool]] = {
+        event: (name, enabled, is_ours) for event, name, enabled, is_ours in connection.execute(_STATE, (_BODY,))
+    }
+    if not found:
+        return ("there are no event triggers",)
+    said = [f"there is no event trigger for {event}" for event in _TRIGGERS.values() if event not in found]
+    for event, (name, enabled, is_ours) in found.items():
+        if name not in _TRIGGERS:
+            said.append(f"event trigger {_NAMES[event]} was renamed to {name}")
+        if enabled != "A":
+            said.append(f"event trigger {name} is {_ENABLED.get(enabled, enabled)}, not ENABLE ALWAYS")
+        if not is_ours:
+            said.append(f"the function of event trigger {name} is another version's")
+    row: Any = connection.execute("SELECT pg_catalog.current_setting('event_triggers', true)").fetchone()
+    if row[0] == "off":
+        said.append("event_triggers is off for this server, database or role")
+    return tuple(dict.fromkeys(said))
+
+
+def _drop_renamed(connection: PlainConnection) -> None:
+    """Drop our triggers that somebody gave another name."""
+    for _, name, *_ in connection.execute(_STATE, (_BODY,)).fetchall():
+        if name not in _TRIGGERS:
+            connection.execute(sql.SQL("DROP EVENT TRIGGER {}").format(sql.Identifier(name)))
 
 
 @contextmanager

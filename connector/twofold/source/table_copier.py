@@ -25,6 +25,7 @@ from twofold.source.locks import TableWriter, needs_slot, wait_for_all, writers
 from twofold.source.primary import NoPrimary, connect_to_primary
 from twofold.source.published_tables import DescribedTable, KeyOrder, describe
 from twofold.source.read_rights import unreadable
+from twofold.source.wal_end import reached
 from twofold_avro.shapes import TableShape
 from twofold_avro.types import copy_item
 from twofold_common.positions import Lsn, parse_lsn
@@ -33,7 +34,6 @@ from twofold_common.table_names import table_argument
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES = len(_SIGNATURE) + 8
 _END = b"\xff\xff"
-_PAGE_HEADER_BYTES_MAX = 40
 PREPARED_AFTER = 2
 """A query that has run so often is planned once for all."""
 RUN_BYTES = 1 << 16
@@ -102,7 +102,7 @@ class TableCopier:
             row = connection.execute(_SNAPSHOT).fetchone()
             assert row is not None
             described = describe(connection, self._publication, self._schema, self._table)
-            yield CopyView(described, row[0], row[1], _reached(parse_lsn(row[2]), row[3]))
+            yield CopyView(described, row[0], row[1], reached(parse_lsn(row[2]), row[3]))
         except psycopg.Error as error:
             raise self._error(error) from error
         finally:
@@ -176,15 +176,6 @@ def _connect(conninfo: str, schema: str, table: str) -> PlainConnection:
             at_stake="a standby shows neither who writes to the table nor which transactions its snapshots see, so rows would be lost or outdated; nothing was loaded",
             repair=f"set source.primary_dsn to the connection string of its primary, which loads then read; to go on without the rows that the table has: twofold backfill cancel {table_argument(schema, table)}",
         ) from error
-
-
-def _reached(lsn: Lsn, page: int) -> Lsn:
-    """Return the position that the stream reaches once it has sent everything before `lsn`.
-
-    An insert position at a page's beginning lies behind the page's header. The stream does not
-    reach it until more is written.
-    """
-    return Lsn(lsn - lsn % page) if lsn % page <= _PAGE_HEADER_BYTES_MAX else lsn
 
 
 def _runs(pgconn: PGconn, mark: int) -> Generator[bytes]:

@@ -18,6 +18,8 @@ from twofold.source.diagnosis import error_text
 from twofold.source.flaws import TableFlaw, find_flaws
 from twofold.source.messages import Relation
 from twofold.source.published_tables import published_in
+from twofold.source.wal_end import insert_end
+from twofold_common.positions import NO_LSN, Lsn
 
 # {tables} is an array of oids. Not pg_partition_tree() and not pg_relation_size(): they lock the
 # tables. Not md5(): a server in FIPS mode has none. A row filter's tree has the numbers of columns
@@ -148,6 +150,8 @@ class DescribedTables:
     rows: Mapping[int, int]
     """About how many rows each of these has."""
     flaws: tuple[TableFlaw, ...] = ()
+    end_lsn: Lsn = NO_LSN
+    """A position behind every command whose effect was found."""
 
 
 def describe_published(conninfo: str, publication: str) -> DescribedTables:
@@ -162,12 +166,13 @@ def describe_published(conninfo: str, publication: str) -> DescribedTables:
             relations = published_in(connection, publication)
             flaws = find_flaws(connection, publication)
             found = describe_tables(connection, publication, [relation.oid for relation in relations])
+            end_lsn = insert_end(connection)
     except psycopg.Error as error:
         raise Unreachable(f"PostgreSQL at {address(conninfo)}: {error_text(error)}") from error
     rows, described = {}, {}
     for oid, (count, description) in found.items():
         rows[oid], described[oid] = count, description
-    return DescribedTables(relations, described, rows, flaws)
+    return DescribedTables(relations, described, rows, flaws, end_lsn)
 
 
 def describe_tables(

@@ -15,6 +15,27 @@ from twofold.source.diagnosis import error_text
 from twofold.source.primary import connect_to_primary
 from twofold_common.positions import Lsn, PreparedIdentity, parse_lsn
 
+_PAGE_HEADER_BYTES_MAX = 40
+_INSERT_END = """
+SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text,
+       pg_catalog.current_setting('wal_block_size')::int
+"""
+
+
+def insert_end(connection: PlainConnection) -> Lsn:
+    """Return a position behind every commit that this server has shown; the stream reaches it."""
+    row: Any = connection.execute(_INSERT_END).fetchone()
+    return reached(parse_lsn(row[0]), row[1])
+
+
+def reached(lsn: Lsn, page: int) -> Lsn:
+    """Return the position that the stream reaches once it has sent everything before `lsn`.
+
+    An insert position at a page's beginning lies behind the page's header. The stream does not
+    reach it until more is written.
+    """
+    return Lsn(lsn - lsn % page) if lsn % page <= _PAGE_HEADER_BYTES_MAX else lsn
+
 
 class WalEnd:
     """Used by one thread. A connection that fails is opened again by the next question."""

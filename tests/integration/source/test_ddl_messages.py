@@ -96,7 +96,9 @@ def test_messages_lie_between_the_rows_also_of_prepared_transactions(source: Sou
         kinds = [type(each).__name__ for each in said if each in told or isinstance(each, m.Insert)]
         assert kinds == ["Insert", "LogicalMessage", "LogicalMessage", "Insert"], "\n".join(map(str, said))
         assert [
-            [c.name for c in each.columns] for each in map(told_table, (each.content for each in told)) if each
+            [c.name for c in each.described.columns]
+            for each in (told_table(each.content, "p") for each in told)
+            if each
         ] == [["id", "email"], ["id", "mail"]]
     source.run("ROLLBACK PREPARED 'g'")
 
@@ -121,19 +123,19 @@ def test_an_error_of_the_function_fails_no_command(source: Source, monkeypatch: 
     source.run(body + "$f$")
     [message] = messages(source.run("ALTER TABLE s.t ADD w int"))
     assert json.loads(message.content) == {"command": "ALTER TABLE", "failed": "22012"}
-    assert not ddl_messages.is_installed(source.connection)
+    assert ddl_messages.flaws_in(source.connection)
 
 
 def test_triggers_are_shared_and_the_last_reset_removes_them(source: Source, database: str) -> None:
     asked = source.connection
     ddl_messages.install(database, "one")
     ddl_messages.install(database, "two")
-    assert ddl_messages.is_installed(asked)
+    assert ddl_messages.flaws_in(asked) == ()
     assert not ddl_messages.remove(database, "one")
     assert not ddl_messages.remove(database, "stranger")
-    assert ddl_messages.is_installed(asked)
+    assert ddl_messages.flaws_in(asked) == ()
     assert ddl_messages.remove(database, "two")
-    assert not ddl_messages.is_installed(asked)
+    assert ddl_messages.flaws_in(asked)
     assert asked.execute("SELECT FROM pg_namespace WHERE nspname = 'twofold'").fetchone() is None
     asked.execute("CREATE SCHEMA twofold")
     assert not ddl_messages.remove(database, "two")
@@ -151,5 +153,5 @@ def test_a_role_that_may_not_gets_the_statements(source: Source, database: str) 
         ddl_messages.install(psycopg.conninfo.make_conninfo(database, user="ddl_user"), "one")
     statements = str(refused.value).split(":\n", 1)[1]
     source.connection.execute(statements)
-    assert ddl_messages.is_installed(source.connection)
+    assert ddl_messages.flaws_in(source.connection) == ()
     assert ddl_messages.remove(database, "one")

@@ -200,6 +200,9 @@ class Tables:
     def is_loadable(self, relation: Relation) -> bool:
         raise AssertionError(relation)
 
+    def note_descriptions(self, found: DescribedTables) -> None:
+        raise AssertionError(found)
+
 
 class Commands:
     """What a person has asked for since the last look."""

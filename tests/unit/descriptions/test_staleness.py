@@ -31,9 +31,9 @@ TABLE = Description(
     files="files",
     altered="altered",
     columns=(
-        Column(1, "id", 23, -1, "", older_rows_have=False),
-        Column(2, "v", 23, -1, "", older_rows_have=False),
-        Column(3, "twice", 23, -1, "s", older_rows_have=False),
+        Column(1, "id", 23, -1, "", older_rows_have=False, row=5),
+        Column(2, "v", 23, -1, "", older_rows_have=False, row=5),
+        Column(3, "twice", 23, -1, "s", older_rows_have=False, row=5),
     ),
     keys=(KeyIndex(16405, 16406, True, True, False, (1,)), KeyIndex(16407, 0, True, False, False, (2,))),
     attributes=frozenset({(16500, 1, "a"), (16500, 2, "b")}),
@@ -57,7 +57,7 @@ def column(at: int, **values: Any) -> Change:
 
 
 def added(number: int, name: str, *, default: bool = False) -> Change:
-    return lambda d: replace(d, columns=(*d.columns, Column(number, name, 23, -1, "", default)))
+    return lambda d: replace(d, columns=(*d.columns, Column(number, name, 23, -1, "", default, 5)))
 
 
 def dropped(number: int) -> Change:

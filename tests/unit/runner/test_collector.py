@@ -61,7 +61,7 @@ class Tables:
 
     def __init__(self) -> None:
         self._table = Table()
-        self.told = ToldTables()
+        self.told = ToldTables("p")
 
     def of_relation(self, oid: int, *, provisional: bool) -> Table:
         return self._table

@@ -66,6 +66,8 @@ class Tables:
 
     def settle(self, tables: object) -> None: ...
 
+    def keep_told(self, told: object) -> None: ...
+
 
 class Publisher:
     """Notes when a prepared transaction was opened."""

@@ -53,7 +53,7 @@ class Table:
 class Tables:
     def __init__(self, park_reason: str | None = None) -> None:
         self.table = Table()
-        self.told = ToldTables()
+        self.told = ToldTables("p")
         self.table.park_reason = park_reason
 
     def of_relation(self, oid: int, *, provisional: bool) -> Table:

@@ -168,7 +168,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.topics = Topics()
-        self.told = ToldTables()
+        self.told = ToldTables("p")
         registrar = Registrar(cast("Any", None), cast("Any", self.topics), "shop")
         self.events = EventTopics([RULE, BY_MESSAGE], "shop", partitions=1, registrar=registrar)
         self.messages = LogicalMessages("shop", "db", registrar, self.events)

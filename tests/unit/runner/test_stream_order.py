@@ -30,7 +30,8 @@ def collect(tmp_path: Path) -> Iterator[Collect]:
     def collect(*received: Any, order: StreamOrder | None = None) -> list[Any]:
         collector = Collector(
             tables=cast(
-                "Any", SimpleNamespace(adopt=lambda _: None, messages=SimpleNamespace(carried=True), told=ToldTables())
+                "Any",
+                SimpleNamespace(adopt=lambda _: None, messages=SimpleNamespace(carried=True), told=ToldTables("p")),
             ),
             spool=spool,
             skips=lambda _: False,
