@@ -106,6 +106,9 @@ class Description:
     """Of the enums in its columns: the label's oid and its text."""
     partitions: frozenset[tuple[int, bool]]
     """The tables below it, and whether each was made as a partition."""
+    links: tuple[int, ...]
+    """The xmin of each row in pg_inherits by which it is a partition, the nearest first: ATTACH
+    PARTITION makes another one."""
     publication: Publication | None
 
     @property
@@ -155,7 +158,7 @@ class Description:
         if not found or found[0] != FORMAT:
             return None
         _, major, oid, owner, kind, identity, row, type_row, toast, files, altered, *more = found
-        columns, keys, attributes, labels, partitions, publication = more
+        columns, keys, attributes, labels, partitions, links, publication = more
         return cls(
             major,
             oid,
@@ -172,6 +175,7 @@ class Description:
             _tuples(attributes),
             _tuples(labels),
             _tuples(partitions),
+            tuple(links),
             publication and _published(*publication),
         )
 
@@ -218,6 +222,7 @@ class Description:
             attributes=_tuples(found["attributes"]),
             labels=_tuples(found["labels"]),
             partitions=_tuples(found["partitions"]),
+            links=tuple(found["links"]),
             publication=own
             and _published(
                 own["oid"],

@@ -136,7 +136,10 @@ def _came_back(before: Description, now: Description) -> Iterator[str]:
     was_toast, toast = before.toast, now.toast
     if before.files != now.files and (before.altered != now.altered or (was_toast and toast and was_toast != toast)):
         yield "ALTER TABLE rewrote the table, and PostgreSQL does not send the rewritten rows"
-    if attached := {oid for oid, made_here in now.partitions if not made_here} - {oid for oid, _ in before.partitions}:
+    if before.links and now.links and before.links != now.links:
+        yield "it was no partition of its table for a time, and changes meanwhile were not sent"
+    here = {oid for oid, made_here in before.partitions if not made_here}
+    if attached := {oid for oid, made_here in now.partitions if not made_here} - here:
         yield f"{len(attached)} {_plural('partition', attached)} attached, and PostgreSQL does not send the rows in there"
     if "f" in {before.replica_identity, now.replica_identity} and _made_again(before, now):
         yield "the unique index that is its message key was made again, and rows without it may have had one key"

@@ -33,9 +33,9 @@ WITH RECURSIVE wanted AS (
     SELECT tree.root, i.inhrelid, i.xmin FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid
       JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition
 ), above AS (
-    SELECT oid AS leaf, oid, 0 AS height FROM wanted
+    SELECT oid AS leaf, oid, 0 AS height, NULL::xid AS linked FROM wanted
     UNION ALL
-    SELECT above.leaf, i.inhparent, above.height + 1 FROM above
+    SELECT above.leaf, i.inhparent, above.height + 1, i.xmin FROM above
       JOIN pg_catalog.pg_class c ON c.oid = above.oid AND c.relispartition
       JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.oid
 ), parts AS (
@@ -60,7 +60,8 @@ WITH RECURSIVE wanted AS (
       FROM tree JOIN pg_catalog.pg_class b ON b.oid = tree.oid LEFT JOIN pg_catalog.pg_type u ON u.oid = b.reltype
      GROUP BY tree.root
 ), parents AS (
-    SELECT leaf, jsonb_agg(oid::bigint ORDER BY height) AS oids FROM above WHERE height > 0 GROUP BY leaf
+    SELECT leaf, jsonb_agg(oid::bigint ORDER BY height) AS oids,
+           jsonb_agg(linked::text::bigint ORDER BY height) AS links FROM above WHERE height > 0 GROUP BY leaf
 ), composites AS (
     SELECT parts.root, jsonb_agg(jsonb_build_array(t.oid::bigint, m.attnum, m.attname)) AS attributes
       FROM parts JOIN pg_catalog.pg_type t ON t.oid = parts.type AND t.typtype = 'c'
@@ -126,7 +127,7 @@ SELECT c.oid::bigint, below.rows,
                   FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
                  WHERE i.indrelid = c.oid AND i.indisunique AND i.indexprs IS NULL AND i.indpred IS NULL),
        'attributes', coalesce(composites.attributes, '[]'), 'labels', coalesce(enums.labels, '[]'),
-       'files', below.files, 'partitions', coalesce(below.partitions, '[]'), 'parents', coalesce(parents.oids, '[]'),
+       'files', below.files, 'partitions', coalesce(below.partitions, '[]'), 'parents', coalesce(parents.oids, '[]'), 'links', coalesce(parents.links, '[]'),
        'publications', coalesce(published.publications, '[]'))
   FROM wanted
   JOIN pg_catalog.pg_class c ON c.oid = wanted.oid

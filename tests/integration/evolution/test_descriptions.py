@@ -84,6 +84,7 @@ OF_TABLES: list[tuple[str, type[Verdict], str]] = [
     ("ALTER PUBLICATION p SET (publish = 'insert'); ALTER PUBLICATION p SET (publish = 'insert, update, delete, truncate')", LookCloser, "has the same options"),
     ("ALTER TABLE root ATTACH PARTITION loose FOR VALUES FROM (10) TO (20)", NeedsReload, "1 partition was attached"),
     ("ALTER TABLE root DETACH PARTITION leaf", LookCloser, "1 partition was detached or dropped"),
+    ("ALTER TABLE root DETACH PARTITION leaf; ALTER TABLE root ATTACH PARTITION leaf FOR VALUES FROM (0) TO (10)", NeedsReload, "partition"),
     ("ALTER TABLE u ADD more int", NewSchema, ""),
     ("ALTER TABLE u DROP note", NewSchema, ""),
     ("ALTER TABLE t ALTER note TYPE varchar(20)", NewSchema, ""),
@@ -134,7 +135,7 @@ def looking(database: str) -> Iterator[PlainConnection]:
 
 
 def described(looking: PlainConnection, publication: str) -> dict[str, Description]:
-    query = "SELECT relname::text, c.oid::int FROM pg_class c WHERE relnamespace = 's'::regnamespace AND relname IN ('t', 'u', 'f', 'g', 'k', 'root', 'whole', 'short')"
+    query = "SELECT relname::text, c.oid::int FROM pg_class c WHERE relnamespace = 's'::regnamespace AND relname IN ('t', 'u', 'f', 'g', 'k', 'root', 'leaf', 'whole', 'short')"
     oids = dict(looking.execute(query).fetchall())
     found = describe_tables(looking, publication, oids.values())
     return {name: found[oid][1] for name, oid in oids.items()}

@@ -39,6 +39,7 @@ TABLE = Description(
     attributes=frozenset({(16500, 1, "a"), (16500, 2, "b")}),
     labels=frozenset({(16600, "sad"), (16601, "glad")}),
     partitions=frozenset({(16700, True)}),
+    links=(500,),
     publication=PUBLICATION,
 )
 Change = Callable[[Description], Description]
@@ -107,6 +108,9 @@ DIFFERENCES: dict[str, tuple[Change, type[Verdict]]] = {
     "deletes left out": (published(operations="iut", row=501), LookCloser),
     "attached": (changed(partitions=TABLE.partitions | {(16701, False)}), NeedsReload),
     "made as a partition": (changed(partitions=TABLE.partitions | {(16701, True)}), Same),
+    "attached again": (changed(partitions=frozenset({(16700, False)})), NeedsReload),
+    "no partition for a time": (changed(links=(501,)), NeedsReload),
+    "no partition any more": (changed(links=()), Same),
     "detached": (changed(partitions=frozenset()), LookCloser),
     "key's index made again": (key(index=16408, constraint=16409), NeedsReload),
     "REINDEX CONCURRENTLY": (key(index=16408), Same),

@@ -22,7 +22,7 @@ from twofold_avro.records import Pin
 from twofold_avro.schemas import envelope_schema
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
-WAS = Description(15, 6, 10, "p", "d", 500, 500, 0, "f", "a", (), (), frozenset(), frozenset(), frozenset(), None)
+WAS = Description(15, 6, 10, "p", "d", 500, 500, 0, "f", "a", (), (), frozenset(), frozenset(), frozenset(), (), None)
 EXAMPLE = Path(__file__).parents[3] / "docs/reference/twofold.toml"
 
 

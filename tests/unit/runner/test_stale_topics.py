@@ -17,7 +17,7 @@ from twofold_avro.shapes import TableShape
 OID, TOPIC, OTHER = 16400, "p.public.t", "p.public.x"
 RELATION = Relation(OID, "public", "t", "default", ())
 WAS = Description(
-    15, OID, 10, "r", "d", 500, 500, 0, "f", "a", (), (), frozenset(), frozenset(), frozenset(),
+    15, OID, 10, "r", "d", 500, 500, 0, "f", "a", (), (), frozenset(), frozenset(), frozenset(), (),
     Publication(900, 500, 10, "p", "iudt", False, "n", frozenset({1}), None, None),
 )  # fmt: skip
 RENAMED, OWNED = replace(WAS, type_row=501), replace(WAS, type_row=501, owner=11)
