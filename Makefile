@@ -146,6 +146,10 @@ fuzz: ready ## Fuzz the decoder of pgoutput and the readers of Kafka's records, 
 	$(UV) run --locked --group fuzz python tests/fuzz/fuzz_decoder.py $(or $(SECONDS),30) 2>/dev/null
 	$(UV) run --locked --group fuzz python tests/fuzz/fuzz_records.py $(or $(SECONDS),30) 2>/dev/null
 
+.PHONY: bench-ddl
+bench-ddl: ready ## What event triggers cost CREATE TABLE and ALTER TABLE, and a script of 1,000 in one transaction.
+	@$(BIN)/python benchmarks/ddl_messages.py $(ARGS)
+
 .PHONY: bench
 bench: ready ## Twofold beside pg_recvlogical and Debezium: backlogs drained. QUICK=1 is a tenth; ARGS='--cases ad' chooses.
 	@PYTHONPATH=benchmarks $(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)

@@ -25,7 +25,7 @@ from twofold.source.table_descriptions import DESCRIBE
 
 _MARK = "twofold: event triggers of "
 _TRIGGERS = {"twofold_ddl": "ddl_command_end", "twofold_drop": "sql_drop"}
-_SETTINGS = "SET search_path = pg_catalog, pg_temp SET jit = off"
+_SETTINGS = "SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan"
 _TAGS = ", ".join(
     f"'{tag}'"
     for tag in (
