@@ -220,6 +220,10 @@ docs: ready ## The documentation as a site, in dist/docs; links that lead nowher
 tutorial: ready ## docs/learn/tutorial.md, word by word.
 	$(BIN)/pytest tests/integration/demo/test_tutorial.py
 
+.PHONY: ddl
+ddl: ready ## Changes of definitions, rows, loads and kills at random: topics against tables. ARGS='--seeds 200'; '--mutants' breaks the comparison.
+	@PYTHONPATH=tests $(BIN)/python -m ddl $(ARGS)
+
 .PHONY: chaos-mutants
 chaos-mutants: ready ## Break single lines of the product: the chaos suite must notice each. ARGS='--only "a rollback"' chooses.
 	@PYTHONPATH=tests $(BIN)/python -m chaos.mutants $(ARGS)

@@ -5,6 +5,7 @@ does not; each topic is folded by a reader of its own and compared with the tabl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from twofold.config import load
 from twofold.ops.doctor import stale
 from twofold.runner.initialisation import initialise
 from twofold.runner.status_report import read_status
+from twofold.stack import PostgresServer
 
 ROWS = "SELECT n, n, 'note ' || n FROM generate_series(1, 4) n"
 CHANGED = ("UPDATE {} SET v = v + 100 WHERE id = 1", "DELETE FROM {} WHERE id = 2")
@@ -83,8 +85,23 @@ CASES = [
         published=" WHERE (id < 3)", together=True,
     ),
     Case("list_widened", ("ALTER PUBLICATION {p} DROP TABLE {t}", "ALTER PUBLICATION {p} ADD TABLE {t}"), published=" (id, v)", together=True),
+    Case("filter_voided", ("ALTER PUBLICATION {p} ADD TABLES IN SCHEMA {s}",), published=" WHERE (id < 3)"),
     Case("taken_out", elsewhere("ALTER PUBLICATION {p} DROP TABLE {t}", "ALTER PUBLICATION {p} ADD TABLE {t}", by="{t}")),
 ]  # fmt: skip
+
+
+TOLD = [
+    Case("column_renamed_and_back", ("ALTER TABLE {t} RENAME v TO w", "UPDATE {t} SET w = w + 100 WHERE id = 1", "ALTER TABLE {t} RENAME w TO v")),
+    Case(
+        "unlogged_and_back",
+        (
+            "ALTER PUBLICATION {p} DROP TABLE {t}", "ALTER PUBLICATION {p} ADD TABLES IN SCHEMA {s}", "ALTER TABLE {t} SET UNLOGGED",
+            *(each.format("{t}") for each in CHANGED), "ALTER TABLE {t} SET LOGGED",
+        ),
+        "id int PRIMARY KEY, v int, note name",
+    ),
+]  # fmt: skip
+"""What is noticed by the messages of event triggers alone, if no look lies between."""
 
 
 WHILE_AWAY = {"renamed", "moved", "index_away", "column_with_default", "filter_narrowed", "taken_out"}
@@ -95,8 +112,8 @@ WHEN = {"live": CASES, "away": [case for case in CASES if case.name in WHILE_AWA
 class Walk:
     """A connector with a table for each case."""
 
-    def __init__(self, here: Installation) -> None:
-        self.here = here
+    def __init__(self, here: Installation, when: dict[str, list[Case]], *, prepared: bool = False) -> None:
+        self.here, self.when, self._prepared = here, when, prepared
 
     def names(self, case: Case, when: str) -> dict[str, str]:
         schema, name = f"{when}_{case.name}", case.name
@@ -105,7 +122,7 @@ class Walk:
     def make(self) -> None:
         here, published = self.here, []
         here.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)", "CREATE SCHEMA other")
-        for when, cases in WHEN.items():
+        for when, cases in self.when.items():
             for case in cases:
                 names = self.names(case, when)
                 table = (f"CREATE SCHEMA {names['s']}", f"CREATE TABLE {names['t']} ({case.columns})")
@@ -121,8 +138,12 @@ class Walk:
         initialise(load(here.file), print)
 
     def change(self, when: str) -> None:
-        for case in WHEN[when]:
+        for case in self.when[when]:
             statements = [each.format(**self.names(case, when)) for each in case.change]
+            if self._prepared:
+                self.here.prepare(case.name, *statements)
+                self.here.sql(f"COMMIT PREPARED '{case.name}'")
+                continue
             self.here.sql(*(["BEGIN; " + "; ".join(statements) + "; COMMIT"] if case.together else statements))
 
     def is_known(self) -> bool:
@@ -130,13 +151,13 @@ class Walk:
         pins = {
             r["schema"] + r["table"]: r for r in self.here.records("progress") if isinstance(r, dict) and "stored" in r
         }
-        return len(pins) >= sum(map(len, WHEN.values())) + 3 and all(
+        return len(pins) >= sum(map(len, self.when.values())) + 2 and all(
             p["stored"] and p["backfill"] == "ready" for p in pins.values()
         )
 
     def wrong(self, when: str) -> dict[str, Any]:
         """The tables whose topics say something else, with both."""
-        tables = {case: self.names(case, when) for case in WHEN[when]}
+        tables = {case: self.names(case, when) for case in self.when[when]}
         topics = {f"{self.here.prefix}.{names['t']}": case for case, names in tables.items()}
         states: dict[Case, dict[tuple[int, str], Any]] = {case: {} for case in tables}
         for seen in self.here.reader.read(topics):
@@ -168,7 +189,7 @@ def fold(state: dict[tuple[int, str], Any], seen: Seen) -> None:
 
 def test_every_topic_says_what_its_table_has(connector: Maker, caplog: pytest.LogCaptureFixture) -> None:
     here = connector(init=False, source={"tables": []}, backfill={"notice": 0.3})
-    walk = Walk(here)
+    walk = Walk(here, WHEN)
     walk.make()
     with here.carrying():
         wait_until(walk.is_known, 60, "each description is pinned")
@@ -185,6 +206,39 @@ def test_every_topic_says_what_its_table_has(connector: Maker, caplog: pytest.Lo
     with here.carrying():
         here.caught_up()
         assert not stays_wrong(walk, "away")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prepared", [False, True], ids=["plain", "prepared"])
+@pytest.mark.parametrize("version", ["15", "18"])
+def test_with_event_triggers_too(
+    connector: Maker, own_postgres: Callable[..., PostgresServer], version: str, prepared: bool
+) -> None:
+    conninfo = own_postgres(version=version).dsn()
+    here = connector(
+        conninfo=conninfo, init=False, source={"tables": [], "ddl_messages": True}, backfill={"notice": 0.3}
+    )
+    live = [*CASES, *TOLD]
+    # Where a table has a column list, no schema may be published.
+    later = [case for case in live if case.name != "list_widened"]
+    walk = Walk(here, {"live": live, "away": later, "killed": later}, prepared=prepared)
+    walk.make()
+    with here.carrying():
+        wait_until(walk.is_known, 60, "each description is pinned")
+        walk.change("live")
+        here.caught_up(180)
+        assert not stays_wrong(walk, "live")
+    walk.change("away")
+    with here.carrying():
+        here.caught_up(180)
+        assert not stays_wrong(walk, "away")
+    run = here.start()
+    walk.change("killed")
+    run.kill9()
+    here.forget_runs()
+    with here.carrying():
+        here.caught_up(180)
+        assert not stays_wrong(walk, "killed")
 
 
 def stays_wrong(walk: Walk, when: str) -> dict[str, Any]:

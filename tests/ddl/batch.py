@@ -1,0 +1,254 @@
+"""Some seeds side by side over one connector, which runs, is away, or is killed; at the end of each
+round every topic is compared with its table.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from ddl.changes import PUBLISHED, TABLES, Seed, Transaction
+from fixtures.connector import Installation
+from helpers.connector.topics import Seen, Tail
+from twofold.config import load
+from twofold.errors import Refused
+from twofold.runner.initialisation import initialise
+from twofold.runner.status_report import read_status
+from twofold.runner.supervisor import supervise
+
+RIGHT_WITHIN_S = 60.0
+CARRIED_WITHIN_S = 180.0
+COMMAND = re.compile(r"twofold (backfill start \S+)")
+ROUNDS = ("running", "away", "running", "killed", "away", "running")
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a batch did."""
+
+    commits: int = 0
+    changes: int = 0
+    failed: int = 0
+    refused: int = 0
+    named: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+class Batch:
+    """The seeds' tables, topics and sessions."""
+
+    def __init__(self, here: Installation, seeds: list[int], *, told: bool) -> None:
+        self.here, self.counts = here, Counts()
+        self.seeds = [Seed(number, here.prefix) for number in seeds]
+        here.configure(
+            {"source": {"tables": [], "ddl_messages": told}, "backfill": {"notice": 0.3}, "prepared": {"pool": 4}}
+        )
+        here.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)")
+        tables = []
+        for seed in self.seeds:
+            here.sql(*seed.made())
+            tables += [f"{seed.schema}.{each}" for each in PUBLISHED.values()]
+        here.sql(f"CREATE PUBLICATION {here.prefix} FOR TABLE account, {', '.join(tables)}")
+        initialise(load(here.file), lambda _: None)
+        self._scripts = {seed: seed.transactions() for seed in self.seeds}
+        self._pending: dict[Seed, str] = {}
+        self._unfinished: set[Seed] = set()
+        """Those whose last change is not undone yet."""
+        self._random = random.Random(sum(seeds))
+        self._folded = Folded(here, [f"{here.prefix}.{seed.schema}.{table}" for seed in self.seeds for table in TABLES])
+
+    def run(self, commits: int, *, processes: bool, rounds: Sequence[str] = ROUNDS) -> Counts:
+        """Each seed commits so many transactions. Without processes nothing is killed."""
+        each = -(-commits // len(rounds))
+        for kind in rounds:
+            if kind == "running":
+                with self.carrying():
+                    self.work(each, 0.02)
+                    self.check()
+            elif kind == "killed" and processes:
+                run = self.here.start()
+                self.work(each // 2, 0.02)
+                run.kill9()
+                self.here.runs.clear()
+                self.work(each - each // 2)
+            else:
+                self.work(each)
+            if self.counts.wrong:
+                break
+        self._folded.close()
+        return self.counts
+
+    def work(self, commits: int, pause_s: float = 0.0) -> None:
+        """Let each seed commit so many transactions, by turns."""
+        with psycopg.connect(self.here.conninfo, autocommit=True) as session:
+            session.execute("SET lock_timeout = '1s'")
+            for _ in range(commits):
+                for seed in self.seeds:
+                    while not self._carry_out(session, seed, next(self._scripts[seed])):
+                        pass
+                    self.counts.commits += 1
+                time.sleep(pause_s)
+
+    def _carry_out(self, session: psycopg.Connection[Any], seed: Seed, it: Transaction) -> bool:
+        """Whether it was committed. What fails is rolled back, and its table is made again."""
+        self._end(session, seed)
+        try:
+            session.execute("BEGIN")
+            for at, statement in enumerate(it.statements):
+                if at == it.savepoint:
+                    session.execute("SAVEPOINT a")
+                    session.execute(statement)
+                    session.execute("ROLLBACK TO a")
+                session.execute(statement)
+            if it.rolled_back:
+                session.execute("ROLLBACK")
+                return False
+            if not it.prepared:
+                session.execute("COMMIT")
+            else:
+                gid = f"{self.here.prefix}_{seed.number}_{self.counts.commits}"
+                session.execute(f"PREPARE TRANSACTION '{gid}'")
+                self._pending[seed] = gid
+                if any("PUBLICATION" in each for each in it.statements):  # no other seed could alter it
+                    self._end(session, seed)
+        except psycopg.Error:
+            session.execute("ROLLBACK")
+            self.counts.failed += 1
+            if it.what != "rows":
+                self._repair(session, seed, it.table)
+            while not it.closes:  # the rest of the change
+                it = next(self._scripts[seed])
+            return False
+        self.counts.changes += it.what != "rows"
+        (self._unfinished.discard if it.closes else self._unfinished.add)(seed)
+        return True
+
+    def _repair(self, session: psycopg.Connection[Any], seed: Seed, table: str) -> None:
+        for statement in seed.repairs(table):
+            for part in statement.split("; "):
+                try:
+                    session.execute(part)
+                except psycopg.Error:
+                    session.execute("ROLLBACK")
+        self._unfinished.discard(seed)
+
+    def _end(self, session: psycopg.Connection[Any], seed: Seed) -> None:
+        if gid := self._pending.pop(seed, None):
+            session.execute(f"COMMIT PREPARED '{gid}'")
+
+    @contextmanager
+    def carrying(self) -> Iterator[None]:
+        """The connector runs, with a person who does what a refusal says."""
+        stop, ended = threading.Event(), threading.Event()
+        found: list[BaseException] = []
+
+        def carry() -> None:
+            while not stop.is_set():
+                try:
+                    supervise(load(self.here.file), stop)
+                except Refused as refused:
+                    self.counts.refused += 1
+                    if (command := COMMAND.search(str(refused))) is None:
+                        found.append(refused)
+                        break
+                    self.here.twofold(*command[1].split())
+                except BaseException as error:
+                    found.append(error)
+                    break
+            ended.set()
+
+        thread = threading.Thread(target=carry)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(60)
+        if found:
+            self.counts.wrong.append(f"the connector ended: {found[0]!r}"[:2000])
+
+    def check(self) -> None:
+        """Compare each topic with its table, once the connector has carried all."""
+        with psycopg.connect(self.here.conninfo, autocommit=True) as session:
+            for seed in self.seeds:
+                while seed in self._unfinished:
+                    self._carry_out(session, seed, next(self._scripts[seed]))
+                self._end(session, seed)
+        self.here.caught_up(CARRIED_WITHIN_S)
+        deadline = time.monotonic() + RIGHT_WITHIN_S
+        while wrong := self._wrong():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+        stale = {each.table: each for each in read_status(load(self.here.file)).stale}
+        self.counts.wrong += [f"{table}: {said}" for table, said in wrong.items() if table not in stale]
+        for table in stale:
+            self.counts.named += 1
+            self.here.twofold("backfill", "start", table)
+
+    def _wrong(self) -> dict[str, str]:
+        self._folded.read()
+        found = {}
+        with psycopg.connect(self.here.conninfo, autocommit=True) as session:
+            for seed in self.seeds:
+                for table in TABLES:
+                    name = f"{seed.schema}.{table}"
+                    has = self._rows(session, seed.schema, table)
+                    if has is None:
+                        continue
+                    said = self._folded.rows(f"{self.here.prefix}.{name}", has[0])
+                    if said != has[1]:
+                        found[name] = f"the topic has {said}, the table {has[1]}"
+        return found
+
+    def _rows(self, session: psycopg.Connection[Any], schema: str, table: str) -> tuple[list[str], list[str]] | None:
+        """Return the published columns and rows; None if the table is not published now."""
+        row = session.execute(
+            "SELECT attnames::text[], rowfilter FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s",
+            (self.here.prefix, schema, table),
+        ).fetchone()
+        if row is None:
+            return None
+        columns, where = row
+        rows = session.execute(f"SELECT to_jsonb(r) FROM {schema}.{table} r WHERE {where or 'true'}").fetchall()
+        return columns, sorted(str({name: row.get(name) for name in columns}) for (row,) in rows)
+
+
+class Folded:
+    """The topics, read from their beginning and folded by partition and key."""
+
+    def __init__(self, here: Installation, topics: list[str]) -> None:
+        self._tail: Tail = here.reader.tail(topics)
+        self._state: dict[str, dict[tuple[int, str], Any]] = {topic: {} for topic in topics}
+
+    def read(self) -> None:
+        """Read to the topics' ends."""
+        self._tail.to_end()
+        for seen in self._tail.seen:
+            self._fold(self._state[seen.topic], seen)
+        self._tail.seen.clear()
+
+    def _fold(self, state: dict[tuple[int, str], Any], seen: Seen) -> None:
+        place = seen.partition, str(seen.key)
+        if seen.value is None or seen.value["op"] == "d":
+            state.pop(place, None)
+        elif seen.value["op"] == "t":
+            for other in [each for each in state if each[0] == seen.partition]:
+                del state[other]
+        else:
+            state[place] = seen.value["after"]
+
+    def rows(self, topic: str, columns: list[str]) -> list[str]:
+        """Return the rows as a reader has them."""
+        return sorted(str({name: row.get(name) for name in columns}) for row in self._state[topic].values())
+
+    def close(self) -> None:
+        self._tail.close()
