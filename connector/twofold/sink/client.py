@@ -204,6 +204,8 @@ _AWAY = "check that the brokers in kafka.bootstrap run, accept the credentials a
 
 _WHICH = "twofold doctor names what is missing, with the command"
 """Kafka's answer does not say which right it is."""
+_GRANT = "kafka-acls --bootstrap-server HOST:PORT --add --allow-principal User:NAME"
+"""Of rights that no client can ask for: doctor has these words from the run that was refused."""
 
 _ENDED_ELSEWHERE = (
     "the broker has no open transaction of this producer: a late request or another client has ended it;"
@@ -242,10 +244,13 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
         SetupError,
         f"grant DescribeConfigs on the cluster and Write on the prefix's topics (on brokers before 3.0 IdempotentWrite, too): {_WHICH}",
     ),
-    KafkaError.GROUP_AUTHORIZATION_FAILED: (SetupError, "grant Describe on the group twofold"),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: (
+        SetupError,
+        f"grant Describe on the group twofold: {_GRANT} --operation Describe --group twofold",
+    ),
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         SetupError,
-        "grant Write and Describe on the transactional ids that begin with the prefix",
+        f"grant Write and Describe on the transactional ids that begin with the prefix: {_GRANT} --operation Write --operation Describe --transactional-id PREFIX. --resource-pattern-type prefixed",
     ),
     KafkaError.INVALID_TRANSACTION_TIMEOUT: (
         SetupError,

@@ -11,24 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from fixtures.connector import Installation, wait_until
 from fixtures.secured import SECRETS, Secured, blocks
+from helpers.security.secured_bank import bank, mtls, oauth, rows, scram
 from twofold.config import load
 from twofold.ops.doctor import Severity, examine
-
-
-def bank(secured: Secured, folder: Path, kafka: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Installation:
-    """The connector of the page; its secrets are in files and in the environment."""
-    (folder / "postgres.secret").write_text(f"{SECRETS['postgres']}\n")
-    monkeypatch.setenv("TWOFOLD_REGISTRY__PASSWORD", SECRETS["registry"])
-    made = Installation(folder, "bank", secured.dsn, secured.kafka.bootstrap, secured.registry, {})
-    made._parts["source"] |= {"tables": [], "password_file": str(folder / "postgres.secret")}
-    made._parts["registry"] |= {"username": "twofold", "ca_file": str(secured.authority.certificate)}
-    made._parts["kafka"] |= {**kafka, "call_timeout": 15}
-    made.configure({"log": {"level": "debug"}, "status": {"listen": "127.0.0.1:0"}})
-    return made
 
 
 def run(made: Installation, *arguments: str) -> str:
@@ -36,66 +24,6 @@ def run(made: Installation, *arguments: str) -> str:
     done = subprocess.run(made.command(*arguments), capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, (arguments, done.stdout, done.stderr)
     return done.stdout + done.stderr
-
-
-def scram(secured: Secured, folder: Path) -> dict[str, Any]:
-    (folder / "kafka.secret").write_text(f'"sasl.password" = "{SECRETS["kafka"]}"\n')
-    return {
-        "bootstrap": secured.sasl,
-        "options_file": str(folder / "kafka.secret"),
-        "options": {
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": str(secured.authority.certificate),
-            "sasl.mechanism": "SCRAM-SHA-512",
-            "sasl.username": "twofold",
-        },
-    }
-
-
-def mtls(secured: Secured, _: Path) -> dict[str, Any]:
-    certificate, key = secured.authority.sign("twofold")
-    return {
-        "bootstrap": secured.mtls,
-        "options": {
-            "security.protocol": "SSL",
-            "ssl.ca.location": str(secured.authority.certificate),
-            "ssl.certificate.location": str(certificate),
-            "ssl.key.location": str(key),
-        },
-    }
-
-
-def oauth(secured: Secured, folder: Path) -> dict[str, Any]:
-    (folder / "kafka.secret").write_text(f'"sasl.oauthbearer.client.secret" = "{SECRETS["oauth"]}"\n')
-    return {
-        "bootstrap": secured.sasl,
-        "options_file": str(folder / "kafka.secret"),
-        "options": {
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": str(secured.authority.certificate),
-            "sasl.mechanism": "OAUTHBEARER",
-            "sasl.oauthbearer.method": "oidc",
-            "sasl.oauthbearer.client.id": "twofold",
-            "sasl.oauthbearer.token.endpoint.url": secured.tokens,
-        },
-    }
-
-
-def rows(secured: Secured, table: str) -> int:
-    """How many records of the table a read_committed consumer gets."""
-    consumer = Consumer({"bootstrap.servers": secured.kafka.bootstrap, "group.id": "x", "isolation.level": "read_committed", "enable.partition.eof": True})  # fmt: skip
-    topic = f"bank.public.{table}"
-    partitions = list(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
-    consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-    found, ended = 0, 0
-    while ended < len(partitions):
-        message = consumer.poll(20)
-        assert message is not None
-        error = message.error()
-        assert error is None or error.code() == KafkaError._PARTITION_EOF
-        found, ended = found + (error is None), ended + (error is not None)
-    consumer.close()
-    return found
 
 
 def test_the_rights_of_the_page_suffice_and_no_secret_is_told(
