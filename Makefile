@@ -34,7 +34,7 @@ test: lint $(if $(ARGS),,unit core) ## Lint, unit and core. ARGS='-k name' choos
 
 .PHONY: test-all
 test-all: lint classes ## Lint, then all tests but the slow ones: what CI runs.
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 4 --dist loadfile
 
 .PHONY: test-times
 test-times: classes ## Where the time of all tests goes, by folder, file and test. ARGS='-m core' chooses.
