@@ -6,6 +6,7 @@ UV_VERSION := 0.13.9
 UV := $(or $(shell command -v uv),.tools/bin/uv)
 CODE := connector avro spark_jobs common tests benchmarks deploy
 BIN := .venv/bin
+ALL_TESTS := $(BIN)/pytest -n 4 --dist loadfile
 
 # Some images set it; then each process compiles all that it imports, which is most of its start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,12 +35,12 @@ test: lint $(if $(ARGS),,unit core) ## Lint, unit and core. ARGS='-k name' choos
 
 .PHONY: test-all
 test-all: lint classes ## Lint, then all tests but the slow ones: what CI runs.
-	$(BIN)/pytest -n 4 --dist loadfile
+	$(ALL_TESTS)
 
 .PHONY: test-times
 test-times: classes ## Where the time of all tests goes, by folder, file and test. ARGS='-m core' chooses.
 	mkdir -p dist
-	TWOFOLD_TEST_TIMES=dist/test-times.jsonl $(BIN)/pytest -n 3 --dist loadfile $(ARGS)
+	TWOFOLD_TEST_TIMES=dist/test-times.jsonl $(ALL_TESTS) $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m fixtures.times dist/test-times.jsonl
 
 .PHONY: classes

@@ -17,7 +17,7 @@ import psycopg
 
 from ddl.changes import PUBLISHED, TABLES, Seed, Transaction
 from fixtures.connector import Installation
-from helpers.connector.topics import Seen, Tail
+from helpers.connector.topics import Tail, fold
 from twofold.config import load
 from twofold.errors import Refused
 from twofold.runner.initialisation import initialise
@@ -233,18 +233,8 @@ class Folded:
         """Read to the topics' ends."""
         self._tail.to_end()
         for seen in self._tail.seen:
-            self._fold(self._state[seen.topic], seen)
+            fold(self._state[seen.topic], seen)
         self._tail.seen.clear()
-
-    def _fold(self, state: dict[tuple[int, str], Any], seen: Seen) -> None:
-        place = seen.partition, str(seen.key)
-        if seen.value is None or seen.value["op"] == "d":
-            state.pop(place, None)
-        elif seen.value["op"] == "t":
-            for other in [each for each in state if each[0] == seen.partition]:
-                del state[other]
-        else:
-            state[place] = seen.value["after"]
 
     def rows(self, topic: str, columns: list[str]) -> list[str]:
         """Return the rows as a reader has them."""

@@ -49,6 +49,7 @@ def told_table(content: bytes, publication: str) -> ToldTable | None:
         table = json.loads(content)["table"]
         told = ToldTable(table["schema"], table["name"], Description.from_json(table, publication))
         text = told.described.to_text()
+        # The keys are made for their KeyError: an index may have a column that the table lacks.
         is_sound = _conforms(told, ToldTable) and len(text) <= TEXT_MAX and told.described.usable_keys is not None
         return told if is_sound and Description.from_text(text) == told.described else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

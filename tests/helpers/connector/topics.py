@@ -99,6 +99,20 @@ class Reader:
         return self._schemas[schema_id]
 
 
+def fold(state: dict[tuple[int, str], Any], seen: Seen) -> None:
+    """Apply a record to the rows of a topic, by partition and key. Truncates come in every
+    partition.
+    """
+    place = seen.partition, str(seen.key)
+    if seen.value is None or seen.value["op"] == "d":
+        state.pop(place, None)
+    elif seen.value["op"] == "t":
+        for other in [each for each in state if each[0] == seen.partition]:
+            del state[other]
+    else:
+        state[place] = seen.value["after"]
+
+
 class Tail:
     """What a consumer of some topics has seen so far."""
 

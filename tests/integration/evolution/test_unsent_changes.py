@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fixtures.connector import Installation, Maker, wait_until
-from helpers.connector.topics import Seen
+from helpers.connector.topics import fold
 from twofold.config import load
 from twofold.ops.doctor import stale
 from twofold.runner.initialisation import initialise
@@ -173,18 +173,6 @@ class Walk:
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         return list(self.here.ask(f"SELECT jsonb_agg(to_jsonb(r) ORDER BY r.id) FROM ({query}) r"))
-
-
-def fold(state: dict[tuple[int, str], Any], seen: Seen) -> None:
-    """Apply a record. Truncates come in every partition."""
-    place = seen.partition, str(seen.key)
-    if seen.value is None or seen.value["op"] == "d":
-        state.pop(place, None)
-    elif seen.value["op"] == "t":
-        for other in [each for each in state if each[0] == seen.partition]:
-            del state[other]
-    else:
-        state[place] = seen.value["after"]
 
 
 def test_every_topic_says_what_its_table_has(connector: Maker, caplog: pytest.LogCaptureFixture) -> None:
