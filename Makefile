@@ -27,7 +27,7 @@ unit: ready ## The tests that need no server.
 
 .PHONY: core
 core: ready ## The core tests: each promise once, against real servers.
-	$(BIN)/pytest -m 'core and not slow' -n 3 --dist loadfile
+	$(BIN)/pytest -m 'core and not slow' -n 4 --dist loadfile
 
 .PHONY: test
 test: lint $(if $(ARGS),,unit core) ## Lint, unit and core. ARGS='-k name' chooses of all tests in their place.
@@ -52,7 +52,7 @@ lint: ready ## Style, vocabulary and strict types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python deploy/vocabulary.py
-	$(BIN)/mypy $(CODE)
+	$(BIN)/mypy --num-workers 2 $(CODE)
 
 .PHONY: messages
 messages: ready ## Every message that a user can see, from the code: file, line, kind, text.

@@ -11,8 +11,6 @@ from fixtures.connector import Maker, wait_until
 from twofold.config import load
 from twofold.runner.initialisation import initialise
 
-pytestmark = pytest.mark.core
-
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 ROWS = "FROM generate_series(1, 20) n"
 TABLES = {
@@ -75,6 +73,7 @@ def test_each_row_once_and_as_the_stream_has_it(
     assert said == ([] if table == "under_a_check" else loaded)
 
 
+@pytest.mark.core
 def test_partitions_that_are_published_as_their_root_have_no_topic_and_stop_nobody(connector: Maker) -> None:
     """The stream describes them too."""
     here = connector(init=False, source={"tables": []})

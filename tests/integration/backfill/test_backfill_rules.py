@@ -104,7 +104,6 @@ def committed_and_not_visible(here: Installation, *statements: str) -> Iterator[
             waiting.join()
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     "judge", [as_it_is, *(pytest.param(mutant, marks=pytest.mark.slow) for mutant in (no_drop, not_again))]
 )
@@ -239,7 +238,6 @@ def test_a_transaction_that_is_prepared_while_it_is_waited_for(
     assert {s.key["id"] for s in here.read("late")} == {1, 2}
 
 
-@pytest.mark.core
 def test_keys_that_change_across_the_cursor(make: Callable[..., Installation], between: Between) -> None:
     """From ahead of it to behind, so that its TOASTed value would be read by nobody; from behind to
     ahead; and rows that come and go on both sides.

@@ -19,7 +19,7 @@ from chaos.planted import PLANTS, a_lost_row, a_split_one_of_a_late_commit, a_to
 from chaos.trial import Trial
 
 SEED = 1
-ROUND_S = 30.0
+ROUND_S = 20.0
 # What takes seconds to come back is for the long form; what is left befalls connectors, their
 # network, PostgreSQL and brokers all the same.
 KINDS_HERE = frozenset(

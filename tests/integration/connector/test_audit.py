@@ -48,7 +48,6 @@ def of(found: dict[str, Any], table: str) -> dict[str, Any]:
     return topic
 
 
-@pytest.mark.core
 def test_nothing_is_found_where_nothing_is_wrong(connector: Maker) -> None:
     """While it runs too: what came after the look began is left to the next one."""
     here = connector()

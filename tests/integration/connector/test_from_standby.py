@@ -29,10 +29,7 @@ from twofold.runner.initialisation import initialise
 from twofold.stack import PostgresServer
 
 pytestmark = pytest.mark.timeout(600)
-VERSIONS = (
-    *(pytest.param(version, marks=pytest.mark.slow) for version in ("16", "17")),
-    pytest.param("18", marks=pytest.mark.core),
-)
+VERSIONS = (*(pytest.param(version, marks=pytest.mark.slow) for version in ("16", "17")), "18")
 ON_18 = pytest.mark.parametrize("version", ["18"])
 
 

@@ -20,8 +20,6 @@ from twofold.ops.doctor import examine
 from twofold.runner import frontier_asks
 from twofold_common.global_cut import CommittedBranch, Frontier, Member, greatest_cut
 
-pytestmark = pytest.mark.core
-
 
 class Group:
     """Two databases, each with its connector; a coordinator over both."""
@@ -93,6 +91,7 @@ def in_doubt(frontier: dict[str, Any] | None) -> set[str]:
     return {each["global_id"] for each in frontier["in_doubt"]} if frontier else set()
 
 
+@pytest.mark.core
 def test_a_global_transaction_is_whole_or_absent_while_its_coordinator_is_away(connector: Maker) -> None:
     group = Group(connector)
     for here in group.members.values():
@@ -121,6 +120,7 @@ def test_a_global_transaction_is_whole_or_absent_while_its_coordinator_is_away(c
         here.check()
 
 
+@pytest.mark.core
 def test_an_idle_group_comes_to_rest_after_outcomes_that_leave_no_commit_record(connector: Maker) -> None:
     """The west's branch only read, or a person rolls it back; nothing else happens."""
     group = Group(connector)
@@ -157,6 +157,7 @@ def metric(here: Installation, name: str) -> float | None:
     return float(found[1]) if found else None
 
 
+@pytest.mark.core
 def test_status_and_metrics_say_who_waits_for_a_branch_in_doubt(connector: Maker) -> None:
     group = Group(connector, status={"listen": "127.0.0.1:0"})
     for here in group.members.values():
@@ -232,6 +233,7 @@ def test_doctor_says_who_does_not_run_as_a_member(connector: Maker) -> None:
     assert f"the group's member {west} last ran with the members {east}, {west}" in found()
 
 
+@pytest.mark.core
 def test_a_member_without_topics_is_refused(connector: Maker) -> None:
     name = fresh_prefix()
     here = connector(name=name, group={"name": "bank", "members": [name, "nobody"]})

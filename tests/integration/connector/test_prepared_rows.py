@@ -109,7 +109,6 @@ def test_one_that_is_held_too_long_is_parked_and_others_go_on(connector: Maker) 
     wait_until(lambda: in_ledger(here, "doubt") == "committed")
 
 
-@pytest.mark.core
 def test_parked_ones_end_in_the_ledger_as_they_ended(connector: Maker) -> None:
     here = connector(prepared={"rules": [{"gid": "slow-*", "action": "park"}]})
     with here.carrying():
@@ -272,7 +271,6 @@ def test_rows_of_a_changed_table_are_parked_over_a_restart(connector: Maker) -> 
     here.check()
 
 
-@pytest.mark.core
 def test_without_two_phase_they_come_at_their_commit(connector: Maker) -> None:
     here = connector(source={"two_phase": False})
     run = here.start()

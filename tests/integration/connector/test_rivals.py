@@ -18,7 +18,6 @@ from helpers.connector.topics import UNCOMMITTED, gid_of
 from helpers.connector.workload import Workload
 
 
-@pytest.mark.core
 def test_the_second_stands_by_and_takes_over(connector: Maker) -> None:
     here = connector()
     work = Workload(here, seed=1)

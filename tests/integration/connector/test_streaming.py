@@ -171,7 +171,6 @@ def test_a_rolled_back_savepoints_messages_are_not_published(connector: Maker) -
     assert "read again without streaming" in run.said()
 
 
-@pytest.mark.core
 def test_a_definition_that_only_a_rolled_back_savepoint_had_is_never_registered(connector: Maker) -> None:
     here = connector()
     force(here)

@@ -178,7 +178,6 @@ def test_without_the_broker_prepare_does_not_return_and_a_rollback_leaves_nothin
     assert {s.value["after"]["id"] for s in topics.rows} == {0, 1}
 
 
-@pytest.mark.core
 def test_the_connector_is_killed_before_it_has_acknowledged(sync: Synchronous) -> None:
     here = sync.here
     dying = here.start("after_open")

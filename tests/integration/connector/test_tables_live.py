@@ -16,8 +16,6 @@ from helpers.connector.topics import UNCOMMITTED, gid_of
 from twofold.config import load
 from twofold.runner.initialisation import initialise
 
-pytestmark = pytest.mark.core
-
 
 def ledger_has(here: Installation, gid: str, state: str) -> bool:
     return any((entry["gid"], entry["state"]) == (gid, state) for entry in here.records("prepared"))
@@ -29,6 +27,7 @@ def covered(here: Installation) -> Callable[[str], int]:
     return lambda table: sum(r["count"] for r in ranges if r["topic"] == here.table(table))
 
 
+@pytest.mark.core
 def test_a_truncate_reaches_every_partition_in_its_place(connector: Maker) -> None:
     here = connector()
     with here.carrying():
@@ -47,6 +46,7 @@ def test_a_truncate_reaches_every_partition_in_its_place(connector: Maker) -> No
     assert {gid_of(s) for s in rows} == {None, "kept"}
 
 
+@pytest.mark.core
 def test_a_table_that_joins_the_publication_is_carried(connector: Maker) -> None:
     """Its topic is made with its first committed row: a ROLLBACK PREPARED leaves none."""
     here = connector(source={"backfill": False})
@@ -67,6 +67,7 @@ def test_a_table_that_joins_the_publication_is_carried(connector: Maker) -> None
     assert sorted(s.key["id"] for s in topics.rows if s.topic == here.table("late")) == [1, 2]
 
 
+@pytest.mark.core
 def test_a_deferrable_primary_key_is_no_message_key(connector: Maker) -> None:
     """PostgreSQL does not take it for a row's identity: the table is one without a key, in the
     catalog as in the stream.
@@ -84,6 +85,7 @@ def test_a_deferrable_primary_key_is_no_message_key(connector: Maker) -> None:
     assert {s.key for s in rows} == {None}
 
 
+@pytest.mark.core
 def test_a_table_is_pinned_by_the_commit_that_has_its_first_row(connector: Maker) -> None:
     """Also where that is a prepared transaction's own: else nobody would notice that its topic is
     gone.
@@ -100,6 +102,7 @@ def test_a_table_is_pinned_by_the_commit_that_has_its_first_row(connector: Maker
     assert f"{here.prefix}/table/{here.table('account')}" in keys
 
 
+@pytest.mark.core
 def test_a_large_prepared_transaction_waits_on_disk(connector: Maker) -> None:
     """Opened from there, parked after the hold, over a kill, and committed."""
     here = connector(spool={"memory": 20_000}, prepared={"hold": 2.0})

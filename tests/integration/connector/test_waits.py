@@ -6,12 +6,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from fixtures.connector import Installation, Maker, wait_until
 from twofold.source.readiness import known_bugs
-
-pytestmark = pytest.mark.core
 
 
 def status(here: Installation) -> str:

@@ -13,8 +13,6 @@ from helpers.avro.schema_readers import Subject
 from helpers.connector.comments import HARD, comment_on
 from helpers.connector.topics import gid_of
 
-pytestmark = pytest.mark.core
-
 SCHEMA = """
 CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text, secret text);
 CREATE TABLE plain (id int PRIMARY KEY, note text);
@@ -55,6 +53,7 @@ def docs(here: Installation, table: str = "account") -> list[dict[str, str | Non
     return [{"": row["doc"], **{field["name"]: field.get("doc") for field in row["fields"]}} for row in rows]
 
 
+@pytest.mark.core
 def test_comments_are_in_the_schema_as_they_are(here: Installation) -> None:
     table = "x" * 999 + "…"
     assert docs(here) == [{"": table, "id": "its number", "version": None, "note": HARD}]
@@ -62,6 +61,7 @@ def test_comments_are_in_the_schema_as_they_are(here: Installation) -> None:
     assert "password" not in subject_of(here).schema(1)
 
 
+@pytest.mark.core
 def test_comment_comes_with_the_next_start_or_change(here: Installation) -> None:
     with here.carrying():
         here.caught_up()

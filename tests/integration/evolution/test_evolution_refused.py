@@ -17,8 +17,6 @@ from twofold.config import load
 from twofold.errors import Refused, SetupError, TwofoldError
 from twofold.runner.initialisation import initialise
 
-pytestmark = pytest.mark.core
-
 COLUMNS = "id int PRIMARY KEY, v int NOT NULL, note text, price numeric(10,2)"
 ROW = "(1, 10, 'one', 1.25)"
 NEXT = "INSERT INTO {0} VALUES (2, 20, 'two', 2.25)"
@@ -69,6 +67,7 @@ def test_types_that_old_rows_would_be_misread_under(evolving: Evolving) -> None:
         table.sql(f"DROP TABLE {table.name}")
 
 
+@pytest.mark.core
 def test_a_type_changes_in_a_prepared_transaction(evolving: Evolving) -> None:
     """Nobody is stopped by what may be rolled back; at COMMIT PREPARED it is refused, and each time
     again, for undoing it does not undo the row.
@@ -85,6 +84,7 @@ def test_a_type_changes_in_a_prepared_transaction(evolving: Evolving) -> None:
     assert "the type of price has changed" in str(evolving.here.refusal())
 
 
+@pytest.mark.core
 def test_a_column_comes_back_as_something_else(evolving: Evolving) -> None:
     """The latest version does not have it, the topic's older rows do."""
 
@@ -126,6 +126,7 @@ def test_other_keys(evolving: Evolving) -> None:
         table.sql(f"DROP TABLE {table.name}")
 
 
+@pytest.mark.core
 def test_what_the_registry_refuses_and_how_it_goes_on(evolving: Evolving) -> None:
     here = evolving.here
     run = here.start()
@@ -141,6 +142,7 @@ def test_what_the_registry_refuses_and_how_it_goes_on(evolving: Evolving) -> Non
         assert tail.wait_for(is_row(2))
 
 
+@pytest.mark.core
 def test_a_renamed_tables_old_topic_may_be_deleted(evolving: Evolving) -> None:
     here, renamed = evolving.here, Evolving(evolving.here, "u")
     with here.carrying():
@@ -156,6 +158,7 @@ def test_a_renamed_tables_old_topic_may_be_deleted(evolving: Evolving) -> None:
     assert evolving.rows() == {1: {"id": 1, "v": 10, "note": "back", "price": renamed.rows()[1]["price"]}}
 
 
+@pytest.mark.core
 def test_two_topics_that_kafka_takes_for_one(evolving: Evolving) -> None:
     def happens() -> None:
         evolving.sql("CREATE SCHEMA e_t", "CREATE TABLE e.t_y (id int)", "CREATE TABLE e_t.y (id int)")

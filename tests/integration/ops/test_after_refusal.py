@@ -51,7 +51,6 @@ def musts(here: Installation) -> dict[str, str]:
     return {each.check: each.what for each in examine(load(here.file)) if each.severity is Severity.MUST}
 
 
-@pytest.mark.core
 def test_the_last_refusal_is_known_until_it_is_overcome(connector: Maker, kafka: Kafka) -> None:
     """To every command, in the spool's folder and on another machine; and its last line is JSON."""
     here = connector(log={"format": "json"})

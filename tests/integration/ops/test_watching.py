@@ -19,8 +19,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from fixtures.connector import Installation, Maker, wait_until
 from twofold.stack.process import choose_port
 
-pytestmark = pytest.mark.core
-
 
 def get(run_or_port: int, path: str, **headers: str) -> tuple[int, str]:
     try:
@@ -54,11 +52,13 @@ def value(port: int, name: str, **labels: str) -> float:
     return next(found, math.nan)  # what is not known yet is not said
 
 
+@pytest.mark.core
 def test_it_is_healthy_and_ready(port: int) -> None:
     wait_until(lambda: get(port, "/healthz") == (200, "running, the slot is held\n"))
     assert get(port, "/readyz")[0] == 200
 
 
+@pytest.mark.core
 def test_metrics_count_what_was_committed(bank: Installation, port: int) -> None:
     before = {n: value(port, n) for n in ("twofold_rows_total", "twofold_transactions_total")}
     bank.sql(*(f"INSERT INTO account VALUES ({n}, 0, 'x'), ({n + 1}, 0, 'y')" for n in range(1000, 1010, 2)))
@@ -70,6 +70,7 @@ def test_metrics_count_what_was_committed(bank: Installation, port: int) -> None
     assert value(port, "twofold_source_up") == 1
 
 
+@pytest.mark.core
 def test_a_prepared_transaction_is_seen_open_then_parked_then_settled(bank: Installation, port: int) -> None:
     parked_before = value(port, "twofold_prepared_total", state="parked")
     bank.prepare("a<b>", "INSERT INTO account VALUES (2000, 0, 'x')")
@@ -94,6 +95,7 @@ def journal(port: int) -> list[str]:
     return [f"{line['what']}: {line['text']}" for line in status(port)["journal"]]
 
 
+@pytest.mark.core
 def test_each_table_counts_the_rows_that_were_published_of_it(bank: Installation, port: int) -> None:
     before = {name: table(port, f"public.{name}")["rows"] for name in ("account", "transfer")}
     bank.sql("INSERT INTO account SELECT g, 0, 'x' FROM generate_series(4000, 4049) g")
@@ -107,6 +109,7 @@ def test_each_table_counts_the_rows_that_were_published_of_it(bank: Installation
     assert table(port, "public.transfer")["rows"] == before["transfer"]
 
 
+@pytest.mark.core
 def test_the_journal_tells_of_new_versions_parks_and_loads(bank: Installation, port: int) -> None:
     bank.sql("ALTER TABLE account ADD COLUMN told text", "INSERT INTO account VALUES (4200, 0, 'x', 'y')")
     wait_until(lambda: any(what.startswith("new version: public.account (schema ") for what in journal(port)))
@@ -120,6 +123,7 @@ def test_the_journal_tells_of_new_versions_parks_and_loads(bank: Installation, p
     wait_until(lambda: table(port, "public.account")["state"] == "ready")
 
 
+@pytest.mark.core
 def test_every_metric_is_documented(port: int) -> None:
     documented = (Path(__file__).parents[3] / "docs/reference/metrics.md").read_text()
     families = list(text_string_to_metric_families(get(port, "/metrics")[1]))
@@ -130,12 +134,14 @@ def test_every_metric_is_documented(port: int) -> None:
         assert len(family.samples) <= 20, f"{family.name} has too many series"
 
 
+@pytest.mark.core
 def test_a_foreign_name_is_not_answered(port: int) -> None:
     """A web site that points its own name here, so that a browser lets it read the answer."""
     assert get(port, "/api/status", Host="evil.example")[0] == 403
     assert get(port, "/api/status", Host=f"localhost:{port}")[0] == 200
 
 
+@pytest.mark.core
 def test_the_page_is_one_file_without_foreign_hosts(port: int) -> None:
     code, page = get(port, "/")
     assert code == 200
@@ -143,11 +149,13 @@ def test_the_page_is_one_file_without_foreign_hosts(port: int) -> None:
     assert set(re.findall(r"https?://[^\"' )]+", page)) <= {"http://www.w3.org/2000/svg"}
 
 
+@pytest.mark.core
 def test_log_lines_are_json(bank: Installation, port: int) -> None:
     lines = [json.loads(line) for line in bank.runs[0].said().splitlines()]
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
 
 
+@pytest.mark.core
 def test_a_second_instance_says_that_it_stands_by(bank: Installation, port: int) -> None:
     second = bank.start(ready=False)
     other = port_of(second.said)
@@ -172,6 +180,7 @@ def test_it_says_why_it_recovers_and_why_it_has_ended(connector: Maker) -> None:
     assert run.ended() != 0
 
 
+@pytest.mark.core
 def test_the_token_is_asked_for(connector: Maker) -> None:
     bank = connector(status={"listen": "127.0.0.1:0", "token": "a long one"})
     port = port_of(bank.start().said)

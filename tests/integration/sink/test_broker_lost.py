@@ -34,7 +34,6 @@ def broker(own_kafka: Callable[..., Any]) -> Any:
     return own_kafka()
 
 
-@pytest.mark.core
 def test_a_commit_whose_answer_never_came_is_resolved_by_the_progress(
     make_ground: MakeGround, broker: Any, prefix: str
 ) -> None:

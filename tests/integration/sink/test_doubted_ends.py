@@ -20,8 +20,6 @@ from twofold.sink import publisher as publishing
 from twofold.sink.producer import TransactionalProducer
 from twofold.stack import KafkaCluster
 
-pytestmark = pytest.mark.core
-
 
 @contextmanager
 def frozen(cluster: KafkaCluster, seconds: float) -> Iterator[None]:
@@ -41,6 +39,7 @@ def _state(thread: Path) -> str:
     return (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("end", [TransactionalProducer.commit, TransactionalProducer.abort])
 def test_a_producer_whose_end_took_long_is_not_used_again(
     make_ground: Callable[..., Ground],
@@ -77,6 +76,7 @@ def test_a_producer_whose_end_took_long_is_not_used_again(
     eventually(lambda: ground.committed() == sorted([*visible, "two", "three", "four"]))
 
 
+@pytest.mark.core
 def test_recovery_goes_on_where_its_own_end_is_in_doubt_and_the_next_end_is_too(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +94,7 @@ def test_recovery_goes_on_where_its_own_end_is_in_doubt_and_the_next_end_is_too(
     eventually(lambda: ground.committed() == ["1", "2"])
 
 
+@pytest.mark.core
 def test_a_patient_run_ends_once_when_every_end_is_quick(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last transaction is committed."""
     ground.options["retry_factor"] = 4

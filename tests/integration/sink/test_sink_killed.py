@@ -62,7 +62,6 @@ def run(ground: Ground, registry: Any, place: str, script: str = "sink_script.py
     return subprocess.run(command, env=environment, timeout=60, check=False, capture_output=True).returncode
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     ("places", "script"),
     [

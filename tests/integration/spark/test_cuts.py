@@ -45,7 +45,6 @@ def _instant(us: int, zone: dt.tzinfo = dt.UTC) -> dt.datetime:
     return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)).astimezone(zone)
 
 
-@pytest.mark.core
 @versioned
 def test_an_instant_or_a_position_means_the_last_cut_at_or_before_it(kept: Lake) -> None:
     cuts = _three_cuts(kept)

@@ -12,7 +12,7 @@ ORDERS = table("orders", {"id": "int8", "line": "int4", "note": "text"}, key=("i
 RATES = table("rates", {"rate": "float8", "v": "int4"}, key=("rate",))
 
 
-@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.core), pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_other_engines_read_the_tables_of_each_format(lake: Lake, version: int) -> None:
     lake.format_version, lake.write_mode = version, "merge-on-read"
     lake.writer.table(ORDERS)

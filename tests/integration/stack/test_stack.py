@@ -62,7 +62,7 @@ def stack_up(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, An
     "death",
     [
         pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.slow),
-        pytest.param(signal.SIGKILL, id="kill -9", marks=pytest.mark.core),
+        pytest.param(signal.SIGKILL, id="kill -9"),
     ],
 )
 def test_nothing_outlives_the_command(death: signal.Signals, open_folder: Path) -> None:
