@@ -1,7 +1,7 @@
 """Plays the connector for the Spark jobs' tests: real Kafka transactions, real schemas, real commit
 records.
 
-It writes what docs/inside/architecture.md promises and nothing else: rows, their commit record and
+It writes what docs/reference/topics.md promises and nothing else: rows, their commit record and
 the commit; or rows and an abort. It also keeps `model`, the tables as they must come out, so that a
 test compares and does not describe.
 """
