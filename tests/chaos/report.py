@@ -38,6 +38,17 @@ def faults(of: list[dict[str, Any]]) -> Counter[str]:
     return found
 
 
+def families(found: Counter[str]) -> Counter[str]:
+    """By what they befall; a kind without another of its family has its own name."""
+    kinds = Counter(name.partition("-")[0] for name in {kind.partition(" ")[0] for kind in found})
+    summed: Counter[str] = Counter()
+    for kind, times in sorted(found.items()):
+        name = kind.partition(" ")[0]
+        family = name.partition("-")[0]
+        summed[family if kinds[family] > 1 else name] += times
+    return summed
+
+
 def totals(results: Path, *more: str) -> dict[str, Any]:
     """The last line of `make chaos`; a group's rounds count more."""
     of = rounds(results)
@@ -64,6 +75,7 @@ def section(results: Path) -> str:
     summary = {
         "rounds, each of its own seed": len(of),
         "faults, kinds of faults": f"{sum(found.values())}, {len(found)}",
+        "faults by family": ", ".join(f"{family} {times}" for family, times in families(found).items()),
         "committed transactions": sums["transactions"],
         "rolled back; outcome not told to the client": f"{told['rolled back']}; {told['unknown']}",
         "outbox events": sums["events"],
@@ -74,16 +86,7 @@ def section(results: Path) -> str:
         "from the last fault until everything was visible": seen_after,
         "**violations**": f"**{sums['violations']}**",
     }
-    lines = [
-        "| | |",
-        "|---|---|",
-        *(f"| {name} | {value} |" for name, value in summary.items()),
-        "",
-        "| fault | times |",
-        "|---|---|",
-        *(f"| {name} | {times} |" for name, times in sorted(found.items())),
-    ]
-    return "\n".join(lines)
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in summary.items())])
 
 
 def write(page: Path, text: str) -> None:
