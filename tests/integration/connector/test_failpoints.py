@@ -23,36 +23,36 @@ pytestmark = pytest.mark.timeout(900)
 
 CHAINS = {
     "reading": {
-        "after_read:2": "the read changes are sent again",
-        "after_decode:5": "the decoded changes are sent again; the fence aborts their Kafka transaction",
-        "after_staging:2": "the spool is dropped; PostgreSQL sends the prepared rows again, because flush stays before the prepare",
-        "before_feedback:2": "PostgreSQL sends changes again that Kafka has: skipped, they start before applied_lsn",
+        "after_read:2": "the changes are sent again",
+        "after_decode:5": "the fence aborts the Kafka transaction; the changes are sent again",
+        "after_staging:2": "the spool is dropped; flush stays before the prepare, so its rows are sent again",
+        "before_feedback:2": "changes are sent again, and skipped: they start before applied_lsn",
         "after_feedback:3": "only transactions without an outcome in Kafka are sent again",
     },
     "publishing": {
         "after_begin:4": "the fence aborts an empty Kafka transaction",
-        "after_produce:3": "the fence aborts rows without a commit; they are sent again",
-        "after_flush:2": "the fence aborts acknowledged rows without a commit; they are sent again",
+        "after_produce:3": "the fence aborts the rows; they are sent again",
+        "after_flush:2": "the fence aborts acknowledged rows; they are sent again",
         "before_commit_record:3": "the fence aborts rows without a commit record; they are sent again",
         "after_commit_record:4": "rows, commit record and progress are aborted together",
     },
     "committing": {
         "before_commit:2": "aborted as a whole, and sent again",
-        "after_commit:2": "the progress, read behind the fence, has it: it is skipped when it is sent again",
+        "after_commit:2": "sent again, and skipped: the progress has it",
     },
     "prepared": {
         "before_open": "staged rows are sent again, and opened or parked",
-        "after_open": "the fence aborts the open Kafka transaction; the rows are sent again and opened again",
+        "after_open": "the fence aborts the open Kafka transaction; its rows are sent and opened again",
         "before_abort": "aborted by the fence",
-        "after_abort": "its ROLLBACK PREPARED is sent again, an ordinary outcome; parked ones are staged again",
+        "after_abort": "its ROLLBACK PREPARED is sent again; parked ones are staged again",
     },
     "recovery": {
-        "after_start_replication": "the slot is free as soon as the connection is gone; recovery starts over",
-        "fence_main": "half a fence does no harm: the next recovery fences all",
-        "fence_prepared:2": "the same, in the middle of the pool",
+        "after_start_replication": "the slot is free with the connection; recovery starts over",
+        "fence_main": "the next recovery fences all",
+        "fence_prepared:2": "the next recovery fences all",
         "after_takeover": "the next takeover record takes its place",
-        "after_progress_read": "nothing was written since: recovery starts over",
-        "after_checks": "nothing was written since: recovery starts over",
+        "after_progress_read": "recovery starts over: nothing was written",
+        "after_checks": "recovery starts over: nothing was written",
     },
 }
 FOLLOWS = {place: follows for chain in CHAINS.values() for place, follows in chain.items()}
@@ -108,7 +108,7 @@ def test_killed_again_and_again(kind: str, here: Installation, work: Workload, d
     finally:
         here.forget_runs()
     for place, follows in CHAINS[kind].items():
-        died(place, "twofold run", follows)
+        died(place, "connector", follows)
 
 
 @pytest.mark.slow
@@ -120,4 +120,4 @@ def test_killed_once(place: str, here: Installation, work: Workload, died: Died)
     finally:
         here.forget_runs()
     name = place.partition(":")[0]
-    died(place, "twofold run", next(f for p, f in FOLLOWS.items() if p.partition(":")[0] == name))
+    died(place, "connector", next(f for p, f in FOLLOWS.items() if p.partition(":")[0] == name))

@@ -128,7 +128,7 @@ def test_outbox_events_through_kill9_and_a_broker_that_comes_back(
             thread.join()
     assert len(compare(here)) > 50
     for place in places:
-        died(place, "twofold run", "events and rows of a transaction are both there, or neither")
+        died(place, "connector", "events and rows of a transaction are both there, or neither")
 
 
 def test_outbox_events_are_read_by_javas_console_consumer_with_their_headers(connector: Maker, tmp_path: Path) -> None:

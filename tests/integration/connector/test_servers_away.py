@@ -63,7 +63,7 @@ def test_the_broker_is_killed_and_comes_back(
     work.settle()
     here.check()
     for place in places:
-        died(place, "the broker", "the run ends, recovery fences and reads which of the two outcomes it was")
+        died(place, "broker", "the run ends; recovery reads which outcome it was")
 
 
 @pytest.mark.parametrize("place", ["before_commit:2", pytest.param("after_open", marks=pytest.mark.slow)])
@@ -133,7 +133,7 @@ def test_postgresql_forgets_confirmed_positions(
     died(
         "confirmed positions are not durable",
         f"PostgreSQL {version}",
-        "it sends again what was confirmed: skipped by applied_lsn",
+        "it sends confirmed changes again: skipped by applied_lsn",
     )
     run.stop()
 
@@ -155,9 +155,7 @@ def test_postgresql_is_killed_under_a_running_connector(
     work.run()
     work.settle()
     here.check()
-    died(
-        "a prepared transaction is open", "PostgreSQL", "the run ends and recovers; the rows are sent and opened again"
-    )
+    died("a prepared transaction is open", "PostgreSQL", "the run recovers; its rows are sent and opened again")
     run.stop()
 
 
