@@ -43,14 +43,15 @@ _HEAD: Final = """\
 # Third-party parts of the images
 
 `make sbom` writes this page and, for each image, a bill of materials (CycloneDX) in `dist/`.
-Twofold itself is under Apache-2.0. The packages and jars contain the texts of their licences. So do
-those with compiled libraries: `confluent-kafka` (librdkafka, OpenSSL and others), `psycopg-binary`
-(libpq, OpenSSL and others), `pyspark` (Spark's jars, `pyspark/licenses`). The base images (Debian,
-Python, and in the jobs' one OpenJDK under GPL-2.0 with the Classpath Exception) have their own
-bills.
+Twofold itself is under Apache-2.0. The packages and jars contain their licences, also those of the
+libraries within `confluent-kafka`, `psycopg-binary` and `pyspark`. The base images (Debian, Python,
+OpenJDK under GPL-2.0 with the Classpath Exception) have their own bills.
+"""
+_TABLE: Final = """
+## Image: {image}
 
-| part | version | licence | image |
-|---|---|---|---|
+| part | version | licence |
+|---|---|---|
 """
 
 
@@ -72,7 +73,7 @@ def main(uv: str) -> None:
             components += _jars()
         images[image] = [_with_licence(each) for each in components]
         (ROOT / f"dist/{image}.cdx.json").write_text(json.dumps(bill, indent=1) + "\n")
-    (ROOT / "docs/inside/third-party.md").write_text(_HEAD + "".join(_rows(images)))
+    (ROOT / "docs/inside/third-party.md").write_text(page(images))
 
 
 def _bill(uv: str, wanted: Iterable[str]) -> dict[str, Any]:
@@ -120,11 +121,16 @@ def _licence(package: str) -> str:
     return found
 
 
-def _rows(images: dict[str, list[Part]]) -> Iterable[str]:
-    for part in sorted({part for parts in images.values() for part in parts}, key=lambda part: part.name.lower()):
-        carrying = [image for image, parts in images.items() if part in parts]
-        image = carrying[0] if len(carrying) == 1 else "both"
-        yield f"| `{part.name}` | {part.version} | {part.licence} | {image} |\n"
+def page(images: dict[str, list[Part]]) -> str:
+    """A table for each image."""
+    return _HEAD + "".join(
+        line for image, parts in images.items() for line in (_TABLE.format(image=image), *_rows(parts))
+    )
+
+
+def _rows(parts: list[Part]) -> Iterable[str]:
+    for part in sorted(set(parts), key=lambda part: part.name.lower()):
+        yield f"| `{part.name}` | {part.version} | {part.licence} |\n"
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ COMMANDS = {
 PAGE = DOCS / "inside" / "rights.md"
 HEAD = """# Rights, each taken away
 
-A test takes each right of [Security](../use/security.md) away by itself and writes this page
-(`make rights`). A number is the exit status of a command that is refused. What it says names the
-right, and so does `twofold doctor`, whose statement gives it back. "works" means that the command
-does not need the right, or that another one includes it, as `Read` includes `Describe`.
+`make rights` takes each right of [Security](../use/security.md) away by itself, and writes this
+page. A number is the exit status of a command that is refused. Its message names the right, and so
+does `twofold doctor`, whose statement gives the right back. "works" means that the command does not
+need the right, or that another right includes it, as `Read` includes `Describe`.
 
 | without | init | run | backfill start | doctor | status | audit |
 |---|---|---|---|---|---|---|"""
