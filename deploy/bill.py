@@ -30,6 +30,7 @@ IMAGES: Final = {
 }
 _IMAGE: Final = {"sys_platform": "linux", "platform_system": "Linux", "implementation_name": "cpython"}
 LICENCES_OF_JARS: Final = {
+    "com.globalmentor": "Apache-2.0",
     "io.delta": "Apache-2.0",
     "org.apache.commons": "Apache-2.0",
     "org.apache.iceberg": "Apache-2.0",
