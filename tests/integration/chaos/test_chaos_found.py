@@ -1,6 +1,6 @@
 """What the chaos suite has found, as tests of their own.
 
-docs/inside/measurements/2026-11-chaos.md tells the story of each.
+docs/inside/measurements/2026-11-chaos.md lists them.
 """
 
 from __future__ import annotations
