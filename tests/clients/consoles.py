@@ -24,7 +24,7 @@ from twofold_common import java
 DESERIALIZER: Final = (
     "an Avro deserializer on its classpath and `--skip-message-on-error`; who reads the text knows the types"
 )
-LISTS: Final = "the same, looking at `special` and `unchanged`"
+LISTS: Final = "such a deserializer; who reads the text looks at `special` and `unchanged` too"
 _IDLE_MS = 8000
 
 

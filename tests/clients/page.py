@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from string import ascii_lowercase
 from typing import Any, Final
 
 from bench import connect
@@ -19,26 +20,17 @@ _HEAD: Final = """\
 # Readers, type by type
 
 Written by `make clients`: each program reads topics that a connector has filled, and its rows are
-compared with PostgreSQL's. What the settings mean, and which reader needs what:
-[who reads the topics](../use/clients.md).
-
-- **right**: all rows and values are PostgreSQL's.
-- **right (1)**: with the setting of that number.
-- **cannot**: with none that was tried; the last list says why.
-
-A cell with two lines differs between `REPLICA IDENTITY FULL` and the default identity.
+compared with PostgreSQL's. [Who reads the topics](../use/clients.md) says what each program needs.
 
 Tried: {versions}.
+
+- **✓**: all rows and values are PostgreSQL's. A number names the setting that this needs.
+- **✗**: not so with any setting that was tried. A letter names the reason.
+- **✓/✗**: with `REPLICA IDENTITY FULL`, and with the default identity.
+
+The rows of each type are inserted, updated to and from null, deleted, and change their key.
 """
 _USERS: Final = {"mood": "enum", "pair": "composite", "cents": "domain of `numeric(9, 2)`"}
-_TYPES: Final = """
-## Types
-Rows are inserted, updated to and from null, deleted, and change their key.
-"""
-_CHANGES: Final = """
-## Kinds of change
-Tables with one column of type `text`.
-"""
 
 
 @dataclass
@@ -73,57 +65,50 @@ def versions() -> str:
 
 
 class _Notes:
-    """Settings and reasons, numbered as they come."""
+    """Settings and reasons, in the order in which the table names them."""
 
     def __init__(self) -> None:
-        self.settings: list[tuple[str, str]] = []
-        self.reasons: dict[tuple[str, str], list[str]] = {}
+        self.settings: list[str] = []
+        self.reasons: list[str] = []
 
-    def cell(self, reader: str, row: str, by_identity: dict[str, str]) -> str:
-        shown = {identity: self._shown(reader, row, verdict) for identity, verdict in by_identity.items()}
-        if len(set(shown.values())) == 1:
-            return next(iter(shown.values()))
-        return "<br>".join(f"{_word(identity)}: {shown[identity]}" for identity in reversed(IDENTITIES))
+    def cell(self, by_identity: dict[str, str]) -> str:
+        """Both identities, FULL first; one mark where they are alike."""
+        return "/".join(dict.fromkeys(self._mark(by_identity[identity]) for identity in reversed(IDENTITIES)))
 
-    def _shown(self, reader: str, row: str, verdict: str) -> str:
+    def _mark(self, verdict: str) -> str:
         word, _, told = verdict.partition(": ")
         if word != RIGHT:
-            rows = self.reasons.setdefault((reader, told), [])
-            rows += [row] if row not in rows else []
-            return "cannot"
-        if not told:
-            return RIGHT
-        if (reader, told) not in self.settings:
-            self.settings.append((reader, told))
-        return f"{RIGHT} ({self.settings.index((reader, told)) + 1})"
+            return f"✗<sup>{ascii_lowercase[_place(told, self.reasons)]}</sup>"
+        return f"✓<sup>{_place(told, self.settings) + 1}</sup>" if told else "✓"
 
 
-def _word(identity: str) -> str:
-    return "FULL" if identity == "full" else "default"
+def _place(text: str, known: list[str]) -> int:
+    """Where the text is in the list; it is added if it is new."""
+    if text not in known:
+        known.append(text)
+    return known.index(text)
 
 
 def written(findings: Findings) -> str:
     """The whole page."""
     notes = _Notes()
     names = {s.name: _USERS.get(s.type, f"`{s.type}`") + (" in `special`" if s.special else "") for s in SAMPLES}
-    grouped = _grouped(findings.types, names)
-    types = _table("type", findings.types, grouped, notes)
-    changes = _table("change", findings.changes, {words: row for row, words in WORDS.items()}, notes)
-    settings = [f"{number}. {reader}: {told}" for number, (reader, told) in enumerate(notes.settings, 1)]
-    reasons = [
-        f"- {reader}: {', '.join(_shortened(rows, list(grouped)))}: {told}"
-        for (reader, told), rows in notes.reasons.items()
+    readers = list(findings.types)
+    rows = [(words, findings.types, row) for words, row in _grouped(findings.types, names).items()]
+    rows += [(words, findings.changes, row) for row, words in WORDS.items()]
+    table = [
+        f"| {words} | {' | '.join(notes.cell(found[reader][row]) for reader in readers)} |"
+        for words, found, row in rows
     ]
     parts = [
         _HEAD.format(versions=versions()),
-        _TYPES,
-        *types,
-        _CHANGES,
-        *changes,
+        f"| type, or change of a `text` | {' | '.join(readers)} |",
+        "|---" * (len(readers) + 1) + "|",
+        *table,
         "\n## Settings\n",
-        *settings,
-        "\n## Why a reader cannot\n",
-        *reasons,
+        *(f"{number}. {told}" for number, told in enumerate(notes.settings, 1)),
+        "\n## Reasons\n",
+        *(f"- {letter}: {told}" for letter, told in zip(ascii_lowercase, notes.reasons, strict=False)),
     ]
     page = "\n".join([*parts, "", "## kcat", f"{findings.kcat[:1].upper()}{findings.kcat[1:]}.", ""])
     return "\n".join(line for long in page.split("\n") for line in wrapped(long))
@@ -137,13 +122,6 @@ def wrapped(line: str) -> list[str]:
     return textwrap.wrap(line, PROSE_MAX, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _shortened(rows: list[str], types: list[str]) -> list[str]:
-    """`all types` in place of all of them."""
-    if not set(types) <= set(rows):
-        return rows
-    return ["all types", *(row for row in rows if row not in types)]
-
-
 def _grouped(found: dict[str, dict[str, dict[str, str]]], names: dict[str, str]) -> dict[str, str]:
     """Types that all readers treat alike share a line: its words, and one of them."""
     alike: dict[str, list[str]] = {}
@@ -154,12 +132,3 @@ def _grouped(found: dict[str, dict[str, dict[str, str]]], names: dict[str, str])
 
 def _kinds(by_identity: dict[str, str]) -> list[str]:
     return [verdict if verdict.startswith(RIGHT) else "cannot" for verdict in by_identity.values()]
-
-
-def _table(what: str, found: dict[str, dict[str, dict[str, str]]], rows: dict[str, str], notes: _Notes) -> list[str]:
-    readers = list(found)
-    lines = [f"| {what} | {' | '.join(readers)} |", "|---" * (len(readers) + 1) + "|"]
-    for words, row in rows.items():
-        cells = [notes.cell(reader, words, found[reader][row]) for reader in readers]
-        lines.append(f"| {words} | {' | '.join(cells)} |")
-    return lines

@@ -19,7 +19,7 @@ CHOSEN = tuple(
     s for s in SAMPLES if s.name in {"text", "numeric", "numeric_bounded", "timestamp", "date", "text_array"}
 )
 TEXT = tuple(sample for sample in CHOSEN if sample.name == "text")
-PAGE = Path(__file__).parents[3] / "docs/inside/flink.md"
+PAGE = Path(__file__).parents[3] / "docs/use/clients.md"
 CHANGES = (
     f"INSERT INTO {{t}} VALUES (1, 0, {', '.join(s.value(0) for s in CHOSEN)})",
     f"INSERT INTO {{t}} VALUES (2, 0, {', '.join(s.value(1) for s in CHOSEN)}), (3, 0{', NULL' * len(CHOSEN)})",

@@ -69,7 +69,7 @@ def test_every_program_reads_all_types_older_versions_and_the_branch(
     duckdb: DuckdbProcess,
     version: int,
 ) -> None:
-    """As docs/inside/readers.md says."""
+    """As docs/use/spark.md says."""
     choice = CatalogChoice.choose(None, rest_catalog.url, {"warehouse": str(rest_catalog.folder)})
     lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), rest_catalog.folder, choice)
     lake.format_version, lake.write_mode = version, "merge-on-read"

@@ -1,4 +1,4 @@
-"""Trino reads the mirror's Iceberg tables by their plain names, as docs/inside/readers.md says.
+"""Trino reads the mirror's Iceberg tables by their plain names, as docs/use/spark.md says.
 
 Slow: its server is a download of 821 MB.
 """
