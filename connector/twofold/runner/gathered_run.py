@@ -28,7 +28,6 @@ from twofold.bridge.events import NO_FLOOR, PlainRead, PlainUnfinished, Unannoun
 from twofold.descriptions.told_table import ToldTable
 from twofold.runner.bookkeeping_records import outcome
 from twofold.runner.table_version import TableVersion, TransactionInfo
-from twofold.runner.timers import CROWD_FACTOR
 from twofold.runner.told_tables import NOTHING_TOLD, Told
 from twofold.runner.waiting_rows import BatchRows, CollectedEvent
 from twofold.sink.batch import RowBatch
@@ -36,6 +35,11 @@ from twofold.source import messages as m
 from twofold_avro.records import PreparedOutcome
 from twofold_avro.transcode import TransactionHeader
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
+CROWD_FACTOR = 10
+"""Of more than the pool has producers each waits so many times `prepared.open_within`.
+
+To open and commit a few of them, one after the other, would let all others wait for Kafka.
+"""
 
 HELD_BYTES_MAX = 8 << 20
 """As they were read. In memory they take about three times as much."""

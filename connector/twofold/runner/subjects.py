@@ -11,8 +11,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from twofold.errors import SetupError, TwofoldError
-from twofold.runner.table_version import misread_columns
+from twofold.errors import Refused, SetupError, TwofoldError
 from twofold.sink.schema_registry import Registry, key_subject, value_subject
 from twofold_avro.comments import read_comments, with_comments
 from twofold_avro.records import Pin
@@ -126,7 +125,7 @@ class Subjects:
         versions = [json.loads(version) for version in self._registry.versions(subject)]
         for version in versions:
             if columns := misread(version, new):
-                raise misread_columns(shape, columns)
+                raise _misread_columns(shape, columns)
         try:
             registered = self._registry.register(subject, text)
         except TwofoldError as error:
@@ -166,3 +165,11 @@ def readable_rows(shape: TableShape, topic: str, hidden: dict[str, str]) -> tupl
 @cache
 def _optional_columns(envelope: str) -> frozenset[str]:
     return optional_columns(json.loads(envelope))
+
+
+def _misread_columns(shape: TableShape, columns: list[str]) -> Refused:
+    return Refused(
+        f"table {shape.schema}.{shape.table}: the type of {', '.join(columns)} has changed; readers of the new schema would misread the values written before",
+        at_stake="for example, a decimal's new scale moves the point in every row that is already in the topic; no registry notices",
+        repair=f"delete the table's topic and the registry's subject of its values, then have both recreated: twofold backfill start {table_argument(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
+    )

@@ -138,13 +138,5 @@ def key_id_changed(shape: TableShape, was: int | None, now: int | None) -> Refus
     )
 
 
-def misread_columns(shape: TableShape, columns: list[str]) -> Refused:
-    return Refused(
-        f"table {_name(shape)}: the type of {', '.join(columns)} has changed; readers of the new schema would misread the values written before",
-        at_stake="for example, a decimal's new scale moves the point in every row that is already in the topic; no registry notices",
-        repair=f"delete the table's topic and the registry's subject of its values, then have both recreated: twofold backfill start {table_argument(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
-    )
-
-
 def _name(shape: TableShape) -> str:
     return f"{shape.schema}.{shape.table}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from twofold.runner.gathered_run import CROWD_FACTOR
 from twofold.bridge.events import Event, IdleDue, OpenDue, ParkDue
 from twofold_common.positions import PreparedIdentity
 
@@ -19,11 +20,6 @@ YOUNG_S = 0.01
 
 A Kafka transaction for each would cost more than everything else that is done for it, and show
 nothing sooner.
-"""
-CROWD_FACTOR = 10
-"""Of more than the pool has producers each waits so many times `prepared.open_within`.
-
-To open and commit a few of them, one after the other, would let all others wait for Kafka.
 """
 
 
